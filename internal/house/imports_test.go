@@ -1,0 +1,120 @@
+package house
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/nokv/nokv/"
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	GoFiles    []string
+	Dir        string
+}
+
+// listPackages asks the go command for every package of the module.
+func listPackages(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles,Dir", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+	if len(pkgs) < 10 {
+		t.Fatalf("go list found only %d packages", len(pkgs))
+	}
+	return pkgs
+}
+
+// rule forbids imports by packages under a prefix.
+type rule struct {
+	from   string   // import path prefix below the module
+	never  []string // import paths, or prefixes when they end in /
+	reason string
+}
+
+var rules = []rule{
+	{"meta/", []string{module + "coordinator/"}, "the root knows nothing of coordinators"},
+	{"", []string{module + "cmd/"}, "cmd is imported by nobody"},
+	{"meta/root/state", []string{
+		"time", "context", "os", "net", "sync", "math/rand", "math/rand/v2", "crypto/rand",
+		"google.golang.org/grpc", "google.golang.org/grpc/",
+	}, "the state machine is a function of the log alone"},
+	{"meta/root/storage", []string{module + "meta/root/state"}, "storage keeps records, it does not judge them"},
+	{"coordinator/catalog", []string{"google.golang.org/grpc", module + "meta/root/client"}, "the catalog is pure"},
+	{"coordinator/idalloc", []string{"time", "google.golang.org/grpc", "context"}, "windows are pure"},
+	{"coordinator/tso", []string{"google.golang.org/grpc", "context"}, "windows are pure"},
+}
+
+func TestImportsFollowTheMap(t *testing.T) {
+	for _, p := range listPackages(t) {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		for _, r := range rules {
+			if !strings.HasPrefix(path, r.from) {
+				continue
+			}
+			for _, imp := range p.Imports {
+				if forbidden(imp, r.never) {
+					t.Errorf("%s imports %s: %s", path, imp, r.reason)
+				}
+			}
+		}
+	}
+}
+
+func forbidden(imp string, never []string) bool {
+	return slices.ContainsFunc(never, func(n string) bool {
+		if strings.HasSuffix(n, "/") {
+			return strings.HasPrefix(imp, n)
+		}
+		return imp == n
+	})
+}
+
+// The state machine uses its own packages, the wire types and the standard library, nothing else.
+func TestStateMachineDependsOnNothing(t *testing.T) {
+	for _, p := range listPackages(t) {
+		if p.ImportPath != module+"meta/root/state" {
+			continue
+		}
+		for _, imp := range p.Imports {
+			outside := strings.Contains(strings.SplitN(imp, "/", 2)[0], ".")
+			if outside && !strings.HasPrefix(imp, module) && !strings.HasPrefix(imp, "google.golang.org/protobuf") {
+				t.Errorf("state imports %s", imp)
+			}
+		}
+		return
+	}
+	t.Fatal("package state was not found")
+}
+
+func TestNoPackageIsNamedForAShape(t *testing.T) {
+	for _, p := range listPackages(t) {
+		name := p.ImportPath[strings.LastIndex(p.ImportPath, "/")+1:]
+		if slices.Contains([]string{"types", "common", "util", "utils", "model", "models", "helper", "helpers", "base", "misc"}, name) {
+			t.Errorf("%s: a package is named for what it does", p.ImportPath)
+		}
+	}
+}
