@@ -1,0 +1,73 @@
+package state
+
+// Limits of requests and records. They are part of the state machine: two
+// replicas with different limits would judge an entry differently.
+const (
+	// MaxKeyBytes bounds a route key, in bytes.
+	MaxKeyBytes = 4096
+	// MaxFrontierBytes bounds a region's frontier, in bytes.
+	MaxFrontierBytes = 4096
+	// MaxCommandBytes bounds an encoded command, in bytes.
+	MaxCommandBytes = 1 << 20
+	// MaxEventsPerCommand bounds the events of one command, and the
+	// assignments of one event.
+	MaxEventsPerCommand = 4096
+	// MaxOwners bounds the owners of one region.
+	MaxOwners = 16
+	// MaxSlots bounds the slots of a keyspace.
+	MaxSlots = 16384
+	// MaxNameBytes bounds names of keyspaces, in bytes.
+	MaxNameBytes = 63
+	// MaxIDBytes bounds ids of members and coordinators, in bytes.
+	MaxIDBytes = 255
+	// MaxAddressBytes bounds addresses and URLs, in bytes.
+	MaxAddressBytes = 512
+	// MaxTextBytes bounds reasons, signals and kinds, in bytes.
+	MaxTextBytes = 1024
+	// MaxSignals bounds the signals of a verdict.
+	MaxSignals = 32
+	// MaxLabels bounds the labels of a record.
+	MaxLabels = 64
+	// MaxLabelBytes bounds a label's name and its value, in bytes.
+	MaxLabelBytes = 255
+	// MaxLabelRules bounds the label rules of a keyspace.
+	MaxLabelRules = 256
+	// MaxRingVnodes bounds the virtual nodes of a member.
+	MaxRingVnodes = 4096
+	// MaxMillis bounds every duration in settings, in milliseconds (366 days).
+	MaxMillis = 366 * 24 * 60 * 60 * 1000
+	// MaxTenureTTLMillis bounds a Tenure's ttl, in milliseconds (one hour).
+	MaxTenureTTLMillis = 60 * 60 * 1000
+	// MaxPinSecretBytes is the size of a pin key, in bytes.
+	MaxPinSecretBytes = 32
+
+	// MaxRootPeers bounds the peers of the metadata root.
+	MaxRootPeers = 5
+	// MaxCoordinators bounds the coordinators of a cluster.
+	MaxCoordinators = 1024
+	// MaxMembers bounds the members that are not removed.
+	MaxMembers = 1 << 17
+	// MaxRemovedMembers bounds the removed members that are remembered; the
+	// one removed longest ago is forgotten first.
+	MaxRemovedMembers = 1024
+	// MaxKeyspaces bounds the keyspaces of a cluster.
+	MaxKeyspaces = 1 << 16
+	// MaxRegions bounds the regions of a cluster.
+	MaxRegions = 1 << 24
+	// MaxEndedTransitions bounds the ended transitions that are remembered;
+	// the one that ended longest ago is forgotten first.
+	MaxEndedTransitions = 256
+	// MaxHandovers bounds the handovers that are remembered, newest last.
+	MaxHandovers = 32
+	// MaxPinKeys bounds the pin keys that are kept: the newest seals, all open.
+	MaxPinKeys = 2
+
+	// MaxID is the highest id: ids fit a signed 64-bit integer.
+	MaxID = 1<<63 - 1
+	// MaxTSO is the highest timestamp: timestamps fit a signed 64-bit integer
+	// until the year 3084.
+	MaxTSO = 1<<63 - 1
+	// TSOLogicalBits is the number of counter bits of a timestamp; the bits
+	// above are Unix milliseconds.
+	TSOLogicalBits = 18
+)

@@ -1,0 +1,213 @@
+package state
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Allocators are the fences, in a message of the caller's own.
+func (s *State) Allocators() *rootv1.Allocators { return s.alloc.proto() }
+
+// Coordinator returns a coordinator, or nil.
+func (s *State) Coordinator(id CoordinatorID) *rootv1.Coordinator {
+	c, _ := s.coordinators.Get(id)
+	return c
+}
+
+// Coordinators calls fn for each coordinator by id until fn returns false.
+func (s *State) Coordinators(fn func(*rootv1.Coordinator) bool) {
+	s.coordinators.Scan(func(_ CoordinatorID, c *rootv1.Coordinator) bool { return fn(c) })
+}
+
+// CoordinatorCount is the number of coordinators.
+func (s *State) CoordinatorCount() int { return s.coordinators.Len() }
+
+// Member returns a member in any administrative state, or nil.
+func (s *State) Member(id MemberID) *rootv1.Member {
+	m, _ := s.members.Get(id)
+	return m
+}
+
+// Members calls fn for each member by id, removed ones included, until fn
+// returns false.
+func (s *State) Members(fn func(*rootv1.Member) bool) {
+	s.members.Scan(func(_ MemberID, m *rootv1.Member) bool { return fn(m) })
+}
+
+// MemberCount is the number of members, removed ones included.
+func (s *State) MemberCount() int { return s.members.Len() }
+
+// MemberRegionCount is the number of regions that the member owns.
+func (s *State) MemberRegionCount(id MemberID) int {
+	if o, ok := s.owned.Get(id); ok {
+		return o.total
+	}
+	return 0
+}
+
+// Keyspace returns a keyspace, or nil.
+func (s *State) Keyspace(id KeyspaceID) *rootv1.Keyspace {
+	if k, ok := s.keyspaces.Get(id); ok {
+		return k.record
+	}
+	return nil
+}
+
+// KeyspaceByName returns the keyspace of that name, or nil.
+func (s *State) KeyspaceByName(name string) *rootv1.Keyspace {
+	id, ok := s.keyspaceNames.Get(name)
+	if !ok {
+		return nil
+	}
+	return s.Keyspace(id)
+}
+
+// Keyspaces calls fn for each keyspace whose name is above after, by name,
+// until fn returns false. An empty after begins at the first.
+func (s *State) Keyspaces(after string, fn func(*rootv1.Keyspace) bool) {
+	s.keyspaceNames.Ascend(after, func(name string, id KeyspaceID) bool {
+		return name == after || fn(s.Keyspace(id))
+	})
+}
+
+// KeyspaceCount is the number of keyspaces.
+func (s *State) KeyspaceCount() int { return s.keyspaces.Len() }
+
+// KeyspaceRegionCount is the number of regions in the keyspace.
+func (s *State) KeyspaceRegionCount(id KeyspaceID) int {
+	if k, ok := s.keyspaces.Get(id); ok {
+		return k.regions
+	}
+	return 0
+}
+
+// Region returns a region, or nil.
+func (s *State) Region(id RegionID) *Region {
+	r, _ := s.regionIDs.Get(id)
+	return r
+}
+
+// RegionCount is the number of regions in the cluster.
+func (s *State) RegionCount() int { return s.regions.Len() }
+
+// RegionAt returns the region whose interval holds the route key, or nil.
+func (s *State) RegionAt(ks KeyspaceID, routeKey string) *Region {
+	var room [keyRoom]byte
+	return s.regionAt(ks, append(appendKeyspace(room[:0], ks), routeKey...))
+}
+
+// RegionAtBytes is RegionAt without the need for a string.
+func (s *State) RegionAtBytes(ks KeyspaceID, routeKey []byte) *Region {
+	var room [keyRoom]byte
+	return s.regionAt(ks, append(appendKeyspace(room[:0], ks), routeKey...))
+}
+
+// keyRoom holds the region keys of ordinary route keys without an allocation.
+const keyRoom = 128
+
+// regionAt finds the region that holds a region key.
+func (s *State) regionAt(ks KeyspaceID, key []byte) *Region {
+	// The string lives only for the lookup; nothing keeps it.
+	r := s.floor(unsafe.String(unsafe.SliceData(key), len(key)))
+	if r == nil || r.Keyspace != ks || r.End != "" && string(key[4:]) >= r.End {
+		return nil
+	}
+	return r
+}
+
+// floor is the last region at or before a region key, in any keyspace.
+func (s *State) floor(key string) *Region {
+	var found *Region
+	s.regions.Descend(key, func(_ string, r *Region) bool {
+		found = r
+		return false
+	})
+	return found
+}
+
+// RegionsFrom calls fn for the keyspace's regions in order, from the one that
+// holds the route key, or else the next one, until fn returns false.
+func (s *State) RegionsFrom(ks KeyspaceID, routeKey string, fn func(*Region) bool) {
+	start := routeKey
+	if r := s.RegionAt(ks, routeKey); r != nil {
+		start = r.Start
+	}
+	s.regions.Ascend(regionKey(ks, start), func(_ string, r *Region) bool {
+		return r.Keyspace == ks && fn(r)
+	})
+}
+
+// Transition returns a transition, pending or remembered, or nil.
+func (s *State) Transition(id string) *rootv1.Transition {
+	t, _ := s.transitions.Get(id)
+	return t
+}
+
+// Transitions calls fn for each transition, pending and remembered, by id,
+// until fn returns false.
+func (s *State) Transitions(fn func(*rootv1.Transition) bool) {
+	s.transitions.Scan(func(_ string, t *rootv1.Transition) bool { return fn(t) })
+}
+
+// PendingTransition returns the pending transition that the region takes part
+// in, or nil.
+func (s *State) PendingTransition(id RegionID) *rootv1.Transition {
+	t, ok := s.pending.Get(id)
+	if !ok {
+		return nil
+	}
+	return s.Transition(t)
+}
+
+// RouteKey is the key's place in a keyspace of that layout: the key itself for
+// ranges and points; for slots the 8-byte big-endian number of its slot.
+func RouteKey(layout *rootv1.Layout, key []byte) string {
+	if n := layout.GetSlots().GetCount(); n > 0 {
+		var room [8]byte
+		return string(appendSlot(room[:0], Slot(n, key)))
+	}
+	return string(key)
+}
+
+// AppendRouteKey appends the RouteKey to dst.
+func AppendRouteKey(dst []byte, layout *rootv1.Layout, key []byte) []byte {
+	if n := layout.GetSlots().GetCount(); n > 0 {
+		return appendSlot(dst, Slot(n, key))
+	}
+	return append(dst, key...)
+}
+
+// Slot is the slot of a key among count slots: the FNV-1a hash of the key, 64
+// bits, modulo count. Members and callers in other languages compute it too.
+func Slot(count uint32, key []byte) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for _, b := range key {
+		h = (h ^ uint64(b)) * prime
+	}
+	return h % uint64(count)
+}
+
+func appendSlot(dst []byte, slot uint64) []byte { return binary.BigEndian.AppendUint64(dst, slot) }
+
+func appendKeyspace(dst []byte, ks KeyspaceID) []byte {
+	return binary.BigEndian.AppendUint32(dst, uint32(ks))
+}
+
+// regionKey is the key of s.regions: keyspaces one after the other, regions in
+// the order of their start.
+func regionKey(ks KeyspaceID, start string) string {
+	var room [keyRoom]byte
+	return string(append(appendKeyspace(room[:0], ks), start...))
+}
+
+// afterKeyspace is above every region key of the keyspace.
+func afterKeyspace(ks KeyspaceID) (key string, ok bool) {
+	if ks == math.MaxUint32 {
+		return "", false
+	}
+	return regionKey(ks+1, ""), true
+}
