@@ -1,0 +1,193 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// CheckpointTask is a checkpoint to be written, in the background if one likes.
+type CheckpointTask struct {
+	Meta  storage.CheckpointMeta
+	state *state.State
+}
+
+// Write writes the checkpoint. It may overlap with Turns. It gives up with the
+// error of stopped, which is asked from time to time.
+func (t *CheckpointTask) Write(log Checkpoints, stopped func() error) *Checkpointed {
+	n := 0
+	err := log.WriteCheckpoint(t.Meta, func(yield func(*rootv1.Record) error) error {
+		return t.state.Records(func(r *rootv1.Record) error {
+			if n++; n%256 == 0 {
+				if err := stopped(); err != nil {
+					return err
+				}
+			}
+			return yield(r)
+		})
+	})
+	return &Checkpointed{Meta: t.Meta, Err: err}
+}
+
+// Checkpointed is how a CheckpointTask ended.
+type Checkpointed struct {
+	Meta storage.CheckpointMeta
+	Err  error
+}
+
+// checkpoints decide when to write one and what to keep of the log.
+type checkpoints struct {
+	every, everyBytes   uint64
+	retain, retainBytes uint64
+	// entries and bytes applied since the last checkpoint began.
+	entries, bytes uint64
+	writing        bool
+	// at is the applied index, total the bytes applied since the start; marks
+	// are earlier values of both, oldest first, to find what RetainBytes covers.
+	at, total uint64
+	marks     []retainMark
+}
+
+type retainMark struct{ index, total uint64 }
+
+// retainMarks is how finely RetainEntries and RetainBytes are measured.
+const retainMarks = 64
+
+func (k *checkpoints) init(cfg Config, applied uint64) {
+	k.every, k.everyBytes = cfg.CheckpointEntries, cfg.CheckpointBytes
+	k.retain, k.retainBytes = cfg.RetainEntries, cfg.RetainBytes
+	k.reset(applied)
+}
+
+func (k *checkpoints) reset(applied uint64) {
+	k.entries, k.bytes, k.at = 0, 0, applied
+	k.marks = append(k.marks[:0], retainMark{applied, k.total})
+}
+
+func (k *checkpoints) applied(index uint64, bytes int) {
+	k.entries++
+	k.bytes += uint64(bytes)
+	k.at = index
+	k.total += uint64(bytes)
+	last := k.marks[len(k.marks)-1]
+	if index-last.index > k.retain/retainMarks || k.total-last.total > k.retainBytes/retainMarks {
+		k.marks = append(k.marks, retainMark{index, k.total})
+	}
+	for len(k.marks) > 1 && !k.retained(k.marks[1]) {
+		k.marks = k.marks[1:]
+	}
+}
+
+func (k *checkpoints) retained(m retainMark) bool {
+	return k.at-m.index <= k.retain && k.total-m.total <= k.retainBytes
+}
+
+// floor is the last index that need not be kept.
+func (k *checkpoints) floor() uint64 {
+	if k.at <= k.retain {
+		return 0
+	}
+	return max(k.marks[0].index, k.at-k.retain)
+}
+
+// nextCheckpoint asks for a checkpoint when enough was applied since the last.
+func (c *Core) nextCheckpoint() *CheckpointTask {
+	k := &c.cut
+	if k.writing || (k.entries < k.every && k.bytes < k.everyBytes) || c.state.Cluster() == nil {
+		return nil
+	}
+	k.writing, k.entries, k.bytes = true, 0, 0
+	st := c.state.Fork()
+	token := st.Token()
+	return &CheckpointTask{state: st, Meta: storage.CheckpointMeta{
+		ClusterID: st.Cluster().GetClusterId(), ClusterIncarnation: token.Incarnation,
+		Index: token.Index, Term: token.Term, StateHash: st.Hash(),
+	}}
+}
+
+// checkpointed drops the log behind a durable checkpoint, keeping a window for
+// tail readers and slow peers.
+func (c *Core) checkpointed(done *Checkpointed) error {
+	c.cut.writing = false
+	if done.Err != nil {
+		return fmt.Errorf("write checkpoint at %d: %w", done.Meta.Index, done.Err)
+	}
+	c.changed = true
+	index := min(c.cut.floor(), done.Meta.Index)
+	first, err := c.log.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("read first index: %w", err)
+	}
+	if index < first {
+		return nil
+	}
+	if err := c.log.Compact(index); err != nil && !errors.Is(err, raft.ErrCompacted) {
+		return fmt.Errorf("compact log to %d: %w", index, err)
+	}
+	return nil
+}
+
+// install replaces log and state by a checkpoint that the transport received
+// and verified.
+func (c *Core) install(snapshot *raftpb.Snapshot) error {
+	if raft.IsEmptySnap(snapshot) {
+		return nil
+	}
+	index, term := snapshot.GetMetadata().GetIndex(), snapshot.GetMetadata().GetTerm()
+	if err := c.log.InstallCheckpoint(storage.CheckpointMeta{Index: index, Term: term}); err != nil {
+		return fmt.Errorf("install checkpoint at %d: %w", index, err)
+	}
+	// A crash here: the new checkpoint is current and the log behind it empty.
+	meta, ok := c.log.Checkpoint()
+	if !ok || meta.Index != index || meta.Term != term {
+		return fmt.Errorf("install checkpoint at %d of term %d: the current one is at %d of term %d", index, term, meta.Index, meta.Term)
+	}
+	st, err := restore(c.log, meta)
+	if err != nil {
+		return err
+	}
+	c.state, c.persisted, c.changed = st, index, true
+	c.cut.reset(index)
+	c.cfg.Logger.Info("checkpoint installed", "peer", c.cfg.NodeID, "term", term, "index", index)
+	return nil
+}
+
+// restore builds the state of the current checkpoint and checks its hash.
+func restore(log Checkpoints, want storage.CheckpointMeta) (*state.State, error) {
+	var meta storage.CheckpointMeta
+	var readErr error
+	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
+		meta, readErr = log.ReadCheckpoint(func(r *rootv1.Record) error {
+			if !yield(r) {
+				return errStopped
+			}
+			return nil
+		})
+	}))
+	defer stop()
+	st, err := state.Restore(tokenOf(want), func() (*rootv1.Record, error) {
+		if r, ok := next(); ok {
+			return r, nil
+		}
+		if readErr != nil {
+			return nil, readErr
+		}
+		return nil, io.EOF
+	})
+	if err != nil {
+		return nil, fmt.Errorf("restore checkpoint at %d: %w", want.Index, err)
+	}
+	if meta.Index != want.Index || meta.Term != want.Term || meta.StateHash != st.Hash() {
+		return nil, fmt.Errorf("restore checkpoint at %d: state hash %x, the checkpoint says %x at %d", want.Index, st.Hash(), meta.StateHash, meta.Index)
+	}
+	return st, nil
+}
+
+var errStopped = errors.New("replica: reading stopped")

@@ -1,0 +1,178 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Config holds the settings of a Core, and of the Replica around it. Zero
+// values of numbers take the defaults of Defaults.
+type Config struct {
+	// NodeID is this peer's raft id, 1 or greater.
+	NodeID uint64
+	// Voters are the raft ids of all peers, this one included: 1, 3 or 5.
+	Voters []uint64
+	// Bootstrap is the identity that the first leader of an empty cluster
+	// roots. Its created_unix_millis is set by that leader.
+	Bootstrap *rootv1.Cluster
+	// Seed makes read index ids unique to this run of the process, so that an
+	// answer meant for an earlier run is not taken for one of ours, and draws
+	// the election jitter. A process draws it from crypto/rand.
+	Seed uint64
+	// Transport takes messages to other peers.
+	Transport Transport
+	// Overdue is asked after every Append: true when that Append took longer
+	// than an election timeout. The Core then steps down before it uses
+	// anything it knew before. Nil: never.
+	Overdue func() bool
+	// Logger takes changes of role, checkpoints and what raft says. Nil: none.
+	Logger hclog.Logger
+
+	// Tick is the length of a raft tick; the Core only counts ticks, the
+	// Replica makes them. Heartbeats go out every HeartbeatTicks; a follower
+	// that hears nothing for ElectionTicks to 2*ElectionTicks campaigns.
+	Tick           time.Duration
+	HeartbeatTicks int
+	ElectionTicks  int
+
+	// MaxEntryBytes bounds the commands merged into one entry; a larger
+	// command gets an entry of its own.
+	MaxEntryBytes int
+	// MaxMessageBytes bounds one append message, MaxInflightMessages their
+	// number in flight to one peer.
+	MaxMessageBytes     uint64
+	MaxInflightMessages int
+	// MaxUncommittedBytes bounds the leader's log behind the commit index;
+	// further proposals wait in the queue.
+	MaxUncommittedBytes uint64
+	// MaxQueuedProposals and MaxQueuedBytes bound the proposals that were taken
+	// and not answered; MaxQueuedReads the reads and confirms. Beyond them
+	// requests are refused with REASON_OVERLOADED.
+	MaxQueuedProposals int
+	MaxQueuedBytes     int
+	MaxQueuedReads     int
+
+	// CheckpointEntries and CheckpointBytes applied since the last checkpoint
+	// start the next one.
+	CheckpointEntries uint64
+	CheckpointBytes   uint64
+	// RetainEntries and RetainBytes of the log stay behind the applied position
+	// for tail readers and slow peers, whichever is less.
+	RetainEntries uint64
+	RetainBytes   uint64
+	// HashEvery is the number of log positions between comparisons of the state
+	// hash among peers. It must be the same on all of them.
+	HashEvery uint64
+
+	// DriftPermille is how much faster than the leader's a holder's clock is
+	// assumed never to run: an era expires after ttl*(1+DriftPermille/1000).
+	DriftPermille uint64
+	// MaxTSOAhead is how far ahead of the leader's wall clock a timestamp fence
+	// may be.
+	MaxTSOAhead time.Duration
+	// TransferTimeout bounds the leadership transfer when a Replica stops.
+	TransferTimeout time.Duration
+}
+
+// Defaults are the settings for peers in one local network: heartbeats every
+// 40 ms, elections after 200 to 400 ms of silence.
+func Defaults() Config {
+	return Config{
+		Tick:                20 * time.Millisecond,
+		HeartbeatTicks:      2,
+		ElectionTicks:       10,
+		MaxEntryBytes:       256 << 10,
+		MaxMessageBytes:     1 << 20,
+		MaxInflightMessages: 256,
+		MaxUncommittedBytes: 64 << 20,
+		MaxQueuedProposals:  65_536,
+		MaxQueuedBytes:      128 << 20,
+		MaxQueuedReads:      65_536,
+		CheckpointEntries:   50_000,
+		CheckpointBytes:     64 << 20,
+		RetainEntries:       20_000,
+		RetainBytes:         32 << 20,
+		HashEvery:           1024,
+		DriftPermille:       10,
+		MaxTSOAhead:         10 * time.Minute,
+		TransferTimeout:     500 * time.Millisecond,
+	}
+}
+
+// withDefaults fills the numbers that are zero.
+func (c Config) withDefaults() Config {
+	d := Defaults()
+	fill(&c.Tick, d.Tick)
+	fill(&c.HeartbeatTicks, d.HeartbeatTicks)
+	fill(&c.ElectionTicks, d.ElectionTicks)
+	fill(&c.MaxEntryBytes, d.MaxEntryBytes)
+	fill(&c.MaxMessageBytes, d.MaxMessageBytes)
+	fill(&c.MaxInflightMessages, d.MaxInflightMessages)
+	fill(&c.MaxUncommittedBytes, d.MaxUncommittedBytes)
+	fill(&c.MaxQueuedProposals, d.MaxQueuedProposals)
+	fill(&c.MaxQueuedBytes, d.MaxQueuedBytes)
+	fill(&c.MaxQueuedReads, d.MaxQueuedReads)
+	fill(&c.CheckpointEntries, d.CheckpointEntries)
+	fill(&c.CheckpointBytes, d.CheckpointBytes)
+	fill(&c.RetainEntries, d.RetainEntries)
+	fill(&c.RetainBytes, d.RetainBytes)
+	fill(&c.HashEvery, d.HashEvery)
+	fill(&c.DriftPermille, d.DriftPermille)
+	fill(&c.MaxTSOAhead, d.MaxTSOAhead)
+	fill(&c.TransferTimeout, d.TransferTimeout)
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate says what is wrong with the settings, after defaults.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if c.NodeID == 0 {
+		return errors.New("replica: node id 0")
+	}
+	if c.Transport == nil {
+		return errors.New("replica: no transport")
+	}
+	if n := len(c.Voters); n != 1 && n != 3 && n != 5 {
+		return fmt.Errorf("replica: %d voters, want 1, 3 or 5", n)
+	}
+	seen := make(map[uint64]bool)
+	for _, id := range c.Voters {
+		if id == 0 || seen[id] {
+			return fmt.Errorf("replica: voter %d is zero or twice in %v", id, c.Voters)
+		}
+		seen[id] = true
+	}
+	if !seen[c.NodeID] {
+		return fmt.Errorf("replica: node %d is not among the voters %v", c.NodeID, c.Voters)
+	}
+	if c.HeartbeatTicks < 1 || c.ElectionTicks < 2*c.HeartbeatTicks {
+		return fmt.Errorf("replica: election after %d ticks, want at least twice the heartbeat's %d", c.ElectionTicks, c.HeartbeatTicks)
+	}
+	if c.Tick <= 0 || c.MaxEntryBytes < 0 || c.MaxInflightMessages < 0 || c.MaxQueuedProposals < 0 ||
+		c.MaxQueuedBytes < 0 || c.MaxQueuedReads < 0 || c.MaxTSOAhead < 0 || c.TransferTimeout < 0 {
+		return errors.New("replica: a negative setting")
+	}
+	if c.RetainEntries > 1<<40 || c.CheckpointEntries > 1<<40 {
+		return errors.New("replica: retention or checkpoint distance beyond 2^40 entries")
+	}
+	return nil
+}
+
+// electionTimeout is the shortest silence after which a follower campaigns.
+func (c Config) electionTimeout() time.Duration {
+	return c.Tick * time.Duration(c.ElectionTicks)
+}

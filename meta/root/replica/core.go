@@ -1,0 +1,374 @@
+package replica
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Input is what happened since the last Turn.
+type Input struct {
+	// Now is the elapsed time, read after everything else of this Input was
+	// taken: what came from another peer came before Now. Instants of two Turns
+	// never decrease.
+	Now clock.Instant
+	// Wall is Unix milliseconds by this machine's clock.
+	Wall uint64
+	// Ticks of Config.Tick that have passed.
+	Ticks int
+	// Messages of other peers, in order of arrival.
+	Messages []*raftpb.Message
+	// Requests of callers, in order of arrival.
+	Requests []Request
+	// Events are observations of other peers.
+	Events []Event
+	// Checkpointed is the end of the work that Output.Checkpoint asked for.
+	Checkpointed *Checkpointed
+	// Stalled says that this process stood still for an election timeout or
+	// longer: nothing known before may be acted upon.
+	Stalled bool
+}
+
+// EventKind says what was observed of a peer.
+type EventKind int
+
+// Observations of a peer, made by the transport.
+const (
+	// PeerRefused: its machine answers and its port does not.
+	PeerRefused EventKind = iota + 1
+	// PeerUnreachable: a message to it was lost.
+	PeerUnreachable
+	// SnapshotDelivered: it has received and verified a checkpoint.
+	SnapshotDelivered
+	// SnapshotFailed: the checkpoint did not arrive.
+	SnapshotFailed
+	// PeerStateHash: it told the hash of its state at Index.
+	PeerStateHash
+)
+
+// Event is an observation of another peer.
+type Event struct {
+	Kind EventKind
+	Peer uint64
+	// Index and Hash are set for PeerStateHash.
+	Index, Hash uint64
+}
+
+// Output is what a Turn leaves to do.
+type Output struct {
+	// Done are the requests answered in this Turn. The View that goes with
+	// them is to be published before they are told.
+	Done []Request
+	// View is the new view; nil when nothing changed.
+	View *View
+	// Checkpoint asks for a checkpoint to be written; its end is an Input. Nil:
+	// nothing to do.
+	Checkpoint *CheckpointTask
+	// More asks for another Turn at once: there is work that no Input brings.
+	More bool
+}
+
+// Core is a raft peer with its state machine: no goroutine, no clock, no I/O
+// but its Log. A crash is modelled by dropping it and opening another one over
+// the same Log.
+type Core struct {
+	cfg  Config
+	log  Log
+	raft *raft.RawNode
+	rng  *rand.Rand
+
+	// state is applied to by Turn alone; views hold forks.
+	state   *state.State
+	scratch state.Applied
+
+	// From the Input at hand.
+	now  clock.Instant
+	wall uint64
+
+	// From raft's last Ready.
+	role       raft.StateType
+	leader     uint64
+	hard       *raftpb.HardState
+	hardDirty  bool
+	persisted  uint64
+	leaderless clock.Instant
+
+	ticks     uint64
+	muted     bool
+	proposals proposals
+	reads     reads
+	authority authority
+	elections elections
+	cut       checkpoints
+	hashes    hashes
+
+	changed bool
+	started bool
+	fatal   error
+}
+
+// NewCore makes a peer over a log and the state of the log's checkpoint (see
+// LoadState). It writes nothing.
+func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID))}
+	c.reads.nonce = binary.BigEndian.AppendUint64(nil, cfg.Seed)
+	c.hashes.init(cfg)
+	applied := st.Token().Index
+	hard, _, err := log.InitialState()
+	if err != nil {
+		return nil, fmt.Errorf("read hard state: %w", err)
+	}
+	c.hard = clampCommit(hard, applied)
+	if c.persisted, err = log.LastIndex(); err != nil {
+		return nil, fmt.Errorf("read last index: %w", err)
+	}
+	c.cut.init(cfg, applied)
+	c.raft, err = newRawNode(cfg, &raftStorage{Log: log, applied: applied, voters: cfg.Voters})
+	return c, err
+}
+
+func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
+	defer recoverRaft(&err)
+	applied := st.(*raftStorage).applied
+	return raft.NewRawNode(&raft.Config{
+		ID:                        cfg.NodeID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   st,
+		Applied:                   applied,
+		MaxSizePerMsg:             cfg.MaxMessageBytes,
+		MaxCommittedSizePerReady:  4 * cfg.MaxMessageBytes,
+		MaxUncommittedEntriesSize: cfg.MaxUncommittedBytes,
+		MaxInflightMsgs:           cfg.MaxInflightMessages,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		ReadOnlyOption:            raft.ReadOnlySafe,
+		DisableProposalForwarding: true,
+		Logger:                    newRaftLogger(cfg.Logger.Named("raft")),
+	})
+}
+
+// raftStorage is the Log as raft reads it. The commit index rides with
+// entries and is never synced for its own sake, so after a crash it may lie
+// behind the checkpoint; what a checkpoint covers is committed.
+type raftStorage struct {
+	Log
+	applied uint64
+	voters  []uint64
+}
+
+// InitialState implements raft.Storage.
+func (s *raftStorage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	hard, _, err := s.Log.InitialState()
+	return clampCommit(hard, s.applied), &raftpb.ConfState{Voters: s.voters}, err
+}
+
+// Snapshot implements raft.Storage.
+func (s *raftStorage) Snapshot() (*raftpb.Snapshot, error) {
+	meta, ok := s.Checkpoint()
+	if !ok {
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
+	}
+	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
+		ConfState: &raftpb.ConfState{Voters: s.voters}, Index: new(meta.Index), Term: new(meta.Term)}}, nil
+}
+
+func clampCommit(hard *raftpb.HardState, applied uint64) *raftpb.HardState {
+	return &raftpb.HardState{Term: new(hard.GetTerm()), Vote: new(hard.GetVote()), Commit: new(max(hard.GetCommit(), applied))}
+}
+
+// Turn takes an Input, does what follows from it, and says what is left to do.
+// Within a Turn the order is: a leader's messages are sent, entries and hard
+// state are made durable, the other messages are sent, committed entries are
+// applied, requests are answered. A crash before the durable write finds
+// nothing that this peer acknowledged; after it, everything.
+//
+// An error is final: storage failed, an entry is poison, or this peer's state
+// diverged. Nothing is acknowledged with it or after it.
+func (c *Core) Turn(in Input) (out Output, err error) {
+	if c.fatal != nil {
+		return Output{}, c.fatal
+	}
+	defer func() {
+		if err != nil {
+			c.fatal, out = err, Output{}
+		}
+	}()
+	defer recoverRaft(&err)
+	c.begin(in)
+	if in.Stalled {
+		c.stepDown(&out)
+	}
+	if err := c.take(in, &out); err != nil {
+		return out, err
+	}
+	for {
+		c.startRead()
+		if c.raft.HasReady() {
+			if err := c.ready(&out); err != nil {
+				return out, err
+			}
+			continue
+		}
+		// Whoever waits for what was just applied is told before the next
+		// durable write begins.
+		if len(out.Done) > 0 || !c.propose() {
+			break
+		}
+	}
+	c.muted = false
+	out.More = len(out.Done) > 0 && c.mayPropose()
+	out.Checkpoint = c.nextCheckpoint()
+	out.View = c.nextView()
+	return out, nil
+}
+
+func (c *Core) begin(in Input) {
+	c.now, c.wall = in.Now, in.Wall
+	if !c.started {
+		c.started, c.changed = true, true
+		c.leaderless = c.now
+	}
+	c.authority.begin(c.now)
+}
+
+// take feeds an Input to raft and the queues.
+func (c *Core) take(in Input, out *Output) error {
+	if in.Checkpointed != nil {
+		if err := c.checkpointed(in.Checkpointed); err != nil {
+			return err
+		}
+	}
+	for _, e := range in.Events {
+		if err := c.observePeer(e); err != nil {
+			return err
+		}
+	}
+	for _, m := range in.Messages {
+		c.step(m)
+	}
+	for range in.Ticks {
+		c.tick(out)
+	}
+	for _, r := range in.Requests {
+		c.accept(r, out)
+	}
+	c.judgeClaims(out)
+	c.proposeBootstrap()
+	return nil
+}
+
+// step gives raft a message of another peer. Messages that peers do not send
+// to one another are dropped, and so are those for somebody else.
+func (c *Core) step(m *raftpb.Message) {
+	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.isVoter(m.GetFrom()) {
+		return
+	}
+	switch m.GetType() {
+	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
+		raftpb.MsgSnap, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
+		// What raft refuses it has dropped; its sender tries again.
+		_ = c.raft.Step(m)
+	}
+}
+
+func (c *Core) isVoter(id uint64) bool {
+	for _, v := range c.cfg.Voters {
+		if v == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Core) tick(out *Output) {
+	c.ticks++
+	c.raft.Tick()
+	c.tickElections(out)
+	c.tickReads()
+}
+
+func (c *Core) observePeer(e Event) error {
+	switch e.Kind {
+	case PeerRefused:
+		c.peerRefused(e.Peer)
+	case PeerUnreachable:
+		c.raft.ReportUnreachable(e.Peer)
+	case SnapshotDelivered:
+		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFinish)
+	case SnapshotFailed:
+		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFailure)
+	case PeerStateHash:
+		if c.isVoter(e.Peer) && e.Peer != c.cfg.NodeID {
+			return c.compareHash(e.Peer, e.Index, e.Hash)
+		}
+	}
+	return nil
+}
+
+func (c *Core) accept(r Request, out *Output) {
+	switch r := r.(type) {
+	case *Proposal:
+		c.acceptProposal(r, out)
+	case *Confirm:
+		c.acceptConfirm(r, out)
+	case *Read:
+		c.acceptRead(r, out)
+	case *Claim:
+		c.acceptClaim(r, out)
+	case *Transfer:
+		c.acceptTransfer(r, out)
+	default:
+		panic(fmt.Sprintf("replica: request of type %T", r))
+	}
+}
+
+// leads says whether this peer led at its last Ready.
+func (c *Core) leads() bool { return c.role == raft.StateLeader }
+
+// settled says whether the leader has applied an entry of its own term: it
+// then knows every entry that was ever acknowledged.
+func (c *Core) settled() bool {
+	return c.leads() && c.state.Token().Term == c.hard.GetTerm()
+}
+
+// recoverRaft turns a broken invariant that raft found, or a storage error
+// that raft met while reading, into an error. Anything else stays a panic.
+func recoverRaft(err *error) {
+	switch v := recover().(type) {
+	case nil:
+	case raftPanic:
+		*err = fmt.Errorf("raft: %s", string(v))
+	case runtime.Error:
+		panic(v)
+	case error:
+		*err = fmt.Errorf("raft: %w", v)
+	default:
+		panic(v)
+	}
+}
+
+// LoadState restores the state of the log's checkpoint, or an empty one when
+// there is none, and checks its hash.
+func LoadState(log Checkpoints) (*state.State, error) {
+	meta, ok := log.Checkpoint()
+	if !ok {
+		return state.New(), nil
+	}
+	return restore(log, meta)
+}
+
+func tokenOf(meta storage.CheckpointMeta) state.Token {
+	return state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
+}

@@ -1,0 +1,150 @@
+package replica
+
+import (
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// elections are what this peer does about leadership beyond raft's timeouts.
+type elections struct {
+	// campaignIn counts the ticks until this peer campaigns because its leader's
+	// port is closed; 0 for not. It holds for campaignTerm alone.
+	campaignIn   int
+	campaignTerm uint64
+	transfers    []*Transfer
+}
+
+// peerRefused acts on a closed port of the leader: nobody is there. The
+// follower forgets that leader, so that PreVote with CheckQuorum does not hold
+// it back, and campaigns: the first of the remaining peers at once, every
+// later one two ticks and a little behind it, so that they do not split the
+// vote. If the leader lives after all, its next message ends this.
+func (c *Core) peerRefused(id uint64) {
+	status := c.raft.BasicStatus()
+	if status.RaftState != raft.StateFollower || status.Lead != id || id == 0 {
+		return
+	}
+	// raft only refuses to forget a leader when reads rely on leases.
+	_ = c.raft.ForgetLeader()
+	rank := 0
+	for _, voter := range c.cfg.Voters {
+		if voter != id && voter < c.cfg.NodeID {
+			rank++
+		}
+	}
+	if rank == 0 {
+		_ = c.raft.Campaign()
+		return
+	}
+	c.elections.campaignTerm = status.GetTerm()
+	c.elections.campaignIn = 2*rank + c.rng.IntN(2)
+}
+
+// tickElections counts down to a campaign and gives up late transfers.
+func (c *Core) tickElections(out *Output) {
+	e := &c.elections
+	if e.campaignIn > 0 {
+		if e.campaignIn--; e.campaignIn == 0 {
+			status := c.raft.BasicStatus()
+			if status.RaftState == raft.StateFollower && status.Lead == 0 && status.GetTerm() == e.campaignTerm {
+				_ = c.raft.Campaign()
+			}
+		}
+	}
+	kept := e.transfers[:0]
+	for _, t := range e.transfers {
+		if t.ticks++; t.ticks > 2*c.cfg.ElectionTicks {
+			c.failRequest(t, errUnavailable("no other peer took over in time"), out)
+			continue
+		}
+		kept = append(kept, t)
+	}
+	clear(e.transfers[len(kept):])
+	e.transfers = kept
+}
+
+func (c *Core) acceptTransfer(t *Transfer, out *Output) {
+	if !c.leads() {
+		c.failRequest(t, errNotLeader(c.leader), out)
+		return
+	}
+	if t.target = t.To; t.target == 0 {
+		t.target = c.mostAdvanced()
+	}
+	switch {
+	case t.target == 0 || !c.isVoter(t.target):
+		c.failRequest(t, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no peer %d to hand over to", t.To), out)
+	case t.target == c.cfg.NodeID:
+		t.Leader = c.leader
+		out.Done = append(out.Done, t)
+	default:
+		c.raft.TransferLeader(t.target)
+		c.elections.transfers = append(c.elections.transfers, t)
+	}
+}
+
+// mostAdvanced is the other peer with the longest log, active ones first; 0
+// when there is none.
+func (c *Core) mostAdvanced() (id uint64) {
+	var match uint64
+	var active bool
+	c.raft.WithProgress(func(peer uint64, _ raft.ProgressType, p tracker.Progress) {
+		if peer == c.cfg.NodeID {
+			return
+		}
+		better := id == 0 || (p.RecentActive && !active) || (p.RecentActive == active && (p.Match > match || (p.Match == match && peer < id)))
+		if better {
+			id, match, active = peer, p.Match, p.RecentActive
+		}
+	})
+	return id
+}
+
+// answerTransfers is called when somebody is known to lead.
+func (c *Core) answerTransfers(out *Output) {
+	if c.leader == c.cfg.NodeID {
+		return
+	}
+	for _, t := range c.elections.transfers {
+		t.Leader = c.leader
+		out.Done = append(out.Done, t)
+	}
+	c.elections.transfers = nil
+}
+
+// stepDown ends a leadership that went on without this peer watching: while
+// its disk stood still others may have elected a new leader. Ticking through
+// two election timeouts without a message makes raft's quorum check fail. What
+// came before it is not answered by what was known before it. The heartbeats
+// that the ticks make are not sent: they would keep the others from electing.
+func (c *Core) stepDown(out *Output) {
+	err := errUnavailable("this peer's disk stalled")
+	c.failReads(err, out)
+	c.failClaims(err, out)
+	c.changed = true
+	if !c.leads() || len(c.cfg.Voters) == 1 {
+		return
+	}
+	c.cfg.Logger.Warn("stepping down: the disk stalled", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
+	c.muted = true
+	for range 2 * c.cfg.ElectionTicks {
+		if c.raft.BasicStatus().RaftState != raft.StateLeader {
+			return
+		}
+		c.raft.Tick()
+	}
+}
+
+func withoutHeartbeats(messages []*raftpb.Message) []*raftpb.Message {
+	var kept []*raftpb.Message
+	for _, m := range messages {
+		if m.GetType() != raftpb.MsgHeartbeat {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}

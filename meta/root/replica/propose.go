@@ -1,0 +1,250 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// proposals are the commands between their arrival and their answer.
+type proposals struct {
+	// queue holds what raft has not taken, in order of arrival.
+	queue []*Proposal
+	// offered holds the entries raft has taken and not numbered yet, pending
+	// those in the log, in order of index.
+	offered []batch
+	pending []batch
+	// count and bytes of all of them.
+	count, bytes int
+	// bootstrapping is set while the first event of the cluster is under way.
+	bootstrapping bool
+}
+
+// batch is one entry: the commands of many proposals.
+type batch struct {
+	term, index uint64
+	proposals   []*Proposal
+}
+
+// maxTurnBytes bounds the commands that one Turn writes.
+const maxTurnBytes = 4 << 20
+
+// tsoMillisShift is the number of counter bits below a timestamp's Unix
+// milliseconds.
+const tsoMillisShift = 18
+
+func (c *Core) acceptProposal(p *Proposal, out *Output) {
+	if err := c.refuse(p); err != nil {
+		p.Err = err
+		out.Done = append(out.Done, p)
+		return
+	}
+	c.enqueue(p)
+}
+
+func (c *Core) refuse(p *Proposal) error {
+	if !c.leads() {
+		return errNotLeader(c.leader)
+	}
+	if c.proposals.count >= c.cfg.MaxQueuedProposals {
+		return errOverloaded("proposals", c.cfg.MaxQueuedProposals)
+	}
+	if c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
+		return errOverloaded("bytes of proposals", c.cfg.MaxQueuedBytes)
+	}
+	if limit := c.wall + uint64(c.cfg.MaxTSOAhead.Milliseconds()); p.maxTSO>>tsoMillisShift > limit {
+		e := reason.New(rootv1.Reason_REASON_CLOCK_BOUND,
+			"timestamp fence at %d ms is beyond the root leader's clock by more than %v: check the clocks", p.maxTSO>>tsoMillisShift, c.cfg.MaxTSOAhead)
+		e.Detail.Limit = limit
+		return e
+	}
+	return nil
+}
+
+func (c *Core) enqueue(p *Proposal) {
+	c.proposals.count++
+	c.proposals.bytes += len(p.data)
+	c.proposals.queue = append(c.proposals.queue, p)
+}
+
+// mayPropose says whether there is something that raft could be offered.
+// Before the cluster has its identity only its bootstrap is.
+func (c *Core) mayPropose() bool {
+	q := c.proposals.queue
+	return c.leads() && len(q) > 0 && (c.state.Cluster() != nil || q[0].internal)
+}
+
+// propose merges the queue into as few entries as possible and offers them to
+// raft, so that one durable write carries all of them. It says whether raft
+// took any. What raft does not take stays queued: a full log behind the commit
+// index drains, a leadership transfer ends.
+func (c *Core) propose() bool {
+	took, bytes := false, 0
+	for c.mayPropose() && bytes < maxTurnBytes {
+		batches, entries, used := c.merge(min(int(c.cfg.MaxMessageBytes), maxTurnBytes))
+		err := c.raft.Step(&raftpb.Message{Type: raftpb.MsgProp.Enum(), From: new(c.cfg.NodeID), Entries: entries})
+		if errors.Is(err, raft.ErrProposalDropped) {
+			break
+		} else if err != nil {
+			panic(fmt.Sprintf("replica: raft refuses a proposal: %v", err))
+		}
+		c.proposals.offered = append(c.proposals.offered, batches...)
+		c.proposals.queue = dequeue(c.proposals.queue, used)
+		bytes += payload(entries)
+		took = true
+	}
+	return took
+}
+
+// merge makes entries of at most maxBytes together (one at least) of the first
+// used proposals in the queue.
+func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, used int) {
+	queue := c.proposals.queue
+	for total := 0; used < len(queue); {
+		n, size := 1, len(queue[used].data)
+		for used+n < len(queue) && size+len(queue[used+n].data) <= c.cfg.MaxEntryBytes && !queue[used].internal {
+			size += len(queue[used+n].data)
+			n++
+		}
+		if total > 0 && total+size > maxBytes {
+			break
+		}
+		total += size
+		group := slices.Clone(queue[used : used+n])
+		batches = append(batches, batch{proposals: group})
+		entries = append(entries, &raftpb.Entry{Data: concat(group, size)})
+		used += n
+		if group[0].internal {
+			break
+		}
+	}
+	return batches, entries, used
+}
+
+// concat joins serialized entries to one: repeated fields concatenate.
+func concat(group []*Proposal, size int) []byte {
+	if len(group) == 1 {
+		return group[0].data
+	}
+	data := make([]byte, 0, size)
+	for _, p := range group {
+		data = append(data, p.data...)
+	}
+	return data
+}
+
+func payload(entries []*raftpb.Entry) int {
+	n := 0
+	for _, e := range entries {
+		n += len(e.GetData())
+	}
+	return n
+}
+
+func dequeue(queue []*Proposal, n int) []*Proposal {
+	clear(queue[:n])
+	if n == len(queue) {
+		return queue[:0]
+	}
+	return queue[n:]
+}
+
+// assignIndexes learns where raft put the offered entries: nothing was stepped
+// since they were taken, so they are the last of the Ready.
+func (c *Core) assignIndexes(entries []*raftpb.Entry) {
+	offered := c.proposals.offered
+	if len(offered) == 0 {
+		return
+	}
+	if len(entries) < len(offered) {
+		panic(fmt.Sprintf("replica: raft took %d entries and shows %d", len(offered), len(entries)))
+	}
+	for i, e := range entries[len(entries)-len(offered):] {
+		offered[i].term, offered[i].index = e.GetTerm(), e.GetIndex()
+	}
+	c.proposals.pending = append(c.proposals.pending, offered...)
+	clear(offered)
+	c.proposals.offered = offered[:0]
+}
+
+// settle answers the proposals of the entry that was just applied.
+func (c *Core) settle(term, index uint64, results []state.Result, out *Output) error {
+	if len(c.proposals.pending) == 0 || c.proposals.pending[0].index != index {
+		return nil
+	}
+	b := c.proposals.pending[0]
+	c.proposals.pending[0] = batch{}
+	c.proposals.pending = c.proposals.pending[1:]
+	if b.term != term {
+		panic(fmt.Sprintf("replica: entry %d is of term %d, was proposed in %d and the term was not noticed to end", index, term, b.term))
+	}
+	results = slices.Clone(results)
+	for _, p := range b.proposals {
+		if len(results) < p.commands {
+			return fmt.Errorf("apply entry %d of term %d: fewer results than commands", index, term)
+		}
+		p.Results, results = results[:p.commands:p.commands], results[p.commands:]
+		c.finish(p, out)
+	}
+	return nil
+}
+
+// finish answers a proposal that has its results or its error.
+func (c *Core) finish(p *Proposal, out *Output) {
+	c.proposals.count--
+	c.proposals.bytes -= len(p.data)
+	p.data = nil
+	if p.fencesEra != 0 {
+		c.authority.unfence(p.fencesEra)
+	}
+	switch {
+	case p.internal:
+		c.proposals.bootstrapping = false
+	case p.claim != nil:
+		finishClaim(p)
+		out.Done = append(out.Done, p.claim)
+	default:
+		out.Done = append(out.Done, p)
+	}
+}
+
+// failProposals answers everything when leadership is lost: what is in the log
+// may still be committed by the next leader, what is queued will not be.
+func (c *Core) failProposals(out *Output) {
+	for _, b := range append(c.proposals.pending, c.proposals.offered...) {
+		for _, p := range b.proposals {
+			p.Err = errUnknown("leadership was lost")
+			c.finish(p, out)
+		}
+	}
+	for _, p := range c.proposals.queue {
+		p.Err = errNotLeader(c.leader)
+		c.finish(p, out)
+	}
+	c.proposals.pending, c.proposals.offered, c.proposals.queue = nil, nil, nil
+}
+
+// proposeBootstrap roots the cluster's identity once a leader knows that there
+// is none. The entry goes ahead of all others.
+func (c *Core) proposeBootstrap() {
+	if c.cfg.Bootstrap == nil || c.proposals.bootstrapping || !c.settled() || c.state.Cluster() != nil {
+		return
+	}
+	cluster := proto.Clone(c.cfg.Bootstrap).(*rootv1.Cluster)
+	cluster.CreatedUnixMillis = c.wall
+	p := &Proposal{call: newCall(), commands: 1, internal: true}
+	if err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{
+		{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: cluster}}}}}}}); err != nil {
+		panic(fmt.Sprintf("replica: encode bootstrap: %v", err))
+	}
+	c.proposals.bootstrapping = true
+	c.enqueue(p)
+	c.proposals.queue = slices.Insert(c.proposals.queue[:len(c.proposals.queue)-1], 0, p)
+}

@@ -1,0 +1,209 @@
+package replica
+
+import (
+	"fmt"
+
+	"github.com/nokv/nokv/meta/root/state"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// PoisonError says that a committed entry cannot be applied. Every peer stops
+// at it.
+type PoisonError struct {
+	Term, Index uint64
+	Err         error
+}
+
+// Error implements error.
+func (e *PoisonError) Error() string {
+	return fmt.Sprintf("apply entry %d of term %d: %v", e.Index, e.Term, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *PoisonError) Unwrap() error { return e.Err }
+
+// ready handles one Ready of raft.
+func (c *Core) ready(out *Output) error {
+	rd := c.raft.Ready()
+	ballot := rd.HardState != nil && (rd.GetTerm() != c.hard.GetTerm() || rd.GetVote() != c.hard.GetVote())
+	c.observe(rd, out)
+	c.assignIndexes(rd.Entries)
+
+	early, late := c.split(rd.Messages, ballot)
+	c.send(early)
+	// A crash here: what was sent promised nothing about this peer's disk.
+	if err := c.install(rd.Snapshot); err != nil {
+		return err
+	}
+	if err := c.persist(rd, out); err != nil {
+		return err
+	}
+	// A crash here: entries, term and vote are found again; that they were not
+	// acknowledged costs a repetition.
+	c.send(late)
+	if err := c.apply(rd.CommittedEntries, out); err != nil {
+		return err
+	}
+	c.readConfirmed(rd.ReadStates)
+	c.serveReads(out)
+	// Only here does a leader count its own write.
+	c.raft.Advance(rd)
+	return nil
+}
+
+// observe takes over role, leader, term and commit index.
+func (c *Core) observe(rd raft.Ready, out *Output) {
+	led := c.leads()
+	newTerm := rd.HardState != nil && rd.GetTerm() != c.hard.GetTerm()
+	if rd.HardState != nil {
+		c.hard, c.hardDirty, c.changed = rd.HardState, true, true
+	}
+	if rd.SoftState != nil {
+		c.changed = true
+		c.role = rd.RaftState
+		if c.leader != rd.Lead {
+			c.leader = rd.Lead
+			c.leaderChanged(out)
+		}
+	}
+	if led && (newTerm || !c.leads()) {
+		c.leadershipLost(out)
+	}
+	if c.leads() && (newTerm || !led) {
+		c.authority.elected()
+		c.cfg.Logger.Info("leading", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
+	}
+}
+
+func (c *Core) leaderChanged(out *Output) {
+	switch {
+	case c.leader == 0:
+		c.leaderless = c.now
+	default:
+		c.leaderless = 0
+		// The last attempt may have gone to a leader that is no more.
+		c.retryRead()
+		c.answerTransfers(out)
+	}
+	if c.leader != c.cfg.NodeID {
+		c.cfg.Logger.Info("leader changed", "peer", c.cfg.NodeID, "leader", c.leader, "term", c.hard.GetTerm())
+	}
+}
+
+// leadershipLost answers everything that only a leader can answer.
+func (c *Core) leadershipLost(out *Output) {
+	c.failProposals(out)
+	c.failConfirms(errNotLeader(c.leader), out)
+	c.failClaims(errNotLeader(c.leader), out)
+}
+
+// split separates the messages a leader may send before its own write: they
+// say nothing about this peer's disk. That needs term and vote to be durable
+// already. Votes, answers, and all that followers send go out afterwards.
+func (c *Core) split(messages []*raftpb.Message, ballot bool) (early, late []*raftpb.Message) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	if ballot || !c.leads() {
+		return nil, messages
+	}
+	n := 0
+	for _, m := range messages {
+		if leadersOwn(m.GetType()) {
+			n++
+		}
+	}
+	if n == len(messages) {
+		return messages, nil
+	}
+	early = make([]*raftpb.Message, 0, n)
+	late = make([]*raftpb.Message, 0, len(messages)-n)
+	for _, m := range messages {
+		if leadersOwn(m.GetType()) {
+			early = append(early, m)
+		} else {
+			late = append(late, m)
+		}
+	}
+	return early, late
+}
+
+func leadersOwn(t raftpb.MessageType) bool {
+	switch t {
+	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap, raftpb.MsgTimeoutNow, raftpb.MsgReadIndexResp:
+		return true
+	}
+	return false
+}
+
+func (c *Core) send(messages []*raftpb.Message) {
+	if c.muted {
+		messages = withoutHeartbeats(messages)
+	}
+	if len(messages) > 0 {
+		c.cfg.Transport.Send(messages)
+	}
+}
+
+// persist makes entries, term and vote durable. A commit index alone is not
+// worth a write: it rides with the next one.
+func (c *Core) persist(rd raft.Ready, out *Output) error {
+	if !rd.MustSync {
+		return nil
+	}
+	var hard *raftpb.HardState
+	if c.hardDirty {
+		hard = c.hard
+	}
+	if err := c.log.Append(hard, rd.Entries, true); err != nil {
+		return fmt.Errorf("append %d entries: %w", len(rd.Entries), err)
+	}
+	c.hardDirty = false
+	if n := len(rd.Entries); n > 0 {
+		c.persisted = rd.Entries[n-1].GetIndex()
+		c.changed = true
+	}
+	if c.cfg.Overdue != nil && c.cfg.Overdue() {
+		c.stepDown(out)
+	}
+	return nil
+}
+
+// apply applies committed entries and answers their proposals.
+func (c *Core) apply(entries []*raftpb.Entry, out *Output) error {
+	for _, e := range entries {
+		if err := c.applyOne(e, out); err != nil {
+			return err
+		}
+	}
+	if len(entries) > 0 {
+		c.changed = true
+		c.judgeClaims(out)
+		c.serveHeldConfirms(out)
+		c.proposeBootstrap()
+	}
+	return nil
+}
+
+func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
+	term, index := e.GetTerm(), e.GetIndex()
+	if e.GetType() != raftpb.EntryNormal {
+		return &PoisonError{Term: term, Index: index, Err: fmt.Errorf("raft entry type %v", e.GetType())}
+	}
+	c.scratch.Reset()
+	before := eraOf(c.state)
+	if err := c.state.ApplyEntry(term, index, e.GetData(), &c.scratch); err != nil {
+		return &PoisonError{Term: term, Index: index, Err: err}
+	}
+	if era := eraOf(c.state); era != before {
+		c.authority.begun(c.now)
+	}
+	c.cut.applied(index, len(e.GetData()))
+	if err := c.settle(term, index, c.scratch.Results, out); err != nil {
+		return err
+	}
+	return c.ownHash(index)
+}
+
+func eraOf(st *state.State) state.Era { return state.Era(st.Tenure().GetEra()) }

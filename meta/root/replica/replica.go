@@ -1,0 +1,200 @@
+package replica
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Replica runs a Core: it makes ticks, waits for work, tells the time, writes
+// checkpoints in the background and answers callers.
+type Replica struct {
+	cfg   Config
+	log   *timedLog
+	clock clock.Clock
+	core  *Core
+	box   *mailbox
+
+	view atomic.Pointer[View]
+	// changed is nil while nobody waits.
+	changed atomic.Pointer[chan struct{}]
+	// stall is closed while a write to the log is overdue.
+	stall   atomic.Pointer[chan struct{}]
+	stopped chan struct{}
+
+	// idleSince is when the last Turn ended; the loop's alone.
+	idleSince clock.Instant
+}
+
+// New makes a replica over an open log. It reads the newest checkpoint and
+// starts nothing: call Run. A zero Config.Seed is drawn from crypto/rand.
+func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Seed == 0 {
+		var seed [8]byte
+		rand.Read(seed[:])
+		cfg.Seed = binary.BigEndian.Uint64(seed[:])
+	}
+	st, err := LoadState(log)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replica{clock: clk, box: newMailbox(), stopped: make(chan struct{})}
+	r.log = &timedLog{Log: log, clock: clk, limit: cfg.electionTimeout()}
+	cfg.Overdue = r.log.overdue
+	if r.core, err = NewCore(cfg, r.log, st); err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
+	r.cfg = cfg
+	r.stall.Store(new(make(chan struct{})))
+	r.view.Store(&View{State: st.Fork(), Applied: st.Token().Index, LeaderlessSince: clk.Now(),
+		Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER})
+	return r, nil
+}
+
+// View returns the newest view; never nil.
+func (r *Replica) View() *View { return r.view.Load() }
+
+// Changed returns a channel that is closed when a newer View than the one of
+// this moment is published. Call it before View.
+func (r *Replica) Changed() <-chan struct{} {
+	for {
+		if c := r.changed.Load(); c != nil {
+			return *c
+		}
+		r.changed.CompareAndSwap(nil, new(make(chan struct{})))
+	}
+}
+
+// Propose commits commands and returns what became of each. Errors are
+// *reason.Error: NOT_LEADER with the leader's id, OVERLOADED, INVALID_REQUEST,
+// CLOCK_BOUND, ROOT_UNAVAILABLE: nothing changed; OUTCOME_UNKNOWN: nobody
+// knows, also when ctx ends first.
+func (r *Replica) Propose(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	p, err := NewProposal(commands)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.call(ctx, p); err != nil {
+		return nil, err
+	}
+	results := make([]*rootv1.CommandResult, len(p.Results))
+	for i := range p.Results {
+		results[i] = p.Results[i].Proto()
+	}
+	return results, nil
+}
+
+// ReadIndex returns a position that a linearizable read must reach; View has
+// reached it. It works on every peer. ROOT_UNAVAILABLE: no quorum answered
+// until ctx ended.
+func (r *Replica) ReadIndex(ctx context.Context) (state.Token, error) {
+	read := NewRead()
+	if err := r.call(ctx, read); err != nil {
+		read.Abandon()
+		return state.Token{}, err
+	}
+	return read.Token, nil
+}
+
+// Claim asks for the next era on behalf of a coordinator.
+func (r *Replica) Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error) {
+	c, err := NewClaim(claim)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.call(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.Response, nil
+}
+
+// Confirm says whether an era is still the active one. It writes nothing.
+func (r *Replica) Confirm(ctx context.Context, request *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error) {
+	c := NewConfirm(request)
+	if err := r.call(ctx, c); err != nil {
+		c.Abandon()
+		return nil, err
+	}
+	return c.Response, nil
+}
+
+// TransferLeadership hands leadership to peer to, 0 for the most advanced one,
+// and returns who leads then.
+func (r *Replica) TransferLeadership(ctx context.Context, to uint64) (uint64, error) {
+	t := NewTransfer(to)
+	if err := r.call(ctx, t); err != nil {
+		return 0, err
+	}
+	return t.Leader, nil
+}
+
+// call hands a request to the loop and waits for its answer, for the end of
+// ctx, of Run, or of patience with the disk.
+func (r *Replica) call(ctx context.Context, request Request) error {
+	stall := *r.stall.Load()
+	select {
+	case <-stall:
+		return errUnavailable("this peer's disk stalls")
+	default:
+	}
+	if err := r.box.request(request); err != nil {
+		return err
+	}
+	select {
+	case <-request.answered():
+		return request.err()
+	case <-ctx.Done():
+		return unanswered(request, "the deadline passed")
+	case <-stall:
+		return unanswered(request, "this peer's disk stalls")
+	case <-r.stopped:
+	}
+	select {
+	case <-request.answered():
+		return request.err()
+	default:
+		return unanswered(request, "this peer stopped")
+	}
+}
+
+// unanswered is the error for a request that somebody may still act upon.
+func unanswered(request Request, why string) error {
+	switch request.(type) {
+	case *Proposal, *Claim:
+		return errUnknown(why)
+	}
+	return errUnavailable(why)
+}
+
+// Deliver hands over a message of another peer. For a MsgSnap the checkpoint
+// was received and verified before.
+func (r *Replica) Deliver(m *raftpb.Message) { r.box.message(m) }
+
+// PeerRefused says that a peer's machine refuses connections to its port.
+func (r *Replica) PeerRefused(id uint64) { r.box.event(Event{Kind: PeerRefused, Peer: id}) }
+
+// PeerUnreachable says that a message to a peer was lost.
+func (r *Replica) PeerUnreachable(id uint64) { r.box.event(Event{Kind: PeerUnreachable, Peer: id}) }
+
+// PeerStateHash says what a peer told of its state.
+func (r *Replica) PeerStateHash(id, index, hash uint64) {
+	r.box.event(Event{Kind: PeerStateHash, Peer: id, Index: index, Hash: hash})
+}
+
+// SnapshotDelivered says how sending a checkpoint to a peer ended. Every
+// MsgSnap must come to that, or the peer is sent nothing more.
+func (r *Replica) SnapshotDelivered(id uint64, ok bool) {
+	kind := SnapshotDelivered
+	if !ok {
+		kind = SnapshotFailed
+	}
+	r.box.event(Event{Kind: kind, Peer: id})
+}

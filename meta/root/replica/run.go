@@ -1,0 +1,221 @@
+package replica
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Run drives the peer until ctx ends or it cannot go on. When ctx ends, a
+// leader hands over first, and Run returns nil. Any error is final: a
+// *PoisonError, a *DivergenceError, a failed write. Run is called once.
+func (r *Replica) Run(ctx context.Context) (err error) {
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	tasks := make(chan *CheckpointTask, 1)
+	var wg sync.WaitGroup
+	// Reverse of the start: the loop has ended, the background ends, callers
+	// that nobody answered are told.
+	defer r.stop()
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.watch(background) })
+	wg.Go(func() { r.tick(background) })
+	wg.Go(func() { r.writeCheckpoints(background, tasks) })
+	if err := r.loop(ctx, tasks); err != nil {
+		return err
+	}
+	return r.handOver(tasks)
+}
+
+// loop takes Turns until ctx ends.
+func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error {
+	var in Input
+	for {
+		more, err := r.turn(&in, tasks)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.box.wake:
+		}
+	}
+}
+
+// turn takes one Turn with all that waits.
+func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err error) {
+	*in = r.box.take(*in)
+	// After the mailbox: what is in it came before Now.
+	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
+	// Ticks come more often than that: the process or the machine stood still.
+	in.Stalled = r.idleSince != 0 && in.Now.Sub(r.idleSince) > r.cfg.electionTimeout()
+	out, err := r.core.Turn(*in)
+	if err != nil {
+		return false, err
+	}
+	r.unstall()
+	if out.View != nil {
+		r.publish(out.View)
+	}
+	for _, request := range out.Done {
+		close(request.answered())
+	}
+	if out.Checkpoint != nil {
+		// One at a time: there is room.
+		tasks <- out.Checkpoint
+	}
+	r.idleSince = r.clock.Now()
+	return out.More, nil
+}
+
+// publish makes v the view and wakes who waits for a newer one.
+func (r *Replica) publish(v *View) {
+	r.view.Store(v)
+	if waited := r.changed.Swap(nil); waited != nil {
+		close(*waited)
+	}
+}
+
+// handOver gives leadership to another peer before this one stops. It tries
+// for TransferTimeout.
+func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
+	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || len(r.cfg.Voters) == 1 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.TransferTimeout)
+	defer cancel()
+	t := NewTransfer(0)
+	if r.box.request(t) != nil {
+		return nil
+	}
+	var in Input
+	for {
+		more, err := r.turn(&in, tasks)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-t.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.box.wake:
+		}
+	}
+}
+
+// stop lets go of everybody who still waits.
+func (r *Replica) stop() {
+	r.box.close()
+	close(r.stopped)
+}
+
+func (r *Replica) tick(ctx context.Context) {
+	ticker := time.NewTicker(r.cfg.Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.box.tick()
+		}
+	}
+}
+
+func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *CheckpointTask) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case task := <-tasks:
+			r.cfg.Logger.Info("writing checkpoint", "peer", r.cfg.NodeID, "index", task.Meta.Index)
+			r.box.checkpointed(task.Write(r.log, ctx.Err))
+		}
+	}
+}
+
+// watch notices a write to the log that does not come back: callers are told
+// and the view says so. The loop ends that when it is back.
+func (r *Replica) watch(ctx context.Context) {
+	ticker := time.NewTicker(r.cfg.electionTimeout() / 4)
+	defer ticker.Stop()
+	var told *chan struct{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		stall := r.stall.Load()
+		if !r.log.stuck() || stall == told {
+			continue
+		}
+		told = stall
+		r.cfg.Logger.Warn("the disk stalls", "peer", r.cfg.NodeID)
+		v := r.view.Load()
+		w := *v
+		w.Stalled = true
+		r.view.CompareAndSwap(v, &w)
+		close(*stall)
+	}
+}
+
+// unstall is called between Turns: no write is under way.
+func (r *Replica) unstall() {
+	select {
+	case <-*r.stall.Load():
+	default:
+		return
+	}
+	v := *r.view.Load()
+	v.Stalled = false
+	r.publish(&v)
+	r.stall.Store(new(make(chan struct{})))
+}
+
+// timedLog measures Append.
+type timedLog struct {
+	Log
+	clock clock.Clock
+	limit time.Duration
+	// started is when the Append under way began, 0 for none.
+	started atomic.Int64
+	// late says that the last Append took longer than limit; the loop's alone.
+	late bool
+}
+
+// Append implements Log.
+func (l *timedLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error {
+	start := l.clock.Now()
+	l.started.Store(int64(start))
+	err := l.Log.Append(hs, entries, sync)
+	l.started.Store(0)
+	l.late = l.clock.Now().Sub(start) > l.limit
+	return err
+}
+
+func (l *timedLog) overdue() bool { return l.late }
+
+func (l *timedLog) stuck() bool {
+	start := clock.Instant(l.started.Load())
+	return start != 0 && l.clock.Now().Sub(start) > l.limit
+}

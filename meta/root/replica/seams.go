@@ -1,0 +1,51 @@
+package replica
+
+import (
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/nokv/nokv/meta/root/storage"
+)
+
+// Log is the durable log of one peer, and the checkpoints behind it. All calls
+// but those of Checkpoints come from the goroutine that calls Turn.
+type Log interface {
+	raft.Storage
+	// Append writes a hard state (nil: unchanged) and entries, replacing what
+	// the log has from the first entry's index on. With sync they are durable
+	// on return. After an error every later call fails.
+	Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error
+	// Compact drops entries up to and including index; never entries that the
+	// newest durable checkpoint does not cover.
+	Compact(index uint64) error
+	// InstallCheckpoint makes the received checkpoint the current one and the
+	// log empty behind it. A crash leaves the old or the new.
+	InstallCheckpoint(meta storage.CheckpointMeta) error
+	Checkpoints
+}
+
+// Checkpoints is the part of a Log that may be used from another goroutine,
+// while the log is appended to.
+type Checkpoints interface {
+	// WriteCheckpoint makes a checkpoint of the records durable and current.
+	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error
+	// ReadCheckpoint streams the current checkpoint.
+	ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error)
+	// Checkpoint describes the current checkpoint; false when there is none.
+	Checkpoint() (storage.CheckpointMeta, bool)
+}
+
+// Transport takes messages to other peers. It never blocks and may lose, delay
+// and repeat. It must not change a message, and it encodes or copies what it
+// keeps before it returns only if it wants to: nobody else changes them either.
+//
+// A MsgSnap stands for the sender's current checkpoint: the transport sends
+// the checkpoint's bytes, the receiver verifies and keeps them, and only then
+// delivers the MsgSnap with the index and term of what it received.
+type Transport interface {
+	Send(messages []*raftpb.Message)
+	// SendStateHash tells every other peer the hash of this peer's state at
+	// index.
+	SendStateHash(index, hash uint64)
+}
