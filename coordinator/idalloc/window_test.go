@@ -1,0 +1,216 @@
+package idalloc_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/idalloc"
+	"github.com/nokv/nokv/internal/clock"
+	"pgregory.net/rapid"
+)
+
+func extend(t *testing.T, w *idalloc.Window, waiting uint64, now clock.Instant) (from, to uint64) {
+	t.Helper()
+	from, to, want := w.NeedExtend(waiting, now)
+	if !want {
+		t.Fatal("NeedExtend wants nothing")
+	}
+	if err := w.Extended(from, to); err != nil {
+		t.Fatal(err)
+	}
+	return from, to
+}
+
+func TestNothingBeforeTheFirstWindow(t *testing.T) {
+	w := idalloc.New(7, 1, 10)
+	if first, ok := w.Take(1); ok {
+		t.Fatalf("served %d from nothing", first)
+	}
+	if from, to := extend(t, w, 0, 0); from != 7 || to != 17 {
+		t.Fatalf("window (%d, %d]", from, to)
+	}
+	if first, ok := w.Take(10); !ok || first != 8 {
+		t.Fatalf("first %d %v", first, ok)
+	}
+	if w.Consumed() != 17 || w.Left() != 0 {
+		t.Fatalf("consumed %d left %d", w.Consumed(), w.Left())
+	}
+}
+
+func TestStartFlag(t *testing.T) {
+	w := idalloc.New(0, 1000, 10)
+	if from, to := extend(t, w, 0, 0); from != 0 || to != 1009 {
+		t.Fatalf("window (%d, %d]", from, to)
+	}
+	if w.Left() != 10 || w.Consumed() != 0 {
+		t.Fatalf("left %d consumed %d", w.Left(), w.Consumed())
+	}
+	if first, _ := w.Take(1); first != 1000 {
+		t.Fatalf("first id %d", first)
+	}
+}
+
+// The root gave ids itself: the rest of the window stays usable, and what
+// reaches beyond it comes from the next run as a whole.
+func TestRefusedKeepsTheRest(t *testing.T) {
+	w := idalloc.New(0, 1, 10)
+	extend(t, w, 0, 0)
+	w.Take(8)
+	if _, _, want := w.NeedExtend(0, 0); !want {
+		t.Fatal("low window wants nothing")
+	}
+	w.Refused(12)
+	if w.Consumed() != 12 {
+		t.Fatalf("consumed %d: ids up to 12 are the root's", w.Consumed())
+	}
+	if from, _ := extend(t, w, 0, 0); from != 12 {
+		t.Fatalf("extends from %d", from)
+	}
+	if first, ok := w.Take(1); !ok || first != 9 {
+		t.Fatalf("rest of the first run: %d %v", first, ok)
+	}
+	if first, ok := w.Take(3); !ok || first != 13 {
+		t.Fatalf("next run: %d %v", first, ok)
+	}
+	if first, ok := w.Take(1); !ok || first != 16 {
+		t.Fatalf("behind it: %d %v", first, ok)
+	}
+}
+
+func TestWindowAdaptsToDemand(t *testing.T) {
+	w := idalloc.New(0, 1, 0)
+	now, last := clock.Instant(1), uint64(0)
+	for i := range 20 {
+		from, to := extend(t, w, 0, now)
+		if got, want := to-from, min(uint64(10_000)<<i, idalloc.MaxWindow); got != want {
+			t.Fatalf("window %d is %d, want %d", i, got, want)
+		}
+		w.Take(w.Left())
+		now, last = now.Add(time.Millisecond), to-from
+	}
+	for range 20 {
+		now = now.Add(time.Minute)
+		from, to := extend(t, w, 0, now)
+		if to-from > last {
+			t.Fatalf("window grew to %d while hardly used", to-from)
+		}
+		w.Take(w.Left())
+		last = to - from
+	}
+	if last != idalloc.DefaultWindow {
+		t.Fatalf("window is %d after a quiet time", last)
+	}
+}
+
+func TestLargestRequest(t *testing.T) {
+	w := idalloc.New(0, 1, 10)
+	extend(t, w, 0, 0)
+	extend(t, w, idalloc.MaxCount, 0)
+	if first, ok := w.Take(idalloc.MaxCount); !ok || first != 1 {
+		t.Fatalf("first %d %v", first, ok)
+	}
+}
+
+func TestExhausted(t *testing.T) {
+	w := idalloc.New(idalloc.MaxID-3, 1, 10)
+	if _, to := extend(t, w, 0, 0); to != idalloc.MaxID {
+		t.Fatalf("window to %d", to)
+	}
+	if _, ok := w.Take(4); ok {
+		t.Fatal("served beyond the last id")
+	}
+	if first, ok := w.Take(3); !ok || first != idalloc.MaxID-2 {
+		t.Fatalf("first %d %v", first, ok)
+	}
+	if _, _, want := w.NeedExtend(1, 0); want || !w.Exhausted() {
+		t.Fatal("wants more than there is")
+	}
+}
+
+func TestOverlappingWindowIsRefused(t *testing.T) {
+	w := idalloc.New(100, 1, 10)
+	for _, bad := range [][2]uint64{{99, 200}, {0, 50}, {100, 100}, {110, 105}} {
+		if err := w.Extended(bad[0], bad[1]); err == nil {
+			t.Errorf("took window %v in", bad)
+		}
+	}
+	extend(t, w, 0, 0)
+	if err := w.Extended(100, 110); err == nil {
+		t.Error("took the same window in twice")
+	}
+}
+
+// Whatever the order of requests, extensions and refusals: ids are disjoint,
+// growing, contiguous, inside the rooted windows, above the frontier, and
+// Consumed bounds them exactly.
+func TestLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		inherited := rapid.Uint64Range(0, 1000).Draw(t, "inherited")
+		start := rapid.Uint64Range(0, 1200).Draw(t, "start")
+		w := idalloc.New(inherited, start, rapid.Uint64Range(1, 50).Draw(t, "size"))
+		rooted := map[uint64]bool{}
+		fence, last, now := inherited, inherited, clock.Instant(0)
+		var from, to uint64
+		pending := false
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "dt")))
+			switch rapid.IntRange(0, 4).Draw(t, "op") {
+			case 0, 1:
+				n := rapid.Uint64Range(1, 80).Draw(t, "count")
+				first, ok := w.Take(n)
+				if !ok {
+					continue
+				}
+				if first <= last || first < start {
+					t.Fatalf("served %d after %d (start %d)", first, last, start)
+				}
+				for v := first; v < first+n; v++ {
+					if !rooted[v] {
+						t.Fatalf("served %d, which is not rooted for us", v)
+					}
+				}
+				last = first + n - 1
+				if w.Consumed() < last {
+					t.Fatalf("consumed %d, served %d", w.Consumed(), last)
+				}
+			case 2:
+				if !pending {
+					from, to, pending = w.NeedExtend(rapid.Uint64Range(0, 100).Draw(t, "waiting"), now)
+				} else if _, _, again := w.NeedExtend(1, now); again {
+					t.Fatal("two extensions at once")
+				}
+			case 3:
+				if !pending {
+					continue
+				}
+				pending = false
+				if from != fence {
+					w.Refused(fence)
+					continue
+				}
+				for v := from + 1; v <= to; v++ {
+					rooted[v] = true
+				}
+				fence = to
+				if err := w.Extended(from, to); err != nil {
+					t.Fatal(err)
+				}
+			case 4:
+				fence += rapid.Uint64Range(0, 3).Draw(t, "foreign")
+			}
+		}
+	})
+}
+
+func BenchmarkTake(b *testing.B) {
+	w := idalloc.New(0, 1, idalloc.MaxWindow)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := w.Take(1); !ok {
+			from, to, _ := w.NeedExtend(1, 0)
+			if err := w.Extended(from, to); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
