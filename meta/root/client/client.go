@@ -1,0 +1,214 @@
+// Package client talks to the metadata root: it finds the leader and follows it,
+// merges what many callers ask at the same moment, and retries what may be
+// retried.
+//
+// It owns connections and requests that have no answer yet; it remembers nothing
+// that matters. It promises:
+//
+//  1. A command is answered with the root's own judgement or with an error; a
+//     rejected result is handed over as it is. Commands are sent again after a
+//     lost answer, which the root recognises.
+//  2. An error that wraps REASON_OUTCOME_UNKNOWN means that the command may have
+//     been applied or may still be. Every other error means that it was not.
+//  3. ReadIndex and Confirm answer from a request that was sent after the call
+//     began: a caller never shares a request that was already on its way.
+//  4. Every call ends with its context. Every queue has a limit; behind it calls
+//     fail at once with REASON_OVERLOADED.
+//  5. The first answer pins the cluster id; an answer or a refusal from another
+//     cluster is REASON_CLUSTER_MISMATCH.
+//  6. No lock is held while a message is sent or awaited.
+//
+// How to apply what a Tail brings is left to coordinator/rootview; when a
+// confirmation is good is left to coordinator/tenure.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// ErrClosed says that the client was closed, or that its Run has ended.
+var ErrClosed = errors.New("root client is closed")
+
+// Client is a client of the whole metadata root. Make it with New, start it with
+// Run; its methods may be called from any goroutine, also before Run, and then
+// wait for it.
+type Client struct {
+	cfg     Config
+	log     hclog.Logger
+	cluster atomic.Uint64 // pinned cluster id; 0: not yet
+
+	peers   *peerTable
+	leader  *leaderTracker
+	propose *proposer
+	reads   *merger[struct{}, state.Token]
+	confirm *merger[confirmKey, *rootv1.ConfirmTenureResponse]
+	tails   *tailPicker
+
+	closeOnce sync.Once
+}
+
+// confirmKey is what two confirmations must agree in to share a request.
+type confirmKey struct {
+	era         uint64
+	holder      string
+	incarnation uint64
+}
+
+// New checks the configuration and returns a client that does nothing yet.
+func New(cfg Config) (*Client, error) {
+	cfg.setDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, log: cfg.Logger}
+	c.cluster.Store(cfg.ClusterID)
+	c.peers = newPeerTable(cfg)
+	c.leader = newLeaderTracker(c.peers.ids())
+	c.propose = newProposer(c)
+	c.reads = newMerger(cfg.MaxWaiting, c.readIndexOnce)
+	c.confirm = newMerger(cfg.MaxWaiting, c.confirmOnce)
+	c.tails = newTailPicker()
+	return c, nil
+}
+
+// Run sends what callers queue until ctx ends. It then fails what is left with
+// ErrClosed, closes every connection, and returns nil.
+func (c *Client) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	workers.Go(func() { c.propose.run(ctx) })
+	for range c.cfg.PipelinedReads {
+		workers.Go(func() { c.reads.run(ctx) })
+		workers.Go(func() { c.confirm.run(ctx) })
+	}
+	workers.Wait()
+	c.Close()
+	return nil
+}
+
+// Close ends every call with ErrClosed and closes every connection. Run does
+// the same when its context ends; Close is for a client that never ran.
+func (c *Client) Close() {
+	c.closeOnce.Do(func() {
+		c.propose.close()
+		c.reads.close()
+		c.confirm.close()
+		c.peers.close()
+	})
+}
+
+// ClusterID is the cluster that the client is pinned to; 0 before the first
+// answer.
+func (c *Client) ClusterID() uint64 { return c.cluster.Load() }
+
+// Propose has commands judged by the root and returns one result each, in order.
+// Each is judged on its own; they may be judged at different positions.
+// Errors: promise 2 and 4 of the package, REASON_INVALID_REQUEST when the
+// commands do not fit a request.
+func (c *Client) Propose(ctx context.Context, commands ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	return c.propose.propose(ctx, commands)
+}
+
+// ReadIndex returns a position that a linearizable read must reach: every
+// command that was acknowledged before the call is at or below it.
+func (c *Client) ReadIndex(ctx context.Context) (state.Token, error) {
+	return c.reads.do(ctx, struct{}{})
+}
+
+func (c *Client) readIndexOnce(ctx context.Context, _ struct{}) (token state.Token, err error) {
+	err = c.onLeader(ctx, false, func(ctx context.Context, p *peer, cluster uint64) error {
+		resp, err := p.root.ReadIndex(ctx, &rootv1.ReadIndexRequest{ClusterId: cluster})
+		token = state.TokenFromProto(resp.GetToken())
+		return err
+	})
+	return token, err
+}
+
+// Confirm asks the root leader whether an era is the active one. Calls for the
+// same era and holder share requests (promise 3). ClusterId of the request is
+// filled in.
+func (c *Client) Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error) {
+	return c.confirm.do(ctx, confirmKey{req.GetEra(), req.GetHolderId(), req.GetHolderIncarnation()})
+}
+
+func (c *Client) confirmOnce(ctx context.Context, k confirmKey) (out *rootv1.ConfirmTenureResponse, err error) {
+	err = c.onLeader(ctx, false, func(ctx context.Context, p *peer, cluster uint64) error {
+		out, err = p.root.ConfirmTenure(ctx, &rootv1.ConfirmTenureRequest{
+			Era: k.era, HolderId: k.holder, HolderIncarnation: k.incarnation, ClusterId: cluster,
+		})
+		return err
+	})
+	return out, err
+}
+
+// Claim proposes to begin an era. The answer is the root's: applied, rejected,
+// or rejected with the time to wait because the predecessor may be active.
+func (c *Client) Claim(ctx context.Context, claim *rootv1.TenureClaimed) (out *rootv1.ClaimTenureResponse, err error) {
+	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, cluster uint64) error {
+		out, err = p.root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{Claim: claim, ClusterId: cluster})
+		return err
+	})
+	return out, err
+}
+
+// Transfer asks the leader to hand over to a node, 0 for the most advanced one,
+// and returns the leader afterwards.
+func (c *Client) Transfer(ctx context.Context, node uint64) (leader uint64, err error) {
+	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, _ uint64) error {
+		resp, err := p.root.TransferLeadership(ctx, &rootv1.TransferLeadershipRequest{NodeId: node})
+		leader = resp.GetLeaderId()
+		return err
+	})
+	if err == nil && leader != 0 {
+		c.leader.learn(leader)
+	}
+	return leader, err
+}
+
+// pin remembers the first cluster id that is seen and refuses any other one.
+func (c *Client) pin(p *peer, cluster uint64) error {
+	if cluster == 0 || c.cluster.CompareAndSwap(0, cluster) {
+		return nil
+	}
+	if pinned := c.cluster.Load(); pinned != cluster {
+		return reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH,
+			"root peer %d at %s belongs to cluster %016x, this client to cluster %016x", p.id, p.address, cluster, pinned)
+	}
+	return nil
+}
+
+// identify pins the cluster by asking p, when nothing is pinned yet.
+func (c *Client) identify(ctx context.Context, p *peer) error {
+	if c.cluster.Load() != 0 {
+		return nil
+	}
+	status, err := p.root.Status(ctx, &rootv1.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	if status.GetClusterId() == 0 {
+		return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "root peer %d at %s has no cluster yet", p.id, p.address)
+	}
+	return c.pin(p, status.GetClusterId())
+}
+
+// unanswered is the error of a call whose context ended, or whose client closed,
+// before there was an answer.
+func unanswered(ended error, sent bool, last error) error {
+	r, what := rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no root leader answered"
+	if sent {
+		r, what = rootv1.Reason_REASON_OUTCOME_UNKNOWN, "sent to the root, not answered"
+	}
+	if last != nil {
+		what = fmt.Sprintf("%s; last: %v", what, last)
+	}
+	return fmt.Errorf("%w: %w", reason.New(r, "%s", what), ended)
+}

@@ -1,0 +1,48 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// PeerStatus is what one peer says of itself, or why it does not.
+type PeerStatus struct {
+	NodeID uint64
+	// Address is the gRPC address that was asked, host:port.
+	Address string
+	// Status is nil when Err is not.
+	Status *rootv1.StatusResponse
+	Err    error
+}
+
+// Status asks every known peer at the same time and returns the answers in order
+// of node id. A peer that does not answer within AttemptTimeout has an Err; so has
+// one of another cluster, which then says REASON_CLUSTER_MISMATCH beside its Status.
+func (c *Client) Status(ctx context.Context) []PeerStatus {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
+	ids := c.peers.ids()
+	out := make([]PeerStatus, len(ids))
+	var asking sync.WaitGroup
+	for i, id := range ids {
+		asking.Go(func() { out[i] = c.statusOf(ctx, id) })
+	}
+	asking.Wait()
+	return out
+}
+
+func (c *Client) statusOf(ctx context.Context, id uint64) PeerStatus {
+	p, err := c.peers.get(id)
+	if err != nil {
+		return PeerStatus{NodeID: id, Err: err}
+	}
+	status, err := p.root.Status(ctx, &rootv1.StatusRequest{})
+	out := PeerStatus{NodeID: id, Address: p.address, Status: status, Err: reason.FromGRPC(err)}
+	if err == nil {
+		out.Err = c.pin(p, status.GetClusterId())
+	}
+	return out
+}
