@@ -1,0 +1,96 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// errUnfit is an answer that is not believed; it is asked for again elsewhere.
+var errUnfit = errors.New("unfit answer")
+
+// Era returns the highest era seen in any reply; 0 before the first.
+func (c *Client) Era() uint64 { return c.era.Load() }
+
+// ClusterID returns the cluster that this client talks to; 0 before the first answer.
+func (c *Client) ClusterID() uint64 { return c.cluster.Load() }
+
+// sawEra raises the floor.
+func (c *Client) sawEra(era uint64) {
+	for {
+		old := c.era.Load()
+		if era <= old || c.era.CompareAndSwap(old, era) {
+			return
+		}
+	}
+}
+
+// checkEra is Silence: what an era below the floor has made is not used.
+func (c *Client) checkEra(era uint64) error {
+	c.sawEra(era)
+	if floor := c.era.Load(); era < floor {
+		c.count.lowerEras.Add(1)
+		return fmt.Errorf("%w: era %d is over, %d was seen", errUnfit, era, floor)
+	}
+	return nil
+}
+
+// checkCluster pins the first cluster that answers and refuses others.
+func (c *Client) checkCluster(e *endpoint, id uint64) error {
+	if id == 0 {
+		return nil
+	}
+	if c.cluster.Load() != id && !c.cluster.CompareAndSwap(0, id) {
+		c.count.otherClusters.Add(1)
+		e.checked.Store(false)
+		return fmt.Errorf("%w: cluster %016x, and this client is for %016x", errUnfit, id, c.cluster.Load())
+	}
+	e.checked.Store(true)
+	return nil
+}
+
+// accept judges a reply by what it says about itself.
+func (c *Client) accept(e *endpoint, reply any) error {
+	switch r := reply.(type) {
+	case *coordinatorv1.AllocIDResponse:
+		return c.checkEra(r.GetEra())
+	case *coordinatorv1.TsoResponse:
+		return c.checkEra(r.GetEra())
+	case *coordinatorv1.StoreHeartbeatResponse:
+		c.sawEra(r.GetEra())
+	case *coordinatorv1.WatchRegionsResponse:
+		if err := c.checkCluster(e, r.GetClusterId()); err != nil {
+			return err
+		}
+		c.sawEra(r.GetEra())
+	case interface {
+		GetDisclosure() *coordinatorv1.Disclosure
+	}:
+		d := r.GetDisclosure()
+		if err := c.checkCluster(e, d.GetClusterId()); err != nil {
+			return err
+		}
+		c.sawEra(d.GetEra())
+	}
+	return nil
+}
+
+// check asks e for its cluster before anything is asked of it whose reply
+// does not name the cluster. It costs a round trip once, and again after e
+// was unreachable.
+func (c *Client) check(ctx context.Context, e *endpoint) error {
+	if e.checked.Load() {
+		return nil
+	}
+	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	id := status.GetCluster().GetClusterId()
+	if id == 0 {
+		id = status.GetDisclosure().GetClusterId()
+	}
+	return c.checkCluster(e, id)
+}

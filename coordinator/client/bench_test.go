@@ -1,0 +1,187 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+)
+
+// loopback is a fake coordinator on real TCP in this process.
+func loopback(b *testing.B) *client.Client {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := grpc.NewServer()
+	coordinatorv1.RegisterCoordinatorServer(s, &bare{cluster: newCluster(7)})
+	go func() { _ = s.Serve(l) }()
+	b.Cleanup(s.Stop)
+	c, err := client.New(client.Config{Endpoints: []string{l.Addr().String()}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// bare is fake without its bookkeeping.
+type bare struct {
+	coordinatorv1.UnimplementedCoordinatorServer
+	*cluster
+}
+
+func (f *bare) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
+	return &coordinatorv1.StatusResponse{Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id}}, nil
+}
+
+func (f *bare) AllocID(_ context.Context, req *coordinatorv1.AllocIDRequest) (*coordinatorv1.AllocIDResponse, error) {
+	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1}, nil
+}
+
+func (f *bare) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
+	var req coordinatorv1.TsoRequest
+	var reply coordinatorv1.TsoResponse
+	for {
+		if err := s.RecvMsg(&req); err != nil {
+			return nil
+		}
+		reply.First, reply.Count, reply.Era = f.take(req.GetCount()), req.GetCount(), 1
+		if err := s.Send(&reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *bare) PublishStream(s grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return nil
+		}
+		reply := &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId()}
+		for range req.GetCommands() {
+			reply.Results = append(reply.Results, &rootv1.CommandResult{
+				Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: &rootv1.RootToken{Incarnation: 1, Term: 1, Index: f.log.Add(1)},
+			})
+		}
+		if err := s.Send(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *bare) GetRegionByKey(context.Context, *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+	return &coordinatorv1.GetRegionByKeyResponse{
+		Region:     &rootv1.Region{Id: 1, KeyspaceId: 1, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}},
+		Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id, Era: 1},
+	}, nil
+}
+
+// callers runs b.N calls on so many goroutines and reports the latency that
+// each of them saw.
+func callers(b *testing.B, n int, call func(context.Context) error) {
+	ctx := context.Background()
+	if err := call(ctx); err != nil {
+		b.Fatal(err)
+	}
+	took := make([][]time.Duration, n)
+	var wg sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := time.Now()
+	for i := range n {
+		share := b.N / n
+		if i < b.N%n {
+			share++
+		}
+		wg.Go(func() {
+			took[i] = make([]time.Duration, 0, share)
+			last := time.Now()
+			for range share {
+				if err := call(ctx); err != nil {
+					b.Error(err)
+					return
+				}
+				now := time.Now()
+				took[i] = append(took[i], now.Sub(last))
+				last = now
+			}
+		})
+	}
+	wg.Wait()
+	elapsed := time.Since(start)
+	b.StopTimer()
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	if len(all) > 0 {
+		b.ReportMetric(float64(len(all))/elapsed.Seconds(), "calls/s")
+		b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "p50-us")
+		b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1000, "p99-us")
+	}
+}
+
+func BenchmarkTso(b *testing.B) {
+	for _, n := range []int{1, 2, 8, 64, 256, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			callers(b, n, func(ctx context.Context) error {
+				_, err := c.Tso(ctx, 1)
+				return err
+			})
+			s := c.Stats()
+			b.ReportMetric(float64(s.TsoCallers)/float64(s.TsoRequests), "callers/req")
+		})
+	}
+}
+
+// With a context that can end, a caller waits for two things.
+func BenchmarkTsoWithDeadline(b *testing.B) {
+	for _, n := range []int{1, 64, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+			defer cancel()
+			callers(b, n, func(context.Context) error {
+				_, err := c.Tso(ctx, 1)
+				return err
+			})
+		})
+	}
+}
+
+func BenchmarkAllocID(b *testing.B) {
+	for _, n := range []int{1, 64, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			callers(b, n, func(ctx context.Context) error {
+				_, err := c.AllocID(ctx, 1)
+				return err
+			})
+		})
+	}
+}
+
+func BenchmarkPublish(b *testing.B) {
+	cmd := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
+		Region: &rootv1.Region{Id: 7, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("b")},
+	}}}}}
+	for _, n := range []int{1, 64, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			callers(b, n, func(ctx context.Context) error {
+				_, err := c.Publish(ctx, cmd)
+				return err
+			})
+		})
+	}
+}

@@ -1,0 +1,110 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Client talks to the coordinators of one cluster. Its methods may be called
+// by any number of goroutines.
+type Client struct {
+	cfg   Config
+	log   hclog.Logger
+	ends  *endpoints
+	count counters
+
+	// Highest era seen, and the cluster pinned.
+	era, cluster atomic.Uint64
+
+	tso     *timestamps
+	ids     *merger
+	publish *publisher
+	routes  *pipe[keysRequest, keysResponse]
+
+	// ctx ends with Close.
+	ctx    context.Context
+	cancel context.CancelFunc
+	mu     sync.Mutex // guards closed against enter
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// New makes a Client. It connects when it is first used.
+func New(cfg Config) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	ends, err := newEndpoints(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{cfg: cfg, log: cfg.Logger, ends: ends}
+	c.cluster.Store(cfg.ClusterID)
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.tso = newTimestamps(c)
+	c.ids = newIDs(c)
+	c.publish = newPublisher(c)
+	c.routes = newRouteStream(c)
+	if cfg.DiscoverEvery > 0 {
+		c.spawn(c.discover)
+	}
+	return c, nil
+}
+
+// Close ends every call in flight with ErrClosed, closes the connections and
+// returns when nothing that the Client started is left. It may be called
+// again.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.ends.close()
+	c.wg.Wait()
+	return nil
+}
+
+// enter begins work that Close waits for; false after Close.
+func (c *Client) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.wg.Add(1)
+	}
+	return !c.closed
+}
+
+func (c *Client) leave() { c.wg.Done() }
+
+// spawn runs f on a goroutine that Close waits for; f returns when c.ctx ends.
+func (c *Client) spawn(f func()) bool {
+	if !c.enter() {
+		return false
+	}
+	go func() {
+		defer c.leave()
+		f()
+	}()
+	return true
+}
+
+// discover looks for other coordinators until Close.
+func (c *Client) discover() {
+	tick := time.NewTicker(c.cfg.DiscoverEvery)
+	defer tick.Stop()
+	for {
+		if err := c.Discover(c.ctx); err != nil && c.ctx.Err() == nil {
+			c.log.Debug("no list of coordinators", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package client
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+)
+
+// Config says how a Client finds and uses coordinators. Only Endpoints must be
+// set; the zero value of every other field means its default.
+type Config struct {
+	// Endpoints are gRPC addresses of coordinators, host:port, 1 to 64. They are
+	// tried in this order and never dropped. An address with a scheme
+	// ("dns:///name:port", "unix:path") goes to gRPC as it is.
+	Endpoints []string
+	// Shuffle puts Endpoints into a random order, so that many clients with the
+	// same list spread over the coordinators.
+	Shuffle bool
+	// DiscoverEvery is the time between looks for other coordinators through
+	// ListCoordinators. 0: only Discover looks.
+	DiscoverEvery time.Duration
+	// ClusterID is the cluster that is meant. 0: the cluster of the first answer.
+	ClusterID uint64
+
+	// DefaultTimeout bounds a call whose context has no deadline. Default 10 s.
+	DefaultTimeout time.Duration
+	// TryTimeout is how long one coordinator may say nothing before the next
+	// one is asked as well. Default 1 s.
+	TryTimeout time.Duration
+	// BackoffMin and BackoffMax bound the pause after a round in which no
+	// coordinator could help. The pause doubles from round to round, and half
+	// of it is random. Defaults 20 ms and 1 s.
+	BackoffMin, BackoffMax time.Duration
+	// WatchSilence is how long a watch may bring nothing before it is resumed
+	// at the next coordinator. Default 30 s.
+	WatchSilence time.Duration
+
+	// TLS is used for every connection. nil: no encryption.
+	TLS *tls.Config
+	// DialOptions are applied last to every connection.
+	DialOptions []grpc.DialOption
+	// Logger gets changes of coordinator at Info and retries at Debug. nil: none.
+	Logger hclog.Logger
+}
+
+// MaxEndpoints is the most endpoints a Config may list.
+const MaxEndpoints = 64
+
+// Validate says what is wrong with a Config. Zero values are not wrong.
+func (c Config) Validate() error {
+	if len(c.Endpoints) == 0 {
+		return errors.New("client config: Endpoints is empty: name at least one coordinator, host:port")
+	}
+	if len(c.Endpoints) > MaxEndpoints {
+		return fmt.Errorf("client config: %d Endpoints are more than %d", len(c.Endpoints), MaxEndpoints)
+	}
+	for i, e := range c.Endpoints {
+		if e == "" {
+			return fmt.Errorf("client config: Endpoints[%d] is empty", i)
+		}
+		if slices.Contains(c.Endpoints[:i], e) {
+			return fmt.Errorf("client config: endpoint %q is listed twice", e)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"DiscoverEvery", c.DiscoverEvery},
+		{"DefaultTimeout", c.DefaultTimeout},
+		{"TryTimeout", c.TryTimeout},
+		{"BackoffMin", c.BackoffMin},
+		{"BackoffMax", c.BackoffMax},
+		{"WatchSilence", c.WatchSilence},
+	} {
+		if d.value < 0 {
+			return fmt.Errorf("client config: %s is negative: %v", d.name, d.value)
+		}
+	}
+	full := c.withDefaults()
+	if full.BackoffMax < full.BackoffMin {
+		return fmt.Errorf("client config: BackoffMax %v is below BackoffMin %v", full.BackoffMax, full.BackoffMin)
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	orElse := func(d *time.Duration, value time.Duration) {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	orElse(&c.DefaultTimeout, 10*time.Second)
+	orElse(&c.TryTimeout, time.Second)
+	orElse(&c.BackoffMin, 20*time.Millisecond)
+	orElse(&c.BackoffMax, max(time.Second, c.BackoffMin))
+	orElse(&c.WatchSilence, 30*time.Second)
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}

@@ -1,0 +1,224 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ErrClosed is the cause of errors of calls on a Client after Close.
+var ErrClosed = errors.New("client is closed")
+
+// ErrUnreachable is the cause when a coordinator could not be reached or broke
+// the connection off.
+var ErrUnreachable = errors.New("coordinator unreachable")
+
+// Error is why a call ended without an answer. It is equal, by errors.Is, to
+// the Err value of its reason, and to its cause: context.DeadlineExceeded,
+// context.Canceled, ErrClosed or ErrUnreachable.
+type Error struct {
+	// Op is the call, such as "GetRegionByKey".
+	Op string
+	// Reason says why the last coordinator refused; REASON_UNSPECIFIED if none did.
+	Reason rootv1.Reason
+	// Detail is what the refusal carried, with the way out; nil if there was none.
+	Detail *rootv1.ErrorDetail
+	// Endpoint is the address that Reason came from; empty if none was asked.
+	Endpoint string
+	// Tries are the coordinators asked, each with the last thing it said, in
+	// order of first asking.
+	Tries []Try
+	// Cause is what ended the call when no refusal did.
+	Cause error
+}
+
+// Try is what one coordinator said to a call.
+type Try struct {
+	// Endpoint is its address.
+	Endpoint string
+	// Times is how often it was asked.
+	Times int
+	// Said is its last answer, for people.
+	Said string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Cause != nil && !errors.Is(e.Cause, errRefused) {
+		fmt.Fprintf(&b, ": %v", e.Cause)
+	}
+	for i, t := range e.Tries {
+		if i == 0 {
+			b.WriteString(": ")
+		} else {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s: %s", t.Endpoint, t.Said)
+		if t.Times > 1 {
+			fmt.Fprintf(&b, " (asked %d times)", t.Times)
+		}
+	}
+	return b.String()
+}
+
+// Is says whether target is the Err value of the reason.
+func (e *Error) Is(target error) bool {
+	s, ok := target.(sentinel)
+	return ok && rootv1.Reason(s) == e.Reason && e.Reason != rootv1.Reason_REASON_UNSPECIFIED
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// errRefused marks the end of a call by a refusal, which speaks for itself.
+var errRefused = errors.New("refused")
+
+// class says what to do about a failed try.
+type class uint8
+
+const (
+	// final: the answer would be the same everywhere. Never retried.
+	final class = iota
+	// elsewhere: the next coordinator at once; after all of them, a pause.
+	elsewhere
+	// round: each other coordinator once, then final.
+	round
+	// later: a pause first.
+	later
+	// redirect: the coordinator named by the refusal at once.
+	redirect
+)
+
+// classify says what to do about err of a try whose own context has not ended.
+func classify(err error) (class, *rootv1.ErrorDetail) {
+	if errors.Is(err, errUnfit) || errors.Is(err, errSilent) {
+		return elsewhere, nil
+	}
+	if d := reason.From(err); d != nil {
+		return classOfReason(d), d
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.Aborted, codes.Canceled, codes.DeadlineExceeded:
+		return elsewhere, nil
+	case codes.Internal, codes.Unknown:
+		return round, nil
+	default:
+		return final, nil
+	}
+}
+
+func classOfReason(d *rootv1.ErrorDetail) class {
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_TENURE_NOT_HELD:
+		if d.GetHolderAddress() != "" {
+			return redirect
+		}
+		return elsewhere
+	case rootv1.Reason_REASON_NOT_LEADER,
+		rootv1.Reason_REASON_ROOT_UNAVAILABLE,
+		rootv1.Reason_REASON_BOOTSTRAP_REQUIRED,
+		rootv1.Reason_REASON_CLUSTER_MISMATCH,
+		rootv1.Reason_REASON_REQUIRED_TOKEN,
+		rootv1.Reason_REASON_COORDINATOR_SUPERSEDED,
+		rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+		return elsewhere
+	case rootv1.Reason_REASON_ROOT_LAG_EXCEEDED:
+		return round
+	case rootv1.Reason_REASON_OVERLOADED:
+		return later
+	default:
+		return final
+	}
+}
+
+func retryAfter(d *rootv1.ErrorDetail) time.Duration {
+	return time.Duration(min(d.GetRetryAfterMillis(), 60_000)) * time.Millisecond
+}
+
+// said is err in words for Try.
+func said(err error) string {
+	if d := reason.From(err); d != nil {
+		return (&reason.Error{Detail: d}).Error()
+	}
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
+		return strings.ToLower(s.Code().String()) + ": " + s.Message()
+	}
+	return err.Error()
+}
+
+// trail remembers what was tried in one call.
+type trail struct {
+	tries []Try
+	last  error
+	where string
+}
+
+func (t *trail) note(endpoint string, err error) {
+	t.last, t.where = err, endpoint
+	for i := range t.tries {
+		if t.tries[i].Endpoint == endpoint {
+			t.tries[i].Times++
+			t.tries[i].Said = said(err)
+			return
+		}
+	}
+	t.tries = append(t.tries, Try{Endpoint: endpoint, Times: 1, Said: said(err)})
+}
+
+// noteEnd is note for a try that the end of the call cut off: it adds to what
+// coordinators said before and replaces none of it.
+func (t *trail) noteEnd(endpoint string, err error) {
+	for i := range t.tries {
+		if t.tries[i].Endpoint == endpoint {
+			return
+		}
+	}
+	words := said(err)
+	if c := status.Code(err); c == codes.DeadlineExceeded || c == codes.Canceled || errors.Is(err, errSilent) {
+		words = errSilent.Error()
+	}
+	t.tries = append(t.tries, Try{Endpoint: endpoint, Times: 1, Said: words})
+	if t.where == "" {
+		t.where = endpoint
+	}
+}
+
+// errSilent is what a coordinator says that says nothing.
+var errSilent = errors.New("no answer")
+
+// fail makes the error of the call. A nil cause means that the last answer is it.
+func (t *trail) fail(op string, cause error) *Error {
+	e := &Error{Op: op, Endpoint: t.where, Tries: t.tries, Cause: cause}
+	if d := reason.From(t.last); d != nil {
+		e.Detail, e.Reason = d, d.GetReason()
+	}
+	if cause != nil {
+		return e
+	}
+	switch code := status.Code(t.last); {
+	case e.Detail != nil:
+		e.Cause = errRefused
+	case code == codes.Unavailable:
+		e.Cause = ErrUnreachable
+	case code == codes.DeadlineExceeded:
+		e.Cause = context.DeadlineExceeded
+	default:
+		e.Cause = errRefused
+	}
+	return e
+}
+
+// refused is a refusal that came inside a reply.
+func refused(d *rootv1.ErrorDetail) error { return &reason.Error{Detail: d} }
+
+// words is a refusal for people.
+func words(d *rootv1.ErrorDetail) string { return (&reason.Error{Detail: d}).Error() }

@@ -1,0 +1,162 @@
+package client_test
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+)
+
+// cluster is the truth that fake coordinators share.
+type cluster struct {
+	id   uint64
+	era  atomic.Uint64
+	next atomic.Uint64 // last timestamp and id given
+	log  atomic.Uint64 // index of the last change
+}
+
+func newCluster(id uint64) *cluster {
+	k := &cluster{id: id}
+	k.era.Store(1)
+	k.next.Store(uint64(time.Unix(1_700_000_000, 0).UnixMilli()) << 18)
+	return k
+}
+
+func (k *cluster) take(count uint64) uint64 { return k.next.Add(count) - count + 1 }
+
+// fake is a coordinator. A hook that is set answers instead of it.
+type fake struct {
+	coordinatorv1.UnimplementedCoordinatorServer
+	*cluster
+
+	mu     sync.Mutex
+	calls  map[string]int
+	before func(ctx context.Context, method string) error // may refuse or block
+	tso    func(*coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse
+	lookup func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
+	watch  func(*coordinatorv1.WatchRegionsRequest, grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error
+	commit func(*rootv1.Command) *rootv1.CommandResult
+	list   []*rootv1.Coordinator
+}
+
+func (f *fake) note(ctx context.Context, method string) error {
+	f.mu.Lock()
+	if f.calls == nil {
+		f.calls = map[string]int{}
+	}
+	f.calls[method]++
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		return before(ctx, method)
+	}
+	return nil
+}
+
+func (f *fake) called(method string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[method]
+}
+
+func (f *fake) refuse(hook func(ctx context.Context, method string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = hook
+}
+
+func (f *fake) disclosure() *coordinatorv1.Disclosure {
+	at := &rootv1.RootToken{Incarnation: 1, Term: 1, Index: f.log.Load()}
+	return &coordinatorv1.Disclosure{ClusterId: f.id, Era: f.era.Load(), ServedRootToken: at, CurrentRootToken: at}
+}
+
+func (f *fake) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
+	if err := f.note(ctx, "Status"); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.StatusResponse{Disclosure: f.disclosure()}, nil
+}
+
+func (f *fake) ListCoordinators(ctx context.Context, _ *coordinatorv1.ListCoordinatorsRequest) (*coordinatorv1.ListCoordinatorsResponse, error) {
+	if err := f.note(ctx, "ListCoordinators"); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.ListCoordinatorsResponse{Coordinators: f.list, Disclosure: f.disclosure()}, nil
+}
+
+func (f *fake) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest) (*coordinatorv1.AllocIDResponse, error) {
+	if err := f.note(ctx, "AllocID"); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: f.era.Load()}, nil
+}
+
+func (f *fake) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
+	var req coordinatorv1.TsoRequest
+	for {
+		if err := s.RecvMsg(&req); err != nil {
+			return nil
+		}
+		if err := f.note(s.Context(), "TsoStream"); err != nil {
+			return err
+		}
+		reply := &coordinatorv1.TsoResponse{Count: req.GetCount(), Era: f.era.Load()}
+		if f.tso != nil {
+			reply = f.tso(&req)
+		} else {
+			reply.First = f.take(req.GetCount())
+		}
+		if err := s.Send(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *fake) PublishStream(s grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
+	for {
+		req, err := s.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.note(s.Context(), "PublishStream"); err != nil {
+			return err
+		}
+		reply := &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId()}
+		for _, cmd := range req.GetCommands() {
+			reply.Results = append(reply.Results, f.apply(cmd))
+		}
+		if err := s.Send(reply); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *fake) apply(cmd *rootv1.Command) *rootv1.CommandResult {
+	if f.commit != nil {
+		return f.commit(cmd)
+	}
+	at := &rootv1.RootToken{Incarnation: 1, Term: 1, Index: f.log.Add(1)}
+	return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: at}
+}
+
+func (f *fake) GetRegionByKey(ctx context.Context, req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+	if err := f.note(ctx, "GetRegionByKey"); err != nil {
+		return nil, err
+	}
+	if f.lookup != nil {
+		return f.lookup(req)
+	}
+	return &coordinatorv1.GetRegionByKeyResponse{
+		Region:     &rootv1.Region{Id: 1, KeyspaceId: 1, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, Owners: []*rootv1.Owner{{MemberId: "m1"}}},
+		Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "10.0.0.1:7000"}},
+		Disclosure: f.disclosure(),
+	}, nil
+}

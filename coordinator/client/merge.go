@@ -1,0 +1,201 @@
+package client
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// merger makes one request of many callers who each want a run of numbers. A
+// caller joins the open batch by one atomic add, which gives it its place in
+// the run, and waits for the batch's channel to close. Whoever finds a slot
+// free seals the open batch and launches it; whoever's batch has ended
+// launches the next. A sealed batch takes nobody in, so a caller's numbers
+// come from a request that was sent after it joined.
+type merger struct {
+	// most numbers of one request.
+	most uint64
+	// most batches under way.
+	slots int32
+	// launch sends a sealed batch. It calls finish, now or later.
+	launch func(*batch)
+
+	open atomic.Pointer[batch]
+	busy atomic.Int32
+}
+
+// batch is the callers of one request. Written until done is closed, by the
+// goroutine that has it; read by its callers afterwards.
+type batch struct {
+	// sealed bit, number of callers, sum of their counts.
+	state atomic.Uint64
+	done  chan struct{}
+
+	// When the first caller joined, Unix nanoseconds; 0: just now.
+	born atomic.Int64
+
+	count   uint64 // numbers to ask for
+	callers uint64
+	// alone is the context of the only caller, if it launches the batch itself.
+	alone context.Context
+
+	first, era uint64
+	err        error
+}
+
+const (
+	countBits  = 40
+	callerUnit = uint64(1) << countBits
+	countMask  = callerUnit - 1
+	sealedBit  = uint64(1) << 63
+	callerMask = sealedBit>>countBits - 1
+)
+
+func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
+	m := &merger{most: most, slots: slots, launch: launch}
+	m.open.Store(newBatch())
+	return m
+}
+
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
+
+// take gets count numbers, 1 to most: the first of the run, and its era.
+func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err error) {
+	end := ctx.Done()
+	for {
+		b, offset, place := m.join(count)
+		if place == leads {
+			b.born.Store(time.Now().UnixNano())
+			m.start(ctx, b)
+		}
+		if end == nil {
+			<-b.done
+		} else {
+			select {
+			case <-b.done:
+			case <-end:
+				return 0, 0, ctx.Err()
+			}
+		}
+		switch {
+		case place == full:
+			// The next batch may have room.
+		case b.err == nil:
+			return b.first + offset, b.era, nil
+		case !again(ctx, b.err):
+			return 0, 0, b.err
+		}
+	}
+}
+
+// again says whether a caller whose batch failed joins another one: when the
+// batch was given up earlier than this caller asked for.
+func again(ctx context.Context, err error) bool {
+	_, own := ctx.Deadline()
+	return own && ctx.Err() == nil && gaveUp(err)
+}
+
+type place uint8
+
+const (
+	follows place = iota
+	leads         // first in the batch: sees to it that it is sent
+	full          // not in the batch
+)
+
+func (m *merger) join(count uint64) (*batch, uint64, place) {
+	for {
+		b := m.open.Load()
+		s := b.state.Add(callerUnit | count)
+		if s&sealedBit != 0 {
+			continue // the next one is open already
+		}
+		switch sum := s & countMask; {
+		case sum > m.most:
+			return b, 0, full
+		case s>>countBits == 1:
+			return b, 0, leads
+		default:
+			return b, sum - count, follows
+		}
+	}
+}
+
+// start launches the open batch if a slot is free. If none is, whoever has
+// one will: it looks for an open batch after it has given up its slot. own is
+// the batch that the caller with this context leads; nil: none.
+func (m *merger) start(ctx context.Context, own *batch) {
+	for {
+		n := m.busy.Load()
+		if n >= m.slots {
+			return
+		}
+		if m.busy.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	b := m.seal()
+	if b == nil {
+		m.release()
+		return
+	}
+	if b == own && b.callers == 1 {
+		b.alone = ctx
+	}
+	m.launch(b)
+}
+
+// next is called by who has a slot and no batch: it launches the open batch,
+// or gives the slot up.
+func (m *merger) next() {
+	if b := m.seal(); b != nil {
+		m.launch(b)
+		return
+	}
+	m.release()
+}
+
+func (m *merger) release() {
+	m.busy.Add(-1)
+	if m.open.Load().state.Load() != 0 {
+		// Somebody joined in between, and may have found the slots taken.
+		m.start(nil, nil)
+	}
+}
+
+// seal closes the open batch to further callers and opens another. nil: it was empty.
+func (m *merger) seal() *batch {
+	b := m.open.Load()
+	if b.state.Load() == 0 || !m.open.CompareAndSwap(b, newBatch()) {
+		return nil
+	}
+	s := b.state.Or(sealedBit)
+	b.count = min(s&countMask, m.most)
+	b.callers = s >> countBits & callerMask
+	return b
+}
+
+// expires is when a batch is given up if nobody has answered it.
+func (b *batch) expires(after time.Duration) time.Time {
+	if born := b.born.Load(); born != 0 {
+		return time.Unix(0, born).Add(after)
+	}
+	return time.Now().Add(after)
+}
+
+// finish gives a batch's callers their answer, and sees to the next batch.
+func (m *merger) finish(b *batch, first, era uint64, err error) {
+	b.first, b.era, b.err = first, era, err
+	if b.callers == 1 {
+		// A lone caller sends its next request itself: the slot is free before it wakes.
+		m.next()
+		close(b.done)
+		return
+	}
+	close(b.done)
+	// The callers of this batch run before the next one is sealed, so that
+	// they are all in it if they want more.
+	runtime.Gosched()
+	m.next()
+}

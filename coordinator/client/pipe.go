@@ -1,0 +1,303 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// pipe sends requests on one stream without waiting for their answers. When
+// the stream breaks, what has no answer is sent again on the next one, in the
+// same order. Requests must be safe to repeat.
+//
+// Whoever has a request writes it to the stream itself; one goroutine reads,
+// and runs from the first request to Close.
+type pipe[Q, R any] struct {
+	c  *Client
+	op operation
+	// connect opens the stream.
+	connect func(context.Context, *endpoint) (grpc.BidiStreamingClient[Q, R], error)
+	// match is the position in the queue of what a reply answers; below 0: nothing.
+	match func([]*request[Q, R], *R) int
+	// judge says why a reply is not an answer. A refusal that is final ends
+	// its request; any other error breaks the stream.
+	judge func(*endpoint, *request[Q, R], *R) error
+
+	// Send time of the oldest request without an answer, Unix nanoseconds; 0: there is none.
+	waitingSince atomic.Int64
+	lastErr      atomic.Pointer[Error]
+
+	mu      sync.Mutex // guards what follows, and writing to the stream
+	started bool
+	queue   []*request[Q, R] // without an answer, oldest first
+	stream  grpc.BidiStreamingClient[Q, R]
+	work    chan struct{} // the queue is not empty; capacity 1
+}
+
+// request is one request of a pipe.
+type request[Q, R any] struct {
+	msg *Q
+	// expires is when it is given up if no coordinator has answered it.
+	expires time.Time
+	sentAt  int64 // Unix nanoseconds
+	// finish gets the answer, or a final error. Called once, on the reading goroutine.
+	finish func(*R, error)
+}
+
+// errGaveUp is the cause when no coordinator answered within DefaultTimeout a
+// request made for callers together.
+var errGaveUp error = gaveUpError{}
+
+type gaveUpError struct{}
+
+func (gaveUpError) Error() string        { return "no coordinator answered in time" }
+func (gaveUpError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+func gaveUp(err error) bool { return errors.Is(err, errGaveUp) }
+
+// send puts a request into the queue, and on the stream if there is one.
+func (p *pipe[Q, R]) send(r *request[Q, R]) {
+	p.mu.Lock()
+	if !p.started {
+		p.started = p.c.spawn(p.run)
+		if !p.started {
+			p.mu.Unlock()
+			r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
+			return
+		}
+	}
+	p.queue = append(p.queue, r)
+	if p.stream != nil {
+		p.write(r)
+	} else {
+		p.signal()
+	}
+	p.mu.Unlock()
+}
+
+func (p *pipe[Q, R]) signal() {
+	select {
+	case p.work <- struct{}{}:
+	default:
+	}
+}
+
+// write sends r. An error is left to the reader, which gets it too.
+func (p *pipe[Q, R]) write(r *request[Q, R]) {
+	r.sentAt = time.Now().UnixNano()
+	p.waitingSince.CompareAndSwap(0, r.sentAt)
+	_ = p.stream.SendMsg(r.msg)
+}
+
+// run keeps a stream up while there is something to send.
+func (p *pipe[Q, R]) run() {
+	defer p.drain()
+	var w walk
+	for {
+		select {
+		case <-p.work:
+		case <-p.c.ctx.Done():
+			return
+		}
+		w.reset(p.c, p.op)
+		for p.pending() {
+			e := w.next()
+			helped, err := p.serve(&w, e)
+			if p.c.ctx.Err() != nil {
+				return
+			}
+			if helped {
+				w.reset(p.c, p.op)
+			}
+			if err := p.failed(&w, e, err); err != nil && p.c.ctx.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// failed gives up what has waited too long, and everything if the error is
+// final. It pauses as the walk says.
+func (p *pipe[Q, R]) failed(w *walk, e *endpoint, err error) error {
+	end := w.failed(p.c.ctx, e, err)
+	if seen := w.trail.fail(p.op.name, nil); seen != nil {
+		p.lastErr.Store(seen)
+	}
+	now := time.Now()
+	for _, r := range p.remove(func(r *request[Q, R]) bool { return end != nil || !now.Before(r.expires) }) {
+		if end != nil {
+			r.finish(nil, end)
+		} else {
+			r.finish(nil, w.trail.fail(p.op.name, errGaveUp))
+		}
+	}
+	if end != nil {
+		w.reset(p.c, p.op)
+	}
+	return end
+}
+
+func (p *pipe[Q, R]) pending() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) > 0
+}
+
+func (p *pipe[Q, R]) remove(gone func(*request[Q, R]) bool) []*request[Q, R] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out, stay []*request[Q, R]
+	for _, r := range p.queue {
+		if gone(r) {
+			out = append(out, r)
+		} else {
+			stay = append(stay, r)
+		}
+	}
+	p.queue = stay
+	return out
+}
+
+// drain ends what is left after Close.
+func (p *pipe[Q, R]) drain() {
+	for _, r := range p.remove(func(*request[Q, R]) bool { return true }) {
+		r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
+	}
+}
+
+// serve opens a stream to e, sends what waits, and reads answers until the
+// stream breaks. It says whether any request was answered.
+func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, err error) {
+	ctx, cancel := context.WithCancelCause(p.c.ctx)
+	defer cancel(nil)
+	guard := p.guard(ctx, cancel)
+	defer guard.Stop()
+	p.waitingSince.Store(time.Now().UnixNano()) // connecting counts as waiting
+	stream, err := p.dial(ctx, e)
+	if err == nil {
+		p.attach(stream)
+		defer p.detach()
+		for err == nil {
+			reply := new(R)
+			switch err = stream.RecvMsg(reply); err {
+			case nil:
+				err = p.answer(e, reply)
+			case io.EOF:
+				err = status.Error(codes.Unavailable, "the stream was ended")
+			}
+			if err == nil && !helped {
+				helped = true
+				w.succeeded(e)
+			}
+		}
+	}
+	if errors.Is(context.Cause(ctx), errSilent) {
+		err = errSilent
+	}
+	p.c.count.streamBreaks.Add(1)
+	return helped, err
+}
+
+func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
+	if p.op.check {
+		if err := p.c.check(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	return p.connect(ctx, e)
+}
+
+// attach makes a stream the one to write to, after sending again what has no
+// answer.
+func (p *pipe[Q, R]) attach(s grpc.BidiStreamingClient[Q, R]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waitingSince.Store(0)
+	p.stream = s
+	for _, r := range p.queue {
+		p.write(r)
+	}
+}
+
+func (p *pipe[Q, R]) detach() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stream = nil
+}
+
+// answer gives a reply to its request.
+func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
+	p.mu.Lock()
+	i := p.match(p.queue, reply)
+	if i < 0 {
+		p.mu.Unlock()
+		return fmt.Errorf("%w: a reply to nothing that was asked", errUnfit)
+	}
+	r := p.queue[i]
+	err := p.judge(e, r, reply)
+	if err != nil && !isFinal(err) {
+		p.mu.Unlock()
+		return err
+	}
+	p.queue = slices.Delete(p.queue, i, i+1)
+	if len(p.queue) > 0 {
+		p.waitingSince.Store(p.queue[0].sentAt)
+	} else {
+		p.waitingSince.Store(0)
+	}
+	p.mu.Unlock()
+	if err != nil {
+		var t trail
+		t.note(e.address, err)
+		r.finish(nil, t.fail(p.op.name, nil))
+		return nil
+	}
+	r.finish(reply, nil)
+	return nil
+}
+
+func isFinal(err error) bool {
+	class, _ := classify(err)
+	return class == final
+}
+
+// guard breaks a stream on which the oldest request has waited for TryTimeout.
+func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc) *time.Timer {
+	limit := p.c.cfg.TryTimeout
+	var t *time.Timer
+	ready := make(chan struct{})
+	t = time.AfterFunc(limit, func() {
+		<-ready
+		if ctx.Err() != nil {
+			return
+		}
+		left := limit
+		if since := p.waitingSince.Load(); since != 0 {
+			left -= time.Duration(time.Now().UnixNano() - since)
+		}
+		if left <= 0 {
+			cancel(errSilent)
+			return
+		}
+		t.Reset(left)
+	})
+	close(ready)
+	return t
+}
+
+// first matches replies that come in the order of the requests.
+func first[Q, R any](queue []*request[Q, R], _ *R) int {
+	if len(queue) == 0 {
+		return -1
+	}
+	return 0
+}

@@ -1,0 +1,209 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// maxCommands and maxCommandBytes bound one request.
+	maxCommands     = 1024
+	maxCommandBytes = 1 << 20
+	// publishSlots is how many merged requests are under way before callers
+	// wait for each other.
+	publishSlots = 4
+)
+
+type (
+	publishRequest  = coordinatorv1.PublishRootEventsRequest
+	publishResponse = coordinatorv1.PublishRootEventsResponse
+)
+
+// Publish asks the root for a change and returns what became of it, when it is
+// durable. A rejection is an *Error, returned beside the result. Concurrent
+// callers share requests; each command is judged on its own.
+//
+// A command whose outcome is unknown is sent again: found already applied, it
+// is answered with OUTCOME_ALREADY_APPLIED. When the context ends first, the
+// command may have been applied or may still be; Publish it again to find out.
+// The command must not be changed before Publish has returned, and not after
+// it has returned because the context ended.
+func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
+	size := proto.Size(cmd)
+	switch {
+	case len(cmd.GetEvents()) == 0:
+		return nil, invalid("Publish", "the command has no events")
+	case size > maxCommandBytes:
+		return nil, invalid("Publish", "the command has %d bytes, above the limit of %d", size, maxCommandBytes)
+	}
+	for {
+		if c.ctx.Err() != nil {
+			return nil, &Error{Op: "Publish", Cause: ErrClosed}
+		}
+		b, i := c.publish.join(cmd, size)
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return nil, waited("Publish", ctx, ctx.Err(), c.publish.pipe.lastErr.Load())
+		}
+		if b.err == nil {
+			return b.results[i], rejection("Publish", b.by, b.results[i])
+		}
+		if !again(ctx, b.err) {
+			return nil, waited("Publish", ctx, b.err, c.publish.pipe.lastErr.Load())
+		}
+	}
+}
+
+// PublishEvent is Publish of a command of one event and no condition.
+func (c *Client) PublishEvent(ctx context.Context, event *rootv1.Event) (*rootv1.CommandResult, error) {
+	return c.Publish(ctx, &rootv1.Command{Events: []*rootv1.Event{event}})
+}
+
+// rejection is the error in a result; nil if it was not rejected.
+func rejection(op, endpoint string, r *rootv1.CommandResult) error {
+	if r.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
+		return nil
+	}
+	d := r.GetError()
+	if d == nil {
+		d = &rootv1.ErrorDetail{}
+	}
+	return &Error{
+		Op: op, Reason: d.GetReason(), Detail: d, Endpoint: endpoint, Cause: errRefused,
+		Tries: []Try{{Endpoint: endpoint, Times: 1, Said: words(d)}},
+	}
+}
+
+// publisher merges callers of Publish onto a PublishStream.
+type publisher struct {
+	c    *Client
+	pipe *pipe[publishRequest, publishResponse]
+
+	mu     sync.Mutex // guards what follows
+	open   *changes   // gathers callers; nil: there are none
+	busy   int        // batches under way
+	lastID uint64
+}
+
+// changes are the commands of one request.
+type changes struct {
+	msg   *publishRequest
+	bytes int
+	born  time.Time
+	done  chan struct{} // closed when what follows is set
+	// results are in the order of the commands; by answered.
+	results []*rootv1.CommandResult
+	by      string
+	err     error
+}
+
+func newPublisher(c *Client) *publisher {
+	p := &publisher{c: c}
+	p.pipe = &pipe[publishRequest, publishResponse]{
+		c: c, op: operation{name: "Publish", check: true},
+		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[publishRequest, publishResponse], error) {
+			return e.rpc.PublishStream(ctx)
+		},
+		match: func(queue []*request[publishRequest, publishResponse], reply *publishResponse) int {
+			return slices.IndexFunc(queue, func(r *request[publishRequest, publishResponse]) bool {
+				return r.msg.GetRequestId() == reply.GetRequestId()
+			})
+		},
+		judge: judgePublish,
+		work:  make(chan struct{}, 1),
+	}
+	return p
+}
+
+func judgePublish(_ *endpoint, r *request[publishRequest, publishResponse], reply *publishResponse) error {
+	if d := reply.GetError(); d != nil {
+		return refused(d)
+	}
+	if got, want := len(reply.GetResults()), len(r.msg.GetCommands()); got != want {
+		return fmt.Errorf("%w: %d results for %d commands", errUnfit, got, want)
+	}
+	return nil
+}
+
+// join puts a command into the open batch and returns its place there. It
+// launches the batch if no more than publishSlots are under way, and a full
+// one at once.
+func (p *publisher) join(cmd *rootv1.Command, size int) (*changes, int) {
+	p.mu.Lock()
+	var filled *changes
+	if b := p.open; b != nil && (len(b.msg.GetCommands()) == maxCommands || b.bytes+size > maxCommandBytes) {
+		filled = p.sealLocked()
+	}
+	if p.open == nil {
+		p.open = &changes{msg: &publishRequest{}, born: time.Now(), done: make(chan struct{})}
+	}
+	mine := p.open
+	i := len(mine.msg.GetCommands())
+	mine.msg.Commands = append(mine.msg.Commands, cmd)
+	mine.bytes += size
+	var launched *changes
+	if p.busy < publishSlots {
+		launched = p.sealLocked()
+	}
+	p.mu.Unlock()
+	p.launch(filled)
+	p.launch(launched)
+	return mine, i
+}
+
+func (p *publisher) sealLocked() *changes {
+	b := p.open
+	if b != nil {
+		p.open = nil
+		p.busy++
+		p.lastID++
+		b.msg.RequestId = p.lastID
+	}
+	return b
+}
+
+func (p *publisher) launch(b *changes) {
+	if b == nil {
+		return
+	}
+	p.c.count.publishRequests.Add(1)
+	p.c.count.publishCallers.Add(uint64(len(b.msg.GetCommands())))
+	p.pipe.send(&request[publishRequest, publishResponse]{
+		msg:     b.msg,
+		expires: b.born.Add(p.c.cfg.DefaultTimeout),
+		finish:  func(reply *publishResponse, err error) { p.finish(b, reply, err) },
+	})
+}
+
+// finish gives a batch's callers their answers, lets them run, and launches
+// what gathered meanwhile.
+func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
+	b.results, b.err = reply.GetResults(), err
+	if e := p.c.ends.near.Load(); e != nil {
+		b.by = e.address
+	}
+	if len(b.msg.GetCommands()) > 1 {
+		close(b.done)
+		runtime.Gosched()
+	} else {
+		defer close(b.done)
+	}
+	p.mu.Lock()
+	p.busy--
+	var next *changes
+	if p.busy < publishSlots {
+		next = p.sealLocked()
+	}
+	p.mu.Unlock()
+	p.launch(next)
+}

@@ -1,0 +1,151 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// maxRedirects is how often in a round a refusal may send a call on at once.
+const maxRedirects = 3
+
+// walk leads one call from coordinator to coordinator until one helps.
+type walk struct {
+	c  *Client
+	op operation
+
+	goTo      *endpoint   // where a refusal sent us
+	tried     []*endpoint // in this round
+	buf       [4]*endpoint
+	redirects int // in this round
+	rounds    int // ended
+	trail     trail
+}
+
+// reset makes a walk begin. In place, so that a call without trouble allocates nothing for it.
+func (w *walk) reset(c *Client, op operation) {
+	*w = walk{c: c, op: op}
+}
+
+// next is the coordinator to ask now.
+func (w *walk) next() *endpoint {
+	if w.trail.last != nil {
+		w.c.count.retries.Add(1)
+	}
+	if e := w.goTo; e != nil {
+		w.goTo = nil
+		return e
+	}
+	if e := w.c.ends.pick(w.first(), w.tried); e != nil {
+		return e
+	}
+	w.tried, w.redirects = w.buf[:0], 0
+	return w.c.ends.pick(w.first(), nil)
+}
+
+func (w *walk) first() *endpoint {
+	if w.op.authority || w.op.towardsHolder {
+		return w.c.ends.holder.Load()
+	}
+	return w.c.ends.near.Load()
+}
+
+// succeeded notes that e helped.
+func (w *walk) succeeded(e *endpoint) {
+	w.c.ends.answered(e)
+	favourite := &w.c.ends.near
+	switch {
+	case w.op.authority:
+		favourite = &w.c.ends.holder
+	case w.op.towardsHolder:
+		return
+	}
+	if old := favourite.Load(); old != e {
+		favourite.Store(e)
+		w.c.log.Info("coordinator changed", "op", w.op.name, "from", old.address, "to", e.address)
+	}
+}
+
+// failed notes what e said and waits as long as that asks for. An error means
+// that the call is over.
+func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
+	if cause := w.over(ctx); cause != nil {
+		w.trail.noteEnd(e.address, err)
+		return w.trail.fail(w.op.name, cause)
+	}
+	w.trail.note(e.address, err)
+	if w.c.log.IsDebug() {
+		w.c.log.Debug("try failed", "op", w.op.name, "endpoint", e.address, "err", err)
+	}
+	class, detail := classify(err)
+	w.c.sawEra(detail.GetEra())
+	if class == elsewhere && detail == nil {
+		w.c.ends.shun(e)
+	} else {
+		w.c.ends.answered(e)
+	}
+	w.tried = append(w.tried, e)
+	pause := time.Duration(-1)
+	switch class {
+	case final:
+		return w.trail.fail(w.op.name, nil)
+	case redirect:
+		if w.redirected(e, detail.GetHolderAddress()) {
+			return nil
+		}
+	case later:
+		pause = retryAfter(detail)
+	case round:
+		if w.c.ends.pick(nil, w.tried) == nil {
+			return w.trail.fail(w.op.name, nil)
+		}
+	}
+	if pause < 0 && w.c.ends.pick(nil, w.tried) != nil {
+		return nil
+	}
+	return w.wait(ctx, max(pause, w.backoff()))
+}
+
+// redirected follows a refusal to the holder it names, unless that is where
+// it came from, the holder could not be reached a moment ago, or the refusals
+// send us in a circle.
+func (w *walk) redirected(from *endpoint, address string) bool {
+	to := w.c.ends.learn(address)
+	if to == nil || to == from || w.redirects >= maxRedirects || to.shunUntil.Load() > time.Now().UnixNano() {
+		return false
+	}
+	w.redirects++
+	w.c.count.redirects.Add(1)
+	w.goTo = to
+	return true
+}
+
+// backoff is the pause after another round: doubling, half of it random.
+func (w *walk) backoff() time.Duration {
+	d := min(w.c.cfg.BackoffMax, w.c.cfg.BackoffMin<<min(w.rounds, 16))
+	w.rounds++
+	return d/2 + rand.N(d/2+1)
+}
+
+func (w *walk) wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+	case <-w.c.ctx.Done():
+	}
+	return w.trail.fail(w.op.name, w.over(ctx))
+}
+
+// over is why nothing more may be tried; nil while it may.
+func (w *walk) over(ctx context.Context) error {
+	if w.c.ctx.Err() != nil {
+		return ErrClosed
+	}
+	if ctx.Err() != nil && gaveUp(context.Cause(ctx)) {
+		return errGaveUp
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,191 @@
+package client
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Regions of one chunk: at most, and as a snapshot fills them.
+const (
+	chunkMost = 128
+	chunkFill = 96
+)
+
+// table is a keyspace's regions in key order, in chunks. Immutable once it is
+// a Cache's table: a change copies the chunks it touches and the top.
+type table struct {
+	top      column // first key of each chunk
+	chunks   []*chunk
+	count    int
+	members  directory
+	keyspace state.KeyspaceID
+	slots    *rootv1.Layout // layout whose route key is not the key itself; else nil
+	at       state.Token
+	complete bool // a snapshot has been taken in
+}
+
+// chunk is a run of regions. Immutable once its edit is done.
+type chunk struct {
+	starts  column
+	regions []*state.Region
+	by      *edit // that made it; it may change it until done
+}
+
+// find returns the region that holds a route key; nil: none here does.
+func (t *table) find(routeKey string) *state.Region {
+	i := t.top.floor(routeKey)
+	if i < 0 {
+		return nil
+	}
+	c := t.chunks[i]
+	r := c.regions[c.starts.floor(routeKey)]
+	if r.End != "" && routeKey >= r.End {
+		return nil
+	}
+	return r
+}
+
+func (t *table) describe(k *rootv1.Keyspace) {
+	t.keyspace, t.slots = state.KeyspaceID(k.GetId()), nil
+	if l := k.GetSettings().GetLayout(); l.GetSlots() != nil {
+		t.slots = l
+	}
+}
+
+func (t *table) setMember(m Member) {
+	if t.members[m.ID] == m {
+		return
+	}
+	t.members = maps.Clone(t.members)
+	if t.members == nil {
+		t.members = directory{}
+	}
+	t.members[m.ID] = m
+}
+
+// fill takes in the regions of a snapshot.
+func (t *table) fill(regions []*state.Region) {
+	byStart := func(a, b *state.Region) int { return cmp.Compare(a.Start, b.Start) }
+	if !slices.IsSortedFunc(regions, byStart) {
+		slices.SortFunc(regions, byStart)
+	}
+	e := &edit{}
+	for part := range slices.Chunk(regions, chunkFill) {
+		e.chunks = append(e.chunks, &chunk{regions: slices.Clone(part), by: e})
+	}
+	next := e.done(t)
+	t.top, t.chunks, t.count = next.top, next.chunks, next.count
+}
+
+// edit is a change of a table in the making.
+type edit struct {
+	chunks  []*chunk
+	touched bool
+}
+
+func (t *table) edit() *edit { return &edit{chunks: t.chunks} }
+
+// done makes the changed table.
+func (e *edit) done(t *table) *table {
+	next := *t
+	if !e.touched && t.chunks != nil {
+		return &next
+	}
+	next.chunks, next.count = e.chunks, 0
+	firsts := make([]string, len(e.chunks))
+	for i, c := range e.chunks {
+		if c.by == e {
+			starts := make([]string, len(c.regions))
+			for j, r := range c.regions {
+				starts[j] = r.Start
+			}
+			c.starts, c.by = newColumn(starts), nil
+		}
+		firsts[i] = c.regions[0].Start
+		next.count += len(c.regions)
+	}
+	next.top = newColumn(firsts)
+	return &next
+}
+
+// own makes the chunks this edit's, and chunk i too.
+func (e *edit) own(i int) *chunk {
+	if !e.touched {
+		e.chunks, e.touched = slices.Clone(e.chunks), true
+	}
+	c := e.chunks[i]
+	if c.by != e {
+		c = &chunk{regions: append(make([]*state.Region, 0, len(c.regions)+1), c.regions...), by: e}
+		e.chunks[i] = c
+	}
+	return c
+}
+
+// seek returns the chunk that start is or would be in, its place there, and
+// whether it is there.
+func (e *edit) seek(start string) (i, j int, there bool) {
+	i = max(sort.Search(len(e.chunks), func(i int) bool { return e.chunks[i].regions[0].Start > start })-1, 0)
+	if len(e.chunks) == 0 {
+		return 0, 0, false
+	}
+	j, there = slices.BinarySearchFunc(e.chunks[i].regions, start, func(r *state.Region, s string) int { return cmp.Compare(r.Start, s) })
+	return i, j, there
+}
+
+// overlaps returns the regions that have keys in common with r.
+func (e *edit) overlaps(r *state.Region) []*state.Region {
+	var out []*state.Region
+	i, j, there := e.seek(r.Start)
+	if !there && j > 0 {
+		if before := e.chunks[i].regions[j-1]; before.End == "" || before.End > r.Start {
+			out = append(out, before)
+		}
+	}
+	for ; i < len(e.chunks); i, j = i+1, 0 {
+		for _, o := range e.chunks[i].regions[j:] {
+			if r.End != "" && o.Start >= r.End {
+				return out
+			}
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (e *edit) replace(r *state.Region) {
+	if i, j, there := e.seek(r.Start); there {
+		e.own(i).regions[j] = r
+	}
+}
+
+func (e *edit) insert(r *state.Region) {
+	if len(e.chunks) == 0 {
+		e.chunks, e.touched = []*chunk{{regions: []*state.Region{r}, by: e}}, true
+		return
+	}
+	i, j, _ := e.seek(r.Start)
+	c := e.own(i)
+	c.regions = slices.Insert(c.regions, j, r)
+	if n := len(c.regions); n > chunkMost {
+		right := &chunk{regions: slices.Clone(c.regions[n/2:]), by: e}
+		c.regions = slices.Clip(c.regions[:n/2])
+		e.chunks = slices.Insert(e.chunks, i+1, right)
+	}
+}
+
+func (e *edit) remove(r *state.Region) {
+	i, j, there := e.seek(r.Start)
+	if !there || e.chunks[i].regions[j].ID != r.ID {
+		return
+	}
+	c := e.own(i)
+	c.regions = slices.Delete(c.regions, j, j+1)
+	if len(c.regions) == 0 {
+		e.chunks = slices.Delete(e.chunks, i, i+1)
+	}
+}
