@@ -1,0 +1,137 @@
+package tenure
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// DefaultTTL is the ttl that the commands use by default. A takeover waits at
+// most that long for a holder that died without retiring, and a holder lives on
+// its last confirmation as long while the root elects a leader. 200 ms keeps
+// the first below 300 ms; it costs 15 confirmations a second, which write
+// nothing; and a pause that outlasts it makes requests wait for the next
+// confirmation, not fail.
+const DefaultTTL = 200 * time.Millisecond
+
+// MaxTTL bounds the ttl; the root refuses longer ones.
+const MaxTTL = time.Hour
+
+// Bounds of a Holder.
+const (
+	// DefaultMaxWaiting bounds the requests that wait for one window, and those
+	// that wait for confirmations.
+	DefaultMaxWaiting = 16_384
+	// DefaultProbeEvery is the time between two probes of the holder.
+	DefaultProbeEvery = 50 * time.Millisecond
+
+	// drainFor is how long requests in flight may take to finish at an orderly
+	// end; stopWithin bounds draining and retiring together.
+	drainFor   = time.Second
+	stopWithin = 2 * time.Second
+	// Attempts at the root end after these and are repeated.
+	claimTimeout   = time.Second
+	confirmTimeout = time.Second
+	proposeTimeout = time.Second
+)
+
+// Root is how a Holder reaches the metadata root. Calls block until the
+// outcome is known or ctx ends; several may overlap. An error means that the
+// outcome is unknown and the request may be repeated. What is passed in and
+// what is returned is nobody's to change afterwards.
+type Root interface {
+	// Claim asks for an era.
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	// Confirm asks whether an era is active at some moment between the call and
+	// the return. An answer may not be shared with an earlier call.
+	Confirm(ctx context.Context, r *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)
+	// Propose proposes commands, each judged on its own, in order.
+	Propose(ctx context.Context, commands ...*rootv1.Command) ([]*rootv1.CommandResult, error)
+}
+
+// Views is where a Holder sees what is rooted.
+type Views interface {
+	// Authority returns what the newest view says; false while there is none.
+	Authority() (Authority, bool)
+	// Changed returns a channel that is closed once the view is newer than it
+	// was at the call.
+	Changed() <-chan struct{}
+}
+
+// Config configures a Holder.
+type Config struct {
+	// ID is the coordinator's name, Incarnation random per process and not 0.
+	ID          string
+	Incarnation uint64
+	// Address is where callers reach this coordinator, host:port.
+	Address string
+	// TTL is how long a confirmation is good for, in whole milliseconds, an
+	// hour at most. 0 trusts no clock: every reply is confirmed by the root after
+	// it was generated.
+	TTL time.Duration
+	// IDStart and TSOStart are the lowest values ever to serve.
+	IDStart, TSOStart uint64
+	// IDWindow is the least number of ids to root at a time, TSOAhead how far
+	// ahead of use to root timestamps. 0: the defaults of idalloc and tso.
+	IDWindow uint64
+	TSOAhead time.Duration
+
+	Root  Root
+	Views Views
+	// Probe says how the coordinator at address is; it is asked only by
+	// standbys. HealthServing should mean that it can serve ids and timestamps,
+	// not only that it accepts connections. Nil: with a ttl a dead holder is
+	// found by claiming now and then; with a ttl of 0 only by OnHolderSuspect.
+	Probe func(ctx context.Context, address string) Health
+	// ProbeEvery is the time between probes; one may take twice that long. 0
+	// counts as DefaultProbeEvery. UnknownAfter is how long a holder may answer
+	// none before it is suspect; 0 counts as DefaultUnknownAfter.
+	ProbeEvery, UnknownAfter time.Duration
+	// MaxWaiting bounds requests that wait. 0 counts as DefaultMaxWaiting.
+	MaxWaiting int
+
+	Clock clock.Clock
+	// Logger hears of eras that begin and end. Nil: nothing is logged.
+	Logger hclog.Logger
+}
+
+// Validate says what is wrong with the Config, if anything.
+func (c *Config) Validate() error {
+	switch {
+	case c.ID == "":
+		return errors.New("tenure: ID is empty")
+	case c.Incarnation == 0:
+		return errors.New("tenure: Incarnation is 0")
+	case c.Root == nil || c.Views == nil || c.Clock == nil:
+		return errors.New("tenure: Root, Views and Clock are needed")
+	case c.TTL < 0 || c.TTL > MaxTTL || c.TTL%time.Millisecond != 0:
+		return errors.New("tenure: TTL is not a whole number of milliseconds up to an hour")
+	}
+	return nil
+}
+
+func (c *Config) settings() Settings {
+	return Settings{
+		ID: c.ID, Incarnation: c.Incarnation, Address: c.Address, TTL: c.TTL,
+		Mandates: []rootv1.Mandate{
+			rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO, rootv1.Mandate_MANDATE_SCHEDULE,
+		},
+		Probed: c.Probe != nil, UnknownAfter: c.UnknownAfter,
+	}
+}
+
+func (c *Config) setDefaults() {
+	if c.ProbeEvery <= 0 {
+		c.ProbeEvery = DefaultProbeEvery
+	}
+	if c.MaxWaiting <= 0 {
+		c.MaxWaiting = DefaultMaxWaiting
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+}

@@ -1,0 +1,304 @@
+package tenure
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Settings say who a Core is and how patient it is.
+type Settings struct {
+	// ID is the coordinator's name; Incarnation is random per process and not
+	// 0. Together they are the holder.
+	ID          string
+	Incarnation uint64
+	// Address is where callers reach the coordinator, host:port.
+	Address string
+	// TTL is how long a confirmation is good for, in whole milliseconds. It is
+	// part of the claim, so root and holder cannot disagree. 0: every batch is confirmed.
+	TTL time.Duration
+	// Mandates are the duties to claim.
+	Mandates []rootv1.Mandate
+	// Probed says that OnProbe will be called: then a holder of which nothing
+	// is known for UnknownAfter is suspect.
+	Probed bool
+	// UnknownAfter is how long the holder may go unheard before it is suspect.
+	// 0 counts as DefaultUnknownAfter.
+	UnknownAfter time.Duration
+	// HandoverDeadline is how long a handover may stay open before it counts
+	// as a violation of Finality. 0 counts as DefaultHandoverDeadline.
+	HandoverDeadline time.Duration
+}
+
+// Pacing of the Core.
+const (
+	// MaxConfirmations is how many confirmations may be in flight.
+	MaxConfirmations = 2
+	// DefaultUnknownAfter is the patience with a holder that neither answers
+	// nor refuses.
+	DefaultUnknownAfter = 300 * time.Millisecond
+	// DefaultHandoverDeadline is how long a handover may stay open.
+	DefaultHandoverDeadline = 5 * time.Second
+
+	// An unsuspected holder with a ttl is tried all the same this often, or
+	// each two ttl: the root refuses while it is confirmed. It catches what no
+	// probe sees, such as a holder that is cut off from the root alone.
+	pollInterval = time.Second
+	retryLeast   = 5 * time.Millisecond
+	retryMost    = 200 * time.Millisecond
+	// never is later than every moment.
+	never = clock.Instant(1<<63 - 1)
+)
+
+// Phase is what a Core is doing.
+type Phase uint8
+
+// Phases. A Core goes from Standby to Holding and back any number of times;
+// Draining and Stopped are final.
+const (
+	// Standby watches the Tenure and claims when it may.
+	Standby Phase = iota
+	// Holding has an era.
+	Holding
+	// Draining has an era, takes nothing new, and still confirms for those that wait.
+	Draining
+	// Stopped claims no more.
+	Stopped
+)
+
+// Authority is what the view says about authority.
+type Authority struct {
+	// Tenure is the newest one, nil when there was never one.
+	Tenure *rootv1.Tenure
+	// Handover is the newest one, nil when there was never one.
+	Handover *rootv1.Handover
+}
+
+// ActionKind says what an Action asks for.
+type ActionKind uint8
+
+// Actions. Claim, Confirm and Advance are answered by OnClaimed, OnConfirmed
+// and OnAdvanced, at most one Claim, one Advance and MaxConfirmations Confirms
+// being open; Begin, End and Retire are not answered.
+const (
+	// Claim: send Action.Claim to the root.
+	Claim ActionKind = iota
+	// Confirm: ask the root whether Action.Era is active, under Action.Seq.
+	Confirm
+	// Advance: propose the handover stages behind Action.From up to Action.To.
+	Advance
+	// Begin: the era of Action.Tenure is ours; make its windows.
+	Begin
+	// End: the era is over for us; serve nothing more by it, drop its windows.
+	End
+	// Retire: propose that Action.Era ends with the exact frontiers of its
+	// windows, or with those of Action.Tenure when it was never begun.
+	Retire
+)
+
+// Action is something that a Core asks its owner to do, in order.
+type Action struct {
+	Kind   ActionKind
+	Era    uint64
+	Seq    uint64
+	Claim  *rootv1.TenureClaimed
+	Tenure *rootv1.Tenure
+	From   rootv1.HandoverStage
+	To     rootv1.HandoverStage
+}
+
+// Core decides when to claim, confirm, advance and retire. It is pure: time is
+// an argument, actions are returned by Actions. It is for one goroutine.
+type Core struct {
+	s     Settings
+	rng   *rand.Rand
+	count *Counters
+
+	phase      Phase
+	superseded bool
+	actions    []Action
+
+	// The view: what is rooted, as far as is known here.
+	seen     bool
+	tenure   *rootv1.Tenure
+	tenureAt clock.Instant
+	reported uint64
+	// lastEra is the highest era this process has held: none is begun twice.
+	lastEra uint64
+
+	standby standby
+	holding holding
+}
+
+// NewCore makes a Core in Standby. It counts in counters, which must not be nil.
+func NewCore(s Settings, counters *Counters) *Core {
+	if s.UnknownAfter <= 0 {
+		s.UnknownAfter = DefaultUnknownAfter
+	}
+	if s.HandoverDeadline <= 0 {
+		s.HandoverDeadline = DefaultHandoverDeadline
+	}
+	return &Core{s: s, rng: rand.New(rand.NewPCG(s.Incarnation, 0x6e6f6b76)), count: counters}
+}
+
+// Actions returns what is to be done, in order, and forgets it.
+func (c *Core) Actions() []Action {
+	a := c.actions
+	c.actions = nil
+	return a
+}
+
+func (c *Core) emit(a Action) { c.actions = append(c.actions, a) }
+
+// Phase is what the Core is doing.
+func (c *Core) Phase() Phase { return c.phase }
+
+// Superseded reports that a newer process runs under this id.
+func (c *Core) Superseded() bool { return c.superseded }
+
+// Era is the era held, 0 for none.
+func (c *Core) Era() uint64 { return c.holding.era }
+
+// Tenure is the newest Tenure known, nil for none. It must not be changed.
+func (c *Core) Tenure() *rootv1.Tenure { return c.tenure }
+
+// Deadline is the moment by which Tick must be called.
+func (c *Core) Deadline() clock.Instant {
+	switch c.phase {
+	case Standby:
+		return c.claimAt()
+	case Holding, Draining:
+		return min(c.confirmAt(), c.advanceAt(), c.finalityAt())
+	default:
+		return never
+	}
+}
+
+// Tick says that time has passed.
+func (c *Core) Tick(now clock.Instant) {
+	switch c.phase {
+	case Standby:
+		c.maybeClaim(now)
+	case Holding, Draining:
+		c.pump(now)
+		c.maybeAdvance(now)
+		c.checkFinality(now)
+	}
+}
+
+// OnView tells what the view says now. A view may lag; it never lies.
+func (c *Core) OnView(v Authority, now clock.Instant) {
+	c.seen = true
+	c.learn(v.Tenure, now)
+	if h := v.Handover; h != nil && h.Era == c.holding.era {
+		c.holding.stage = max(c.holding.stage, h.Stage)
+	}
+	c.Tick(now)
+}
+
+// learn takes in a Tenure from the view or from an answer. Older ones than the
+// newest known are ignored.
+func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
+	if t == nil || t.Era < c.tenure.GetEra() {
+		return
+	}
+	if t.Era == c.tenure.GetEra() {
+		if c.tenure.HolderIncarnation != t.HolderIncarnation || c.tenure.HolderId != t.HolderId {
+			c.count.Violations.Primacy.Add(1)
+			if t.Era == c.holding.era {
+				c.end(now)
+			}
+			return
+		}
+		if c.tenure.Retired || !t.Retired {
+			return
+		}
+	}
+	if t.Era > c.tenure.GetEra() {
+		c.tenureAt = now
+		c.count.EraTransitions.Add(1)
+	}
+	c.tenure = t
+	c.standby.reset(now)
+	if c.holding.era != 0 && (t.Era > c.holding.era || t.Retired) {
+		c.end(now)
+	}
+	if c.mine(t) && !t.Retired && t.Era > c.lastEra {
+		c.begin(t, now)
+	}
+}
+
+// mine reports that t was given to this process.
+func (c *Core) mine(t *rootv1.Tenure) bool {
+	return t.GetHolderId() == c.s.ID && t.GetHolderIncarnation() == c.s.Incarnation
+}
+
+// OnEraOver tells that the root refused an act of era because it is over.
+func (c *Core) OnEraOver(era uint64, now clock.Instant) {
+	if era == c.holding.era {
+		c.end(now)
+		c.standby.waitForView(now)
+		c.Tick(now)
+	}
+}
+
+// StepDown gives the era up because this process found something wrong with
+// it. It claims again like any other standby.
+func (c *Core) StepDown(era uint64, now clock.Instant) { c.OnEraOver(era, now) }
+
+// OnSuperseded tells that a newer process runs under this id: the Core ends its
+// era, retires it, and claims no more.
+func (c *Core) OnSuperseded(now clock.Instant) {
+	c.superseded = true
+	c.retire(now)
+}
+
+// Shutdown begins an orderly end. With an era the Core is Draining until
+// OnDrained, otherwise Stopped.
+func (c *Core) Shutdown(now clock.Instant) {
+	switch c.phase {
+	case Holding:
+		c.phase = Draining
+		c.pump(now)
+	case Standby:
+		c.phase = Stopped
+	}
+}
+
+// OnDrained tells that nobody waits any more, or may wait no longer: the era
+// ends and is retired.
+func (c *Core) OnDrained(now clock.Instant) { c.retire(now) }
+
+func (c *Core) retire(now clock.Instant) {
+	era := c.holding.era
+	if era != 0 {
+		c.end(now)
+		c.emit(Action{Kind: Retire, Era: era})
+	}
+	c.phase = Stopped
+}
+
+// ClaimOpen reports that a claim has been sent and not answered: its outcome
+// may still give this process an era.
+func (c *Core) ClaimOpen() bool { return c.standby.claiming }
+
+// backoff is the wait before another try: doubled each time, with jitter.
+func (c *Core) backoff(failures int) time.Duration {
+	d := retryLeast << min(failures, 10)
+	d = min(d, retryMost)
+	return d/2 + time.Duration(c.rng.Int64N(int64(d)))
+}
+
+func (c *Core) claimMessage() *rootv1.TenureClaimed {
+	return &rootv1.TenureClaimed{
+		HolderId:          c.s.ID,
+		HolderIncarnation: c.s.Incarnation,
+		HolderAddress:     c.s.Address,
+		ExpectedEra:       c.tenure.GetEra(),
+		TtlMillis:         uint64(c.s.TTL.Milliseconds()),
+		Mandates:          slices.Clone(c.s.Mandates),
+	}
+}
