@@ -68,7 +68,8 @@ func (k *checkpoints) init(cfg Config, applied uint64) {
 
 func (k *checkpoints) reset(applied uint64) {
 	k.entries, k.bytes, k.at = 0, 0, applied
-	k.marks = append(k.marks[:0], retainMark{applied, k.total})
+	// What is in the log already counts as empty.
+	k.marks = append(k.marks[:0], retainMark{0, k.total})
 }
 
 func (k *checkpoints) applied(index uint64, bytes int) {
@@ -91,10 +92,7 @@ func (k *checkpoints) retained(m retainMark) bool {
 
 // floor is the last index that need not be kept.
 func (k *checkpoints) floor() uint64 {
-	if k.at <= k.retain {
-		return 0
-	}
-	return max(k.marks[0].index, k.at-k.retain)
+	return max(k.marks[0].index, k.at-min(k.at, k.retain))
 }
 
 // nextCheckpoint asks for a checkpoint when enough was applied since the last.

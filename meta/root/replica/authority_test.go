@@ -1,0 +1,282 @@
+package replica_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/meta/root/replica"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+const testTTL = 1000 * time.Millisecond
+
+func claim(t testing.TB, id string, expected uint64, ttl time.Duration) *replica.Claim {
+	t.Helper()
+	c, err := replica.NewClaim(&rootv1.TenureClaimed{HolderId: id, HolderIncarnation: incarnation(id), HolderAddress: "127.0.0.1:9",
+		ExpectedEra: expected, TtlMillis: uint64(ttl.Milliseconds()),
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func incarnation(id string) uint64 { return uint64(len(id))*1000 + uint64(id[len(id)-1]) }
+
+func confirm(era uint64, id string) *replica.Confirm {
+	return replica.NewConfirm(&rootv1.ConfirmTenureRequest{Era: era, HolderId: id, HolderIncarnation: incarnation(id)})
+}
+
+func (c *cluster) claim(l *peer, id string, expected uint64, ttl time.Duration) *rootv1.ClaimTenureResponse {
+	c.t.Helper()
+	r := claim(c.t, id, expected, ttl)
+	l.turn(0, r)
+	c.settle()
+	if !l.answered(r) || r.Err != nil {
+		c.t.Fatalf("claim of %s: answered %v, error %v", id, l.answered(r), r.Err)
+	}
+	return r.Response
+}
+
+func (c *cluster) confirm(l *peer, era uint64, id string) bool {
+	c.t.Helper()
+	r := confirm(era, id)
+	l.turn(0, r)
+	c.settle()
+	if !l.answered(r) || r.Err != nil {
+		c.t.Fatalf("confirm of era %d: answered %v, error %v", era, l.answered(r), r.Err)
+	}
+	return r.Response.GetActive()
+}
+
+func applied(r *rootv1.ClaimTenureResponse) bool {
+	return r.GetResult().GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED
+}
+
+func TestClaimConfirmExpire(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	if !applied(c.claim(l, "a", 0, testTTL)) {
+		t.Fatal("the first claim was refused")
+	}
+	if !c.confirm(l, 1, "a") || c.confirm(l, 1, "b") || c.confirm(l, 2, "a") {
+		t.Fatal("era 1 of a: only that is active")
+	}
+	for range 40 {
+		c.tick(1)
+		c.confirm(l, 1, "a")
+	}
+	r := c.claim(l, "b", 1, testTTL)
+	if applied(r) || r.GetRetryAfterMillis() < 1000 || r.GetRetryAfterMillis() > 1011 {
+		t.Fatalf("claim over a confirmed era: %v", r)
+	}
+	// 50 ticks are the ttl; the drift is 10 ms more.
+	c.tick(50)
+	if r := c.claim(l, "b", 1, testTTL); applied(r) || r.GetRetryAfterMillis() > 11 {
+		t.Fatalf("claim within the drift: %v", r)
+	}
+	c.tick(1)
+	if r := c.claim(l, "b", 1, testTTL); !applied(r) {
+		t.Fatalf("claim over an expired era: %v", r)
+	}
+	if c.confirm(l, 1, "a") || !c.confirm(l, 2, "b") {
+		t.Fatal("after the handover only era 2 of b is active")
+	}
+}
+
+// The claim itself starts the ttl, and so does each confirmation, by the time
+// it was answered.
+func TestUnconfirmedEraLastsOneTTL(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.tick(100)
+	c.claim(l, "a", 0, testTTL)
+	c.tick(50)
+	if applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("expired one ttl after the claim, within the drift")
+	}
+	c.tick(1)
+	if !applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("not expired after ttl and drift")
+	}
+}
+
+// A restarted coordinator is another holder: it waits like any other.
+func TestRestartedHolderWaits(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	l := c.elect()
+	c.claim(l, "a", 0, testTTL)
+	again := claim(t, "a", 1, testTTL)
+	again.Request.HolderIncarnation++
+	l.turn(0, again)
+	if applied(again.Response) || again.Response.GetRetryAfterMillis() == 0 {
+		t.Fatalf("claim of a restarted holder: %v", again.Response)
+	}
+}
+
+func TestRetiredEraIsClaimedAtOnce(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	l := c.elect()
+	c.claim(l, "a", 0, testTTL)
+	retire, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{
+		TenureRetired: &rootv1.TenureRetired{Era: 1, HolderId: "a", HolderIncarnation: incarnation("a"), Consumed: &rootv1.Frontiers{}}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.turn(0, retire)
+	if retire.Err != nil || retire.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Fatalf("retire: %v %v", retire.Err, retire.Results)
+	}
+	if c.confirm(l, 1, "a") {
+		t.Fatal("a retired era was confirmed")
+	}
+	if !applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("a retired era still stands in the way")
+	}
+}
+
+// While a claim over an era is under way, the era is confirmed to nobody; the
+// confirm is answered by what became of the claim.
+func TestConfirmWhileClaimInFlight(t *testing.T) {
+	for _, ttl := range []time.Duration{0, testTTL} {
+		c := newCluster(t, 3, nil)
+		l := c.lead(1)
+		c.claim(l, "a", 0, ttl)
+		c.tick(60)
+		takeover := claim(t, "b", 1, ttl)
+		before, request, read := confirm(1, "a"), confirm(1, "a"), replica.NewRead()
+		// The claim is in the log, but only what reads need gets through to the
+		// others.
+		c.drop = func(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgApp }
+		l.turn(0, before, takeover)
+		l.turn(0, request, read)
+		c.settle()
+		if !l.answered(read) {
+			t.Fatalf("ttl %v: reads do not get through", ttl)
+		}
+		if l.answered(before) || l.answered(request) {
+			t.Fatalf("ttl %v: answered while a claim is in flight: %v %v", ttl, before.Response, request.Response)
+		}
+		c.drop = nil
+		c.tick(10)
+		if !l.answered(request) || request.Err != nil || request.Response.GetActive() {
+			t.Fatalf("ttl %v: after the claim: answered %v error %v active %v", ttl, l.answered(request), request.Err, request.Response.GetActive())
+		}
+		if !applied(takeover.Response) {
+			t.Fatalf("ttl %v: claim %v", ttl, takeover.Response)
+		}
+	}
+}
+
+// With a ttl of 0 a successor never waits.
+func TestZeroTTLIsClaimedAtOnce(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, 0)
+	if !c.confirm(l, 1, "a") {
+		t.Fatal("not confirmed")
+	}
+	if !applied(c.claim(l, "b", 1, 0)) {
+		t.Fatal("waited")
+	}
+}
+
+// A new leader counts from its own election, whatever the old one knew.
+func TestNewLeaderWaitsItsOwnTTL(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	c.tick(45)
+	l.turn(0, replica.NewTransfer(2))
+	c.settle()
+	l = c.peers[2]
+	if l.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Fatal("peer 2 does not lead")
+	}
+	c.tick(50)
+	if r := c.claim(l, "b", 1, testTTL); applied(r) {
+		t.Fatal("the new leader did not wait")
+	}
+	c.tick(1)
+	if r := c.claim(l, "b", 1, testTTL); !applied(r) {
+		t.Fatalf("after the new leader's own wait: %v", r)
+	}
+}
+
+// A claim that comes before the new leader has applied an entry of its own
+// waits for that.
+func TestClaimWaitsForTheLeadersOwnEntry(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	c.lead(1)
+	l := c.peers[2]
+	c.peers[1].turn(0, replica.NewTransfer(2))
+	for range 100 {
+		for _, id := range c.order {
+			if id != 2 {
+				c.peers[id].turn(0)
+			}
+		}
+		if l.turn(0); l.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER {
+			break
+		}
+	}
+	r := claim(t, "a", 0, testTTL)
+	l.turn(0, r)
+	if l.answered(r) {
+		t.Fatalf("judged at once: %v", r.Response)
+	}
+	c.tick(3)
+	if !l.answered(r) || !applied(r.Response) {
+		t.Fatalf("answered %v: %v %v", l.answered(r), r.Response, r.Err)
+	}
+}
+
+// What the old leader was asked is answered, and not by what it believed.
+func TestDeposedLeaderConfirmsNothing(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	c.isolate(1)
+	request, waiting := confirm(1, "a"), claim(t, "b", 1, 0)
+	l.turn(0, request, waiting)
+	c.tick(100)
+	next := c.elect()
+	if r := c.claim(next, "b", 1, testTTL); !applied(r) {
+		t.Fatalf("takeover: %v", r)
+	}
+	c.heal()
+	c.tick(10)
+	if !l.answered(request) {
+		t.Fatal("never answered")
+	}
+	wantReason(t, request.Err, rootv1.Reason_REASON_NOT_LEADER)
+	if applied(waiting.Response) {
+		t.Fatal("a deposed leader found an era expired")
+	}
+}
+
+// The verdict "expired" is the leader's alone.
+func TestPredecessorExpiredIsCleared(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	l := c.elect()
+	c.claim(l, "a", 0, testTTL)
+	request := &rootv1.TenureClaimed{HolderId: "b", HolderIncarnation: 5, HolderAddress: "127.0.0.1:9", ExpectedEra: 1, TtlMillis: 1000,
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO}, PredecessorExpired: true}
+	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: request}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.turn(0, p)
+	if p.Results[0].Outcome != rootv1.Outcome_OUTCOME_REJECTED || !request.PredecessorExpired {
+		t.Fatalf("outcome %v, the caller's message %v", p.Results[0].Outcome, request)
+	}
+	r, err := replica.NewClaim(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.turn(0, r)
+	if applied(r.Response) {
+		t.Fatal("a claim carried the caller's verdict")
+	}
+}

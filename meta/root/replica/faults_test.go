@@ -1,0 +1,284 @@
+package replica_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/nokv/nokv/meta/root/replica"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// A leader whose write took longer than an election timeout steps down before
+// it answers anything by what it knew, and does not keep others from electing.
+func TestOverdueAppendStepsDown(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	request, read := confirm(1, "a"), replica.NewRead()
+	l.turn(0, request, read)
+	// The answers to the read's heartbeats wait in the mailbox of the turn that
+	// stalls.
+	c.peers[2].turn(0)
+	c.peers[3].turn(0)
+	l.overdue = true
+	l.trace = nil
+	p := propose(t, "c1")
+	l.turn(0, p)
+	l.overdue = false
+	if l.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Fatal("still leads")
+	}
+	wantReason(t, p.Err, rootv1.Reason_REASON_OUTCOME_UNKNOWN)
+	at := slices.Index(l.trace, "append 1")
+	for _, line := range l.trace[at:] {
+		if line == "send MsgHeartbeat to 2" || line == "send MsgHeartbeat to 3" {
+			t.Fatalf("heartbeats after the stall: %q", l.trace)
+		}
+	}
+	c.tick(60)
+	c.elect()
+	c.same()
+}
+
+// Told of a stall, a leader fails what waits and steps down before it looks at
+// its mail.
+func TestStalledInputStepsDown(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	request, read := confirm(1, "a"), replica.NewRead()
+	l.turn(0, request, read)
+	c.peers[2].turn(0)
+	c.peers[3].turn(0)
+	in := replica.Input{Stalled: true, Messages: l.inbox}
+	l.inbox = nil
+	l.take(in)
+	wantReason(t, request.Err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+	wantReason(t, read.Err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+	if l.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Fatal("still leads")
+	}
+	c.tick(60)
+	if l := c.elect(); !c.confirm(l, 1, "a") {
+		t.Fatal("the next leader does not confirm")
+	}
+}
+
+// The only peer of a cluster has nobody to step down for, but answers nothing
+// by what it knew.
+func TestSinglePeerSurvivesStall(t *testing.T) {
+	c := newCluster(t, 1, nil)
+	l := c.elect()
+	l.overdue = true
+	p := propose(t, "c1")
+	l.turn(0, p)
+	l.overdue = false
+	if p.Err != nil || l.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Fatalf("error %v, role %v", p.Err, l.view.Role)
+	}
+}
+
+func TestFastCampaign(t *testing.T) {
+	for gone := uint64(1); gone <= 3; gone++ {
+		c := newCluster(t, 3, nil)
+		c.lead(gone)
+		c.peers[gone].crash()
+		for _, id := range c.order {
+			c.peers[id].events = append(c.peers[id].events, replica.Event{Kind: replica.PeerRefused, Peer: gone})
+		}
+		c.settle()
+		ticks := 0
+		for c.leader() == nil {
+			c.tick(1)
+			if ticks++; ticks > 5 {
+				t.Fatalf("peer %d gone: nobody leads after %d ticks, an election timeout is %d", gone, ticks, c.peers[1].cfg.ElectionTicks)
+			}
+		}
+	}
+}
+
+// A refused connection of somebody who does not lead, or told to somebody who
+// does not follow, changes nothing.
+func TestRefusedConnectionsOfOthersChangeNothing(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	term := l.view.Term
+	l.events = append(l.events, replica.Event{Kind: replica.PeerRefused, Peer: 2}, replica.Event{Kind: replica.PeerRefused, Peer: 1})
+	c.peers[2].events = append(c.peers[2].events, replica.Event{Kind: replica.PeerRefused, Peer: 3})
+	c.tick(30)
+	if c.leader() != l || l.view.Term != term {
+		t.Fatalf("leader %d in term %d, was 1 in %d", l.view.Leader, l.view.Term, term)
+	}
+	// One peer that cannot reach a living leader does not depose it.
+	c.peers[3].events = append(c.peers[3].events, replica.Event{Kind: replica.PeerRefused, Peer: 1})
+	c.tick(30)
+	if c.leader() != l || l.view.Term != term {
+		t.Fatalf("leader %d in term %d, was 1 in %d", l.view.Leader, l.view.Term, term)
+	}
+}
+
+func smallCheckpoints(cfg *replica.Config) {
+	cfg.CheckpointEntries, cfg.RetainEntries = 20, 10
+	cfg.HashEvery = 16
+}
+
+func TestCheckpointCompactionAndCatchUp(t *testing.T) {
+	c := newCluster(t, 3, smallCheckpoints)
+	l := c.lead(1)
+	c.isolate(3)
+	write := func(from, n int) {
+		for i := range n {
+			p := propose(t, fmt.Sprintf("c%d", from+i))
+			l.turn(0, p)
+			c.settle()
+			if p.Err != nil || p.Results == nil {
+				t.Fatalf("write %d: %v", i, p.Err)
+			}
+		}
+	}
+	write(0, 100)
+	if !l.view.HasCheckpoint || l.view.FirstIndex < 50 || l.view.LastIndex-l.view.FirstIndex < 9 {
+		t.Fatalf("checkpoint at %d, log [%d, %d]", l.view.Checkpoint.Index, l.view.FirstIndex, l.view.LastIndex)
+	}
+	c.heal()
+	c.tick(10)
+	if c.snapshots == 0 {
+		t.Fatal("the slow peer was not sent a checkpoint")
+	}
+	c.same()
+	// The log behind an installed checkpoint goes on, also after a crash.
+	write(100, 15)
+	c.tick(3)
+	f := c.peers[3]
+	f.crash()
+	f.open()
+	f.view = nil
+	c.tick(10)
+	c.same()
+	if got := f.view.State.CoordinatorCount(); got != 115 {
+		t.Fatalf("%d coordinators, want 115", got)
+	}
+}
+
+// A checkpoint that takes long does not hold the log up, and only one is under
+// way.
+func TestSlowCheckpoint(t *testing.T) {
+	c := newCluster(t, 1, smallCheckpoints)
+	l := c.elect()
+	l.hold = true
+	for i := range 100 {
+		l.turn(0, propose(t, fmt.Sprintf("c%d", i)))
+	}
+	if len(l.tasks) != 1 || l.view.FirstIndex != 1 {
+		t.Fatalf("%d tasks, log from %d", len(l.tasks), l.view.FirstIndex)
+	}
+	task := l.tasks[0]
+	l.take(replica.Input{Checkpointed: task.Write(l.log, func() error { return nil })})
+	if l.view.FirstIndex > task.Meta.Index+1 || l.view.FirstIndex == 1 {
+		t.Fatalf("log from %d, checkpoint at %d", l.view.FirstIndex, task.Meta.Index)
+	}
+	if len(l.tasks) != 2 {
+		t.Fatalf("%d tasks after the first ended", len(l.tasks))
+	}
+	l.take(replica.Input{Checkpointed: &replica.Checkpointed{Meta: l.tasks[1].Meta, Err: errDisk}})
+	if !errors.Is(l.err, errDisk) {
+		t.Fatalf("error %v", l.err)
+	}
+}
+
+// Bytes start a checkpoint too, and bound what is kept.
+func TestCheckpointByBytes(t *testing.T) {
+	c := newCluster(t, 1, func(cfg *replica.Config) { cfg.CheckpointBytes, cfg.RetainBytes = 2000, 1000 })
+	l := c.elect()
+	for i := range 200 {
+		l.turn(0, propose(t, fmt.Sprintf("c%d", i)))
+	}
+	if kept := l.view.LastIndex - l.view.FirstIndex; !l.view.HasCheckpoint || kept > 150 || kept < 20 {
+		t.Fatalf("checkpoint %v, %d entries kept", l.view.HasCheckpoint, kept)
+	}
+}
+
+func TestDivergenceStopsTheOddOne(t *testing.T) {
+	c := newCluster(t, 3, smallCheckpoints)
+	l := c.lead(1)
+	for i := range 40 {
+		l.turn(0, propose(t, fmt.Sprintf("c%d", i)))
+		c.settle()
+	}
+	const index = 32
+	hash, ok := c.peers[2].hashes[index]
+	if !ok || hash != c.peers[1].hashes[index] || l.view.HashMismatches != 0 {
+		t.Fatalf("hashes at %d: %x and %x", index, hash, c.peers[1].hashes[index])
+	}
+	tell := func(to, from, index, hash uint64) {
+		c.peers[to].events = append(c.peers[to].events, replica.Event{Kind: replica.PeerStateHash, Peer: from, Index: index, Hash: hash})
+		c.settle()
+	}
+	// One that differs settles nothing; two that agree do.
+	next := uint64(48)
+	for l.view.Applied < next-1 {
+		l.turn(0, propose(t, "x"))
+		c.settle()
+	}
+	c.dropHashes = true
+	tell(3, 1, next, 7)
+	if c.peers[3].err != nil {
+		t.Fatalf("stopped by one: %v", c.peers[3].err)
+	}
+	tell(3, 2, next, 7)
+	if c.peers[3].err != nil {
+		t.Fatalf("stopped before its own hash is known: %v", c.peers[3].err)
+	}
+	p := propose(t, "y")
+	l.turn(0, p)
+	c.settle()
+	var diverged *replica.DivergenceError
+	if err := c.peers[3].err; !errors.As(err, &diverged) || diverged.Index != next || diverged.Majority != 7 {
+		t.Fatalf("error %v", err)
+	}
+	if c.peers[1].err != nil || c.peers[2].err != nil || p.Err != nil {
+		t.Fatalf("the others: %v %v, proposal %v", c.peers[1].err, c.peers[2].err, p.Err)
+	}
+}
+
+func TestMismatchIsCounted(t *testing.T) {
+	c := newCluster(t, 3, smallCheckpoints)
+	l := c.lead(1)
+	for range 20 {
+		l.turn(0, propose(t, "x"))
+		c.settle()
+	}
+	l.take(replica.Input{Events: []replica.Event{{Kind: replica.PeerStateHash, Peer: 2, Index: 16, Hash: 1}}})
+	if l.err != nil || l.view.HashMismatches != 1 {
+		t.Fatalf("error %v, %d mismatches", l.err, l.view.HashMismatches)
+	}
+}
+
+// What peers do not send to one another does nothing.
+func TestForeignMessagesAreDropped(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	last := l.view.LastIndex
+	f := c.peers[2]
+	for _, m := range []*raftpb.Message{
+		{Type: raftpb.MsgProp.Enum(), From: new(uint64(2)), To: new(uint64(1)), Entries: []*raftpb.Entry{{Data: []byte("x")}}},
+		{Type: raftpb.MsgForgetLeader.Enum(), From: new(uint64(1)), To: new(uint64(2))},
+		{Type: raftpb.MsgHup.Enum(), From: new(uint64(1)), To: new(uint64(2))},
+		{Type: raftpb.MsgVote.Enum(), From: new(uint64(9)), To: new(uint64(2)), Term: new(uint64(99))},
+		{Type: raftpb.MsgHeartbeat.Enum(), From: new(uint64(3)), To: new(uint64(1)), Term: new(uint64(99))},
+		{Type: raftpb.MsgTransferLeader.Enum(), From: new(uint64(2)), To: new(uint64(1))},
+	} {
+		to := f
+		if m.GetType() == raftpb.MsgProp || m.GetType() == raftpb.MsgTransferLeader {
+			to = l
+		}
+		to.inbox = append(to.inbox, m)
+	}
+	c.tick(30)
+	if c.leader() != l || l.view.LastIndex != last || l.view.Term > 50 || f.view.Term > 50 {
+		t.Fatalf("last index %d, was %d; terms %d, %d", l.view.LastIndex, last, l.view.Term, f.view.Term)
+	}
+}
