@@ -1,134 +1,277 @@
-// Package storage keeps one root peer's log, checkpoint and identity on disk.
 package storage
 
 import (
 	"context"
 	"errors"
-	"io"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.etcd.io/raft/v3"
-	"go.etcd.io/raft/v3/raftpb"
 
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/internal/disk"
 )
 
-const sectorBytes = 512
+// The files of a workdir.
+const (
+	lockFile       = "LOCK"
+	registersFile  = "root.raft.bin"
+	walDir         = "root.events.wal"
+	checkpointFile = "root.checkpoint.binpb"
+	checkpointTmp  = checkpointFile + ".tmp"
+	incomingFile   = checkpointFile + ".incoming"
+)
 
-var errNotBuilt = errors.New("storage: not built yet")
+// Storage is one open workdir. Append and InstallCheckpoint belong to one
+// goroutine; everything else may be called by any.
+type Storage struct {
+	dir       string
+	options   Options
+	fs        disk.FS
+	lock      interface{ Close() error }
+	registers Registers
+	failed    atomic.Pointer[FailedError]
+	closed    atomic.Bool
 
-// Storage is one open workdir.
-type Storage struct{}
+	// log belongs to the goroutine of Append.
+	log appender
+
+	// segments guards files and next, and is held while segment files are
+	// made and retired.
+	segments token
+	files    segmentFiles
+	next     *segment
+
+	// maintain is held by whoever puts the mark: Compact, the end of
+	// WriteCheckpoint, InstallCheckpoint, MarkDurable, Close. It is taken
+	// before segments.
+	maintain token
+	marked   mark
+
+	// writing and receiving are held for a whole checkpoint.
+	writing, receiving token
+	// received is what waits in incomingFile, under receiving.
+	received *CheckpointMeta
+
+	// mu guards what follows; never held across I/O.
+	mu       sync.RWMutex
+	mem      memory
+	retained []retained
+	// durable is the end of the log's synced frames; First and Clean unused.
+	durable  mark
+	identity *Identity
+}
 
 var _ raft.Storage = (*Storage)(nil)
 
-// Open locks the workdir, recovers what it holds and repairs a torn tail. It
-// starts nothing: call Run. Errors: *LockedError, *DamageError, *VersionError.
-func Open(dir string, o Options) (*Storage, error) { return nil, errNotBuilt }
-
-// OpenBolt opens the registers in a bbolt file and makes it when missing.
-func OpenBolt(path string) (Registers, error) { return nil, errNotBuilt }
-
-// ReadBolt reads all registers of a bbolt file and changes nothing.
-func ReadBolt(path string) (map[string][]byte, error) { return nil, errNotBuilt }
-
 // Run does the work that is off the commit path until ctx ends or the disk
-// fails: it prepares the next segment and updates the durable mark. Without it
-// segments are prepared when needed and the mark moves at Close.
-func (s *Storage) Run(ctx context.Context) error { return errNotBuilt }
+// fails: it prepares the next segment and updates the durable mark every
+// MarkInterval. Without Run, segments are made when they are needed and the
+// mark moves with checkpoints and at Close. Returns a *FailedError, or nil
+// when ctx ended.
+func (s *Storage) Run(ctx context.Context) error {
+	ticker := time.NewTicker(s.options.MarkInterval)
+	defer ticker.Stop()
+	for {
+		if err := s.Maintain(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
 
-// Maintain does once what Run does in a loop; for simulations.
-func (s *Storage) Maintain() error { return errNotBuilt }
+// Maintain does once what Run repeats. Simulations call it themselves.
+func (s *Storage) Maintain() error {
+	if err := s.prepare(); err != nil {
+		return err
+	}
+	return s.MarkDurable()
+}
+
+// MarkDurable records how far the log is known to be durable, if it has grown
+// since the last time.
+func (s *Storage) MarkDurable() error {
+	s.maintain.take()
+	defer s.maintain.give()
+	if err := s.usable(); err != nil {
+		if errors.Is(err, ErrClosed) {
+			return nil
+		}
+		return err
+	}
+	if m := s.currentMark(); m != s.marked {
+		return s.putMark(m, nil)
+	}
+	return nil
+}
+
+// currentMark is the mark as it could be now.
+func (s *Storage) currentMark() mark {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	m := s.durable
+	m.First = s.retained[0].sequence
+	return m
+}
+
+// putMark makes a mark durable, with more registers. The maintain token is held.
+func (s *Storage) putMark(m mark, more map[string]any) error {
+	values := map[string]any{registerMark: m}
+	for k, v := range more {
+		values[k] = v
+	}
+	encoded, err := encodeRegisters(values)
+	if err == nil {
+		err = s.registers.Put(encoded)
+	}
+	if err != nil {
+		return s.fail("put the durable mark", err)
+	}
+	s.marked = m
+	return nil
+}
 
 // Identity returns the saved identity, false when there is none.
-func (s *Storage) Identity() (Identity, bool) { return Identity{}, false }
-
-// SaveIdentity replaces the identity; durable on return.
-func (s *Storage) SaveIdentity(id Identity) error { return errNotBuilt }
-
-// SetVoters sets the voters told by InitialState and Snapshot. Open takes them
-// from the identity's peers.
-func (s *Storage) SetVoters(ids []uint64) {}
-
-// InitialState implements raft.Storage.
-func (s *Storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
-	return nil, nil, errNotBuilt
+func (s *Storage) Identity() (Identity, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.identity == nil {
+		return Identity{}, false
+	}
+	id := *s.identity
+	id.Peers = slices.Clone(id.Peers)
+	return id, true
 }
 
-// Entries implements raft.Storage.
-func (s *Storage) Entries(lo, hi, maxSize uint64) ([]*raftpb.Entry, error) { return nil, errNotBuilt }
-
-// Term implements raft.Storage.
-func (s *Storage) Term(i uint64) (uint64, error) { return 0, errNotBuilt }
-
-// LastIndex implements raft.Storage.
-func (s *Storage) LastIndex() (uint64, error) { return 0, errNotBuilt }
-
-// FirstIndex implements raft.Storage.
-func (s *Storage) FirstIndex() (uint64, error) { return 0, errNotBuilt }
-
-// Snapshot implements raft.Storage: the metadata of the newest durable
-// checkpoint, without data.
-func (s *Storage) Snapshot() (*raftpb.Snapshot, error) { return nil, errNotBuilt }
-
-// Append adds a hard state (nil: unchanged) and entries to the log. With sync
-// they are durable on return, after one write and one fdatasync. Without sync
-// they become durable with the next synced Append, or at Close. Called by one
-// goroutine; the entries must not be modified afterwards. Any error but
-// ErrClosed is a *FailedError and final.
-func (s *Storage) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error {
-	return errNotBuilt
+// SaveIdentity replaces the identity and sets the voters to its peers;
+// durable on return.
+func (s *Storage) SaveIdentity(id Identity) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	id.Peers = slices.Clone(id.Peers)
+	encoded, err := encodeRegisters(map[string]any{registerIdentity: id})
+	if err == nil {
+		err = s.registers.Put(encoded)
+	}
+	if err != nil {
+		return s.fail("save the identity", err)
+	}
+	s.adoptIdentity(id)
+	return nil
 }
 
-// Committed returns entries of [lo, hi), at least one, and as many as fit into
-// maxBytes of data. It may be called at any time by any goroutine. The entries
-// must not be modified. ErrCompacted: lo is no longer retained.
-func (s *Storage) Committed(lo, hi uint64, maxBytes uint64) ([]*raftpb.Entry, error) {
-	return nil, errNotBuilt
+func (s *Storage) adoptIdentity(id Identity) {
+	s.SetVoters(voters(id))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.identity = &id
 }
 
-// WriteCheckpoint writes a checkpoint and makes it the current one: durable
-// and registered on return. It runs concurrently with Append. An error of
-// records is returned as it is and changes nothing.
-func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error {
-	return errNotBuilt
+func voters(id Identity) []uint64 {
+	ids := make([]uint64, len(id.Peers))
+	for i, p := range id.Peers {
+		ids[i] = p.NodeID
+	}
+	return ids
 }
 
-// Checkpoint returns the current checkpoint, false when there is none.
-func (s *Storage) Checkpoint() (CheckpointMeta, bool) { return CheckpointMeta{}, false }
-
-// ReadCheckpoint streams the current checkpoint. ErrNoCheckpoint,
-// *DamageError.
-func (s *Storage) ReadCheckpoint(fn func(*rootv1.Record) error) (CheckpointMeta, error) {
-	return CheckpointMeta{}, errNotBuilt
+func (s *Storage) owner() Identity {
+	id, _ := s.Identity()
+	return id
 }
-
-// OpenCheckpoint opens the bytes of the current checkpoint file, for a peer's
-// ReceiveCheckpoint. They stay readable when a newer one replaces it.
-func (s *Storage) OpenCheckpoint() (io.ReadCloser, CheckpointMeta, error) {
-	return nil, CheckpointMeta{}, errNotBuilt
-}
-
-// ReceiveCheckpoint stores a checkpoint file beside the current one and
-// verifies all of it. ErrReceiving: another one is under way. An error of r or
-// in what it gives changes nothing.
-func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
-	return CheckpointMeta{}, errNotBuilt
-}
-
-// InstallCheckpoint makes the received checkpoint the current one and the log
-// empty behind it. Called by the goroutine of Append.
-func (s *Storage) InstallCheckpoint(meta CheckpointMeta) error { return errNotBuilt }
 
 // Compact drops entries up to and including index, never beyond the current
-// checkpoint.
-func (s *Storage) Compact(index uint64) error { return errNotBuilt }
+// checkpoint, and every segment that holds nothing else.
+func (s *Storage) Compact(index uint64) error {
+	s.maintain.take()
+	defer s.maintain.give()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.mem.checkpoint == nil {
+		index = 0
+	} else {
+		index = min(index, s.mem.checkpoint.Index, s.mem.lastIndex())
+	}
+	s.mem.drop(index)
+	spent := 0
+	for spent < len(s.retained)-1 && s.retained[spent].last <= index {
+		spent++
+	}
+	s.mu.Unlock()
+	if spent == 0 {
+		return nil
+	}
+	return s.dropSegments(spent)
+}
 
-// MarkDurable records how far the log is known to be durable.
-func (s *Storage) MarkDurable() error { return errNotBuilt }
+// dropSegments retires the oldest segments. The maintain token is held.
+func (s *Storage) dropSegments(count int) error {
+	s.mu.Lock()
+	spent := slices.Clone(s.retained[:count])
+	s.retained = slices.Clone(s.retained[count:])
+	s.mu.Unlock()
+	if err := s.putMark(s.currentMark(), nil); err != nil {
+		return err
+	}
+	// A crash from here on finds segments below the mark's first, and Open
+	// removes them.
+	s.segments.take()
+	defer s.segments.give()
+	for _, old := range spent {
+		if err := s.files.retire(old.sequence, old.bytes); err != nil {
+			return s.fail("retire a segment", err)
+		}
+	}
+	if err := s.fs.SyncDir(s.files.dir); err != nil {
+		return s.fail("retire a segment", err)
+	}
+	return nil
+}
 
-// Close makes everything durable, marks it and gives the workdir up.
-func (s *Storage) Close() error { return nil }
+// Close makes everything durable, marks it and gives the workdir up. Call it
+// from the goroutine of Append, after Run has returned. A failed storage is
+// closed as it is.
+func (s *Storage) Close() error {
+	s.maintain.take()
+	defer s.maintain.give()
+	err := s.usable()
+	if errors.Is(err, ErrClosed) {
+		return nil
+	}
+	if err == nil {
+		if err = s.flush(); err == nil {
+			m := s.currentMark()
+			m.Clean = true
+			err = s.putMark(m, nil)
+		}
+	}
+	s.closed.Store(true)
+	return errors.Join(err, s.release())
+}
 
-// Verify checks a workdir and changes nothing. The error says that it could
-// not be checked; damage is in the report.
-func Verify(dir string, o Options) (Report, error) { return Report{}, errNotBuilt }
+// release gives up files and, last, the lock.
+func (s *Storage) release() error {
+	var errs []error
+	s.segments.take()
+	for _, seg := range []*segment{s.log.active, s.next} {
+		if seg != nil {
+			errs = append(errs, seg.file.Close())
+		}
+	}
+	s.segments.give()
+	if s.registers != nil {
+		errs = append(errs, s.registers.Close())
+	}
+	return errors.Join(append(errs, s.lock.Close())...)
+}
+
+func (s *Storage) path(name string) string { return path.Join(s.dir, name) }

@@ -1,0 +1,370 @@
+package storage
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/nokv/nokv/internal/disk"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// copyBuffer is the size of a read or write of a checkpoint.
+const copyBuffer = 1 << 20
+
+// fileWriter appends to a file; it tells disk errors from others.
+type fileWriter struct {
+	file disk.File
+	off  int64
+	err  error
+}
+
+func (w *fileWriter) Write(b []byte) (int, error) {
+	n, err := w.file.WriteAt(b, w.off)
+	w.off += int64(n)
+	w.err = err
+	return n, err
+}
+
+// currentCheckpoint finds the checkpoint file and insists that it is the
+// registered one or a newer one: a crash between the rename and the register
+// leaves a whole, newer file.
+func (s *Storage) currentCheckpoint(known rooted) (*CheckpointMeta, uint32, error) {
+	meta, digest, err := peekCheckpoint(s.fs, s.path(checkpointFile))
+	if errors.Is(err, fs.ErrNotExist) && known.checkpoint == nil {
+		return nil, 0, nil
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = checkRegistered(s.path(checkpointFile), meta, digest, known)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return meta, digest, nil
+}
+
+// checkRegistered compares a checkpoint file (nil: missing) with the registers.
+func checkRegistered(name string, meta *CheckpointMeta, digest uint32, known rooted) error {
+	damaged := func(what string) error { return &DamageError{File: name, What: what, Do: doFile} }
+	if reg := known.checkpoint; reg != nil {
+		switch {
+		case meta == nil:
+			return damaged(fmt.Sprintf("the checkpoint of index %d is missing", reg.Meta.Index))
+		case meta.Index < reg.Meta.Index:
+			return damaged(fmt.Sprintf("the checkpoint is of index %d, an older one than that of index %d that was here", meta.Index, reg.Meta.Index))
+		case meta.Index == reg.Meta.Index && (*meta != reg.Meta || digest != reg.Digest):
+			return damaged(fmt.Sprintf("the checkpoint is not the one of index %d that was here", reg.Meta.Index))
+		}
+	}
+	id := known.identity
+	if meta != nil && id != nil && id.ClusterID != 0 && meta.ClusterID != 0 && meta.ClusterID != id.ClusterID {
+		return damaged(fmt.Sprintf("the checkpoint is of cluster %x, the workdir of cluster %x", meta.ClusterID, id.ClusterID))
+	}
+	return nil
+}
+
+// peekCheckpoint reads and checks header and footer of a checkpoint file.
+func peekCheckpoint(fsys disk.FS, name string) (_ *CheckpointMeta, digest uint32, err error) {
+	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	size, err := f.Size()
+	if err != nil {
+		return nil, 0, err
+	}
+	if size < checkpointHeaderBytes+footerBytes {
+		return nil, 0, &DamageError{File: name, Offset: size, What: "the file ends", Do: doReplace}
+	}
+	var header [checkpointHeaderBytes]byte
+	var footer [footerBytes]byte
+	if _, err := f.ReadAt(header[:], 0); err != nil {
+		return nil, 0, err
+	}
+	if _, err := f.ReadAt(footer[:], size-footerBytes); err != nil && err != io.EOF {
+		return nil, 0, err
+	}
+	meta, err := parseCheckpointHeader(header[:])
+	if err != nil {
+		return nil, 0, damagedCheckpoint(name, err)
+	}
+	records, digest, ok := parseFooter(footer[:], uint64(size))
+	if !ok {
+		return nil, 0, &DamageError{File: name, Offset: size - footerBytes, What: "the footer is not valid", Do: doReplace}
+	}
+	meta.Records, meta.Bytes = records, uint64(size)
+	return &meta, digest, nil
+}
+
+// damagedCheckpoint names the file in an error of readCheckpoint.
+func damagedCheckpoint(name string, err error) error {
+	var bad *badCheckpoint
+	if errors.As(err, &bad) {
+		return &DamageError{File: name, Offset: bad.offset, What: bad.what, Do: doReplace}
+	}
+	var version checkpointVersionError
+	if errors.As(err, &version) {
+		return &VersionError{File: name, Found: uint32(version), Known: checkpointVersion}
+	}
+	return err
+}
+
+// Checkpoint returns the current checkpoint, false when there is none.
+func (s *Storage) Checkpoint() (CheckpointMeta, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.mem.checkpoint == nil {
+		return CheckpointMeta{}, false
+	}
+	return *s.mem.checkpoint, true
+}
+
+// WriteCheckpoint writes a checkpoint and makes it the current one: durable
+// and registered on return. The entry it ends with must be in the log, and
+// committed. It runs concurrently with Append; a second one waits. An error
+// of records is returned as it is and changes nothing. ErrOutdated: the
+// current one is as new.
+func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error {
+	s.writing.take()
+	defer s.writing.give()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := s.checkNewer(meta); err != nil {
+		return err
+	}
+	name := s.path(checkpointTmp)
+	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
+	if err != nil {
+		return s.fail("create "+name, err)
+	}
+	meta, digest, err := s.fillCheckpoint(f, meta, records)
+	if closeErr := f.Close(); err == nil && closeErr != nil {
+		err = s.fail("close "+name, closeErr)
+	}
+	if err != nil {
+		return s.discard(name, err)
+	}
+	// A crash from here on finds the old checkpoint, and removes the new one.
+	s.maintain.take()
+	defer s.maintain.give()
+	if current, ok := s.Checkpoint(); ok && current.Index >= meta.Index {
+		return s.discard(name, ErrOutdated)
+	}
+	return s.publish(name, meta, digest)
+}
+
+// checkNewer refuses a checkpoint that the log does not lead to.
+func (s *Storage) checkNewer(meta CheckpointMeta) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if c := s.mem.checkpoint; c != nil && c.Index >= meta.Index {
+		return ErrOutdated
+	}
+	if term, err := s.mem.term(meta.Index); err != nil || term != meta.Term || meta.Index == 0 {
+		return fmt.Errorf("write checkpoint: the log holds no entry of index %d term %d", meta.Index, meta.Term)
+	}
+	return nil
+}
+
+func (s *Storage) fillCheckpoint(f disk.File, meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) (CheckpointMeta, uint32, error) {
+	out := &fileWriter{file: f}
+	w, err := newCheckpointWriter(out, meta)
+	if err != nil {
+		return meta, 0, s.fail("write a checkpoint", err)
+	}
+	err = records(func(r *rootv1.Record) error {
+		encode, disk := w.add(r)
+		if disk != nil {
+			return s.fail("write a checkpoint", disk)
+		}
+		return encode
+	})
+	if out.err != nil {
+		return meta, 0, s.fail("write a checkpoint", out.err)
+	}
+	if err != nil {
+		return meta, 0, err
+	}
+	if err := w.finish(); err != nil {
+		return meta, 0, s.fail("write a checkpoint", err)
+	}
+	if err := f.Sync(); err != nil {
+		return meta, 0, s.fail("sync a checkpoint", err)
+	}
+	meta.Records, meta.Bytes = w.records, w.bytes
+	return meta, w.chain, nil
+}
+
+// discard removes an unfinished file, unless the disk has failed.
+func (s *Storage) discard(name string, err error) error {
+	if s.failed.Load() != nil {
+		return err
+	}
+	if removeErr := s.fs.Remove(name); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
+		return errors.Join(err, s.fail("remove "+name, removeErr))
+	}
+	return err
+}
+
+// publish makes a synced file the current checkpoint. The maintain token is held.
+func (s *Storage) publish(name string, meta CheckpointMeta, digest uint32) error {
+	if err := s.fs.Rename(name, s.path(checkpointFile)); err != nil {
+		return s.fail("rename "+name, err)
+	}
+	// A crash here finds the old or the new file, both whole; the register
+	// still names the old one, which the newer one satisfies.
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return s.fail("sync "+s.dir, err)
+	}
+	if err := s.putMark(s.currentMark(), map[string]any{registerCheckpoint: registered{Meta: meta, Digest: digest}}); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mem.checkpoint = &meta
+	return nil
+}
+
+// ReadCheckpoint streams the current checkpoint and checks every bit of it.
+// What fn got is right only if the error is nil. ErrNoCheckpoint,
+// *DamageError, *VersionError, or what fn returned.
+func (s *Storage) ReadCheckpoint(fn func(*rootv1.Record) error) (CheckpointMeta, error) {
+	in, _, err := s.OpenCheckpoint()
+	if err != nil {
+		return CheckpointMeta{}, err
+	}
+	meta, _, err := readCheckpoint(in, fn)
+	if err != nil {
+		err = damagedCheckpoint(s.path(checkpointFile), err)
+	}
+	return meta, errors.Join(err, in.Close())
+}
+
+// OpenCheckpoint opens the bytes of the current checkpoint file, for a peer's
+// ReceiveCheckpoint. They stay readable when a newer one replaces it; the
+// meta is that of the file opened.
+func (s *Storage) OpenCheckpoint() (io.ReadCloser, CheckpointMeta, error) {
+	// The file and its description change together under maintain.
+	s.maintain.take()
+	defer s.maintain.give()
+	meta, ok := s.Checkpoint()
+	if !ok {
+		return nil, meta, ErrNoCheckpoint
+	}
+	f, err := s.fs.OpenFile(s.path(checkpointFile), os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &DamageError{File: s.path(checkpointFile), What: "the file is missing", Do: doFile}
+	}
+	if err != nil {
+		return nil, meta, err
+	}
+	return newFileReader(f, int64(meta.Bytes)), meta, nil
+}
+
+type fileReader struct {
+	*bufio.Reader
+	file disk.File
+}
+
+func newFileReader(f disk.File, size int64) fileReader {
+	return fileReader{bufio.NewReaderSize(io.NewSectionReader(f, 0, size), int(min(copyBuffer, size))), f}
+}
+
+func (r fileReader) Close() error { return r.file.Close() }
+
+// ReceiveCheckpoint stores a checkpoint file beside the current one and
+// verifies all of it; durable on return, and to be installed or replaced by
+// the next receive. ErrReceiving: another one is under way. ErrOutdated: the
+// current one is as new. An error of r or in what it gives changes nothing.
+func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
+	if !s.receiving.try() {
+		return CheckpointMeta{}, ErrReceiving
+	}
+	defer s.receiving.give()
+	if err := s.usable(); err != nil {
+		return CheckpointMeta{}, err
+	}
+	s.received = nil
+	name := s.path(incomingFile)
+	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
+	if err != nil {
+		return CheckpointMeta{}, s.fail("create "+name, err)
+	}
+	meta, err := s.storeIncoming(f, r)
+	if closeErr := f.Close(); err == nil && closeErr != nil {
+		err = s.fail("close "+name, closeErr)
+	}
+	if err != nil {
+		return meta, s.discard(name, err)
+	}
+	s.received = &meta
+	return meta, nil
+}
+
+// storeIncoming copies r to f while checking it.
+func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error) {
+	out := &fileWriter{file: f}
+	buffered := bufio.NewWriterSize(out, copyBuffer)
+	meta, _, err := readCheckpoint(io.TeeReader(r, buffered), nil)
+	if err == nil {
+		err = buffered.Flush()
+	}
+	if out.err != nil {
+		return meta, s.fail("write a received checkpoint", out.err)
+	}
+	if err != nil {
+		return meta, fmt.Errorf("receive checkpoint: %w", err)
+	}
+	if id, ok := s.Identity(); ok && id.ClusterID != 0 && id.ClusterID != meta.ClusterID {
+		return meta, fmt.Errorf("receive checkpoint: it is of cluster %x, the workdir of cluster %x", meta.ClusterID, id.ClusterID)
+	}
+	if current, ok := s.Checkpoint(); ok && current.Index >= meta.Index {
+		return meta, ErrOutdated
+	}
+	if err := f.Sync(); err != nil {
+		return meta, s.fail("sync a received checkpoint", err)
+	}
+	return meta, nil
+}
+
+// InstallCheckpoint makes the received checkpoint the current one and the log
+// empty behind it; deferred entries are forgotten. The log must not have
+// committed as far. Called by the goroutine of Append. ErrReceiving: a receive
+// is under way. ErrNoCheckpoint: the one received last is not this one.
+func (s *Storage) InstallCheckpoint(meta CheckpointMeta) error {
+	if !s.receiving.try() {
+		return ErrReceiving
+	}
+	defer s.receiving.give()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.received == nil || *s.received != meta {
+		return fmt.Errorf("install checkpoint of index %d: %w", meta.Index, ErrNoCheckpoint)
+	}
+	if commit := s.log.hard.GetCommit(); commit >= meta.Index {
+		return fmt.Errorf("install checkpoint of index %d, committed %d: %w", meta.Index, commit, ErrOutdated)
+	}
+	s.maintain.take()
+	defer s.maintain.give()
+	if current, ok := s.Checkpoint(); ok && current.Index >= meta.Index {
+		return ErrOutdated
+	}
+	s.received = nil
+	name := s.path(incomingFile)
+	_, digest, err := peekCheckpoint(s.fs, name)
+	if err != nil {
+		return s.fail("install a checkpoint", err)
+	}
+	if err := s.publish(name, meta, digest); err != nil {
+		return err
+	}
+	// A crash here finds the new checkpoint and a log without its entry: Open
+	// does what follows.
+	return s.resetLog(meta.Index, meta.Term)
+}
