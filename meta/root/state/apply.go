@@ -1,51 +1,216 @@
 package state
 
-import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+import (
+	"fmt"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
 
 // ApplyEntry applies the entry at index, which must be the one behind the last.
 // Data is a serialized rootv1.Entry; empty data only moves the token. Each
-// command applies atomically and is judged alone; out, if not nil, is told what
-// became of each.
+// command applies atomically and is judged alone. What became of them is
+// appended to out, if that is not nil.
 //
 // An error is a poison entry: undecodable, of an unknown kind, with unknown
-// fields, or out of order. The State is unchanged and the replica must stop:
-// guessing is divergence.
+// fields or enum numbers, or out of order. The State and out are unchanged and
+// the replica must stop: guessing is divergence.
 func (s *State) ApplyEntry(term, index uint64, data []byte, out *Applied) error {
-	s.token = Token{Term: term, Index: index}
+	if index != s.token.Index+1 {
+		return fmt.Errorf("apply entry %d: the state is at %s, next is %d", index, s.token, s.token.Index+1)
+	}
+	if term < s.token.Term {
+		return fmt.Errorf("apply entry %d: its term %d is below the state's, %s", index, term, s.token)
+	}
+	var entry rootv1.Entry
+	if len(data) > 0 {
+		if err := decode(data, &entry); err != nil {
+			return fmt.Errorf("apply entry %d of term %d: %w", index, term, err)
+		}
+	}
+	if out == nil {
+		out = new(Applied)
+	}
+	s.token = Token{Incarnation: s.token.Incarnation, Term: term, Index: index}
+	t := turn{State: s, out: out}
+	for _, c := range entry.GetCommands() {
+		t.command(c, len(data) <= MaxCommandBytes)
+	}
+	out.Token = s.token
 	return nil
 }
 
-// Assess judges an event without applying it: what ApplyEntry would answer,
-// and how far the transition is that the event is about. The State is
-// unchanged. It may overlap with reads and other Assess calls of a State that
-// nobody applies to any more.
-func (s *State) Assess(event *rootv1.Event) (Result, rootv1.TransitionStatus) {
-	return Result{}, rootv1.TransitionStatus_TRANSITION_STATUS_UNSPECIFIED
+// decode reads an entry and refuses what this version does not know.
+func decode(data []byte, entry *rootv1.Entry) error {
+	if err := proto.Unmarshal(data, entry); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	if n := len(entry.ProtoReflect().GetUnknown()); n > 0 {
+		return fmt.Errorf("decode: %d bytes of unknown fields in the entry", n)
+	}
+	for i, c := range entry.GetCommands() {
+		if err := known(c); err != nil {
+			return fmt.Errorf("command %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
-// Hash is the State's hash: equal for equal States, in constant time.
-func (s *State) Hash() uint64 { return s.sum }
+// turn is the application of one entry.
+type turn struct {
+	*State
+	out *Applied
+}
 
-// CheckCommand checks what can be judged without a State: the form and the
-// limits. It returns nil for a well-formed command. Servers ask it before they
-// propose; Apply asks it again.
-func CheckCommand(c *rootv1.Command) *rootv1.ErrorDetail { return nil }
+// verdict is what became of an event; one with a reject changed nothing.
+type verdict struct {
+	applied bool
+	reject  *rootv1.ErrorDetail
+}
 
-// Records calls fn for each record, in an order that only the State decides.
-// It stops at fn's first error and returns it.
-func (s *State) Records(fn func(*rootv1.Record) error) error { return nil }
+var (
+	applied = verdict{applied: true}
+	already = verdict{}
+)
 
-// Restore makes the State at a position from its records. next returns io.EOF
-// behind the last one. The State has the Hash of the one that Records came from.
-func Restore(at Token, next func() (*rootv1.Record, error)) (*State, error) { return New(), nil }
+// command judges one command and applies it, or leaves no trace.
+func (t *turn) command(c *rootv1.Command, small bool) {
+	detail := checkCommand(c, small)
+	if detail == nil {
+		detail = t.precondition(c)
+	}
+	if detail != nil {
+		t.answer(verdict{reject: detail}, nil)
+		return
+	}
+	results := make([]EventResult, len(c.GetEvents()))
+	if !composite(c) {
+		t.answer(t.event(c.GetEvents()[0], &results[0]), results)
+		return
+	}
+	before, mark := t.Fork(), len(t.out.Changes)
+	v := t.events(c.GetEvents(), results)
+	if v.reject != nil {
+		*t.State = *before
+		clear(t.out.Changes[mark:])
+		t.out.Changes = t.out.Changes[:mark]
+	}
+	t.answer(v, results)
+}
 
-// Preset returns the settings of a named preset, in a message of the caller's
-// own: tenants, games, actors, kv or partitions.
-func Preset(name string) (*rootv1.KeyspaceSettings, bool) { return nil, false }
+// composite reports whether the command may fail behind its first change.
+func composite(c *rootv1.Command) bool {
+	return len(c.GetEvents()) > 1 || len(c.GetEvents()[0].GetRegionsAssigned().GetAssignments()) > 1
+}
 
-// DefaultSettings are the settings of a keyspace that says nothing.
-func DefaultSettings() *rootv1.KeyspaceSettings { return nil }
+// events applies events in order until one is rejected.
+func (t *turn) events(events []*rootv1.Event, results []EventResult) verdict {
+	all := already
+	for i, e := range events {
+		v := t.event(e, &results[i])
+		if v.reject != nil {
+			if len(events) > 1 {
+				v.reject.Message = fmt.Sprintf("event %d: %s", i, v.reject.GetMessage())
+			}
+			return v
+		}
+		all.applied = all.applied || v.applied
+	}
+	return all
+}
 
-// MergeSettings lays settings over others: what over sets replaces what base
-// has, message by message at the top level, field by field inside.
-func MergeSettings(base, over *rootv1.KeyspaceSettings) *rootv1.KeyspaceSettings { return nil }
+// precondition judges what comes before all events of a command.
+func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
+	if t.cluster == nil && c.GetEvents()[0].GetClusterBootstrapped() == nil {
+		return refuse(rootv1.Reason_REASON_CLUSTER_MISMATCH, "the cluster is not bootstrapped yet")
+	}
+	if era := Era(c.GetRequireEra()); era != 0 {
+		return t.judgeEra(era)
+	}
+	return nil
+}
+
+func (t *turn) answer(v verdict, results []EventResult) {
+	r := Result{Outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, Token: t.token, Events: results}
+	switch {
+	case v.reject != nil:
+		r.Outcome, r.Reject, r.Events = rootv1.Outcome_OUTCOME_REJECTED, v.reject, nil
+	case v.applied:
+		r.Outcome = rootv1.Outcome_OUTCOME_APPLIED
+	}
+	t.out.Results = append(t.out.Results, r)
+}
+
+// event applies one event. With a single event there is no way back: every
+// judgement comes before the first change.
+func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
+	switch k := e.GetKind().(type) {
+	case *rootv1.Event_ClusterBootstrapped:
+		return t.clusterBootstrapped(k.ClusterBootstrapped, r)
+	case *rootv1.Event_FenceExtended:
+		return t.fenceExtended(k.FenceExtended, r)
+	case *rootv1.Event_TenureClaimed:
+		return t.tenureClaimed(k.TenureClaimed, r)
+	case *rootv1.Event_TenureRetired:
+		return t.tenureRetired(k.TenureRetired, r)
+	case *rootv1.Event_HandoverAdvanced:
+		return t.handoverAdvanced(k.HandoverAdvanced, r)
+	case *rootv1.Event_CoordinatorJoined:
+		return t.coordinatorJoined(k.CoordinatorJoined, r)
+	case *rootv1.Event_CoordinatorLeft:
+		return t.coordinatorLeft(k.CoordinatorLeft)
+	case *rootv1.Event_MemberJoined:
+		return t.memberJoined(k.MemberJoined.GetMember(), r)
+	case *rootv1.Event_MemberStateChanged:
+		return t.memberStateChanged(k.MemberStateChanged, r)
+	case *rootv1.Event_KeyspaceCreated:
+		return t.keyspaceCreated(k.KeyspaceCreated, r)
+	case *rootv1.Event_KeyspaceUpdated:
+		return t.keyspaceUpdated(k.KeyspaceUpdated, r)
+	case *rootv1.Event_KeyspaceDeleted:
+		return t.keyspaceDeleted(k.KeyspaceDeleted)
+	case *rootv1.Event_PinKeyRotated:
+		return t.pinKeyRotated(k.PinKeyRotated)
+	default:
+		return t.regionEvent(e, r)
+	}
+}
+
+// regionEvent is event for what changes regions.
+func (t *turn) regionEvent(e *rootv1.Event, r *EventResult) verdict {
+	switch k := e.GetKind().(type) {
+	case *rootv1.Event_RegionBootstrapped:
+		return t.regionBootstrapped(k.RegionBootstrapped.GetRegion(), r)
+	case *rootv1.Event_RegionPublished:
+		return t.regionPublished(k.RegionPublished, r)
+	case *rootv1.Event_RegionTombstoned:
+		return t.regionTombstoned(k.RegionTombstoned)
+	case *rootv1.Event_RegionsAssigned:
+		return t.regionsAssigned(k.RegionsAssigned, r)
+	case *rootv1.Event_PeerChangePlanned:
+		return t.peerChangePlanned(k.PeerChangePlanned, r)
+	case *rootv1.Event_SplitPlanned:
+		return t.splitPlanned(k.SplitPlanned, r)
+	case *rootv1.Event_MergePlanned:
+		return t.mergePlanned(k.MergePlanned, r)
+	case *rootv1.Event_TransitionCompleted:
+		return t.transitionCompleted(k.TransitionCompleted, r)
+	case *rootv1.Event_TransitionCancelled:
+		return t.transitionCancelled(k.TransitionCancelled, r)
+	default:
+		panic(fmt.Sprintf("state: apply: event %T passed the check for unknown kinds", k))
+	}
+}
+
+// change tells the caller of a change.
+func (t *turn) change(c Change) { t.out.Changes = append(t.out.Changes, c) }
+
+// refuse makes the detail of a rejection.
+func refuse(r rootv1.Reason, format string, args ...any) *rootv1.ErrorDetail {
+	return &rootv1.ErrorDetail{Reason: r, Message: fmt.Sprintf(format, args...)}
+}
+
+// rejected makes a verdict of refuse.
+func rejected(r rootv1.Reason, format string, args ...any) verdict {
+	return verdict{reject: refuse(r, format, args...)}
+}

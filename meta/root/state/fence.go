@@ -1,6 +1,10 @@
 package state
 
-import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+import (
+	"slices"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
 
 // allocators are the fences of both allocators.
 type allocators struct {
@@ -11,7 +15,9 @@ type allocators struct {
 type fence struct {
 	// value is the highest number that may have been served.
 	value uint64
-	// last is the window that was given last; see FenceExtended.
+	// last is what the last era to extend was given without interruption up
+	// to its newest extension, or, once it has retired, what it consumed of
+	// that. Numbers above last.from and up to last.to are that era's alone.
 	last window
 }
 
@@ -28,9 +34,120 @@ func (w window) proto() *rootv1.Window {
 	return &rootv1.Window{Era: uint64(w.era), From: w.from, To: w.to}
 }
 
+func windowFromProto(w *rootv1.Window) window {
+	return window{era: Era(w.GetEra()), from: w.GetFrom(), to: w.GetTo()}
+}
+
 func (a *allocators) proto() *rootv1.Allocators {
 	return &rootv1.Allocators{
 		IdFence: a.id.value, TsoFence: a.tso.value,
 		LastIdWindow: a.id.last.proto(), LastTsoWindow: a.tso.last.proto(),
+	}
+}
+
+func allocatorsFromProto(p *rootv1.Allocators) allocators {
+	return allocators{
+		id:  fence{value: p.GetIdFence(), last: windowFromProto(p.GetLastIdWindow())},
+		tso: fence{value: p.GetTsoFence(), last: windowFromProto(p.GetLastTsoWindow())},
+	}
+}
+
+func (a *allocators) of(m rootv1.Mandate) *fence {
+	if m == rootv1.Mandate_MANDATE_TSO {
+		return &a.tso
+	}
+	return &a.id
+}
+
+// fenceExtended gives (from, to] to the active era. Already applied: the era
+// was given exactly up to `to`, and `from` lies in the run that ends there, so
+// everything asked for is its own; the fence may have moved on meanwhile,
+// because the root gave ids itself.
+func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
+	era := Era(e.GetEra())
+	if d := t.judgeEra(era); d != nil {
+		return verdict{reject: d}
+	}
+	if !slices.Contains(t.tenure.GetMandates(), e.GetMandate()) {
+		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_MANDATE, "era %d has no mandate %s", era, e.GetMandate()))}
+	}
+	f, limit := t.alloc.of(e.GetMandate()), uint64(MaxID)
+	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
+		limit = MaxTSO
+	}
+	asked := window{era: era, from: e.GetFrom(), to: e.GetTo()}
+	switch {
+	case asked.to <= asked.from:
+		return rejectedFence(f.value, "the new fence %d is not above %d", asked.to, asked.from)
+	case f.last.era == era && f.last.to == asked.to && f.last.from <= asked.from:
+		r.Window = asked.proto()
+		return already
+	case asked.from != f.value:
+		return rejectedFence(f.value, "the fence is %d, not %d", f.value, asked.from)
+	case asked.to > limit:
+		d := refuse(rootv1.Reason_REASON_EXHAUSTED, "the fence %d would pass %d", asked.to, limit)
+		d.Limit, d.Fence = limit, f.value
+		return verdict{reject: d}
+	}
+	run := asked
+	if f.last.era == era && f.last.to == asked.from {
+		run.from = f.last.from
+	}
+	f.value, f.last = asked.to, run
+	r.Window = asked.proto()
+	t.change(Change{Kind: ChangeAllocators})
+	return applied
+}
+
+func rejectedFence(value uint64, format string, args ...any) verdict {
+	v := rejected(rootv1.Reason_REASON_INHERITANCE, format, args...)
+	v.reject.Fence = value
+	return v
+}
+
+// frontier is how far the era has consumed the allocator, by the rooted facts
+// and what its holder says. A holder that says less than its era began with
+// has served nothing.
+func (f *fence) frontier(said, inherited uint64) uint64 { return max(said, inherited) }
+
+// settle ends the era's use of the allocator at an exact frontier, which must
+// not be above the fence. What the era was given last and did not serve goes
+// back: the fence falls to the frontier, but not below the start of the era's
+// last run, since below it lie ids that the root gave itself, and not at all
+// when the root has given ids since.
+func (f *fence) settle(era Era, consumed uint64) {
+	start := consumed
+	if f.last.era == era {
+		start = min(start, f.last.from)
+		if f.value == f.last.to {
+			f.value = min(f.value, max(consumed, f.last.from))
+		}
+	}
+	f.last = window{era: era, from: start, to: consumed}
+}
+
+// roomForIDs refuses when n ids, and those to skip, do not fit any more.
+func (t *turn) roomForIDs(n uint64) *rootv1.ErrorDetail {
+	skips := uint64(t.regionIDs.Len() + t.pending.Len())
+	if MaxID-t.alloc.id.value >= n+skips {
+		return nil
+	}
+	d := refuse(rootv1.Reason_REASON_EXHAUSTED, "no room for %d ids below %d", n, uint64(MaxID))
+	d.Limit, d.Fence = MaxID, t.alloc.id.value
+	return d
+}
+
+// giveID takes an id for a region from the fence itself. Ids that members
+// chose for themselves are skipped. roomForIDs comes first.
+func (t *turn) giveID() RegionID {
+	for {
+		t.alloc.id.value++
+		id := RegionID(t.alloc.id.value)
+		if _, taken := t.regionIDs.Get(id); taken {
+			continue
+		}
+		if _, reserved := t.pending.Get(id); !reserved {
+			return id
+		}
 	}
 }

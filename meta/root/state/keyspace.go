@@ -1,6 +1,11 @@
 package state
 
-import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+import (
+	"slices"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
 
 // keyspace is a record with what is counted for it. Immutable.
 type keyspace struct {
@@ -13,4 +18,241 @@ type keyspace struct {
 type counters struct {
 	keyspace          uint32
 	memberIncarnation uint64
+}
+
+func (c counters) proto() *rootv1.Counters {
+	return &rootv1.Counters{KeyspaceId: c.keyspace, MemberIncarnation: c.memberIncarnation}
+}
+
+func (k *keyspace) id() KeyspaceID { return KeyspaceID(k.record.GetId()) }
+
+func (k *keyspace) layout() *rootv1.Layout { return k.record.GetSettings().GetLayout() }
+
+func (k *keyspace) assigned() bool {
+	return k.record.GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED
+}
+
+// maxOwners is how many owners a region may have.
+func (k *keyspace) maxOwners() int {
+	switch n := k.record.GetSettings().GetOwnership().GetMaxOwners(); {
+	case n > 0:
+		return min(int(n), MaxOwners)
+	case k.assigned():
+		return 1
+	default:
+		return MaxOwners
+	}
+}
+
+// maxRegions is how many regions it may have.
+func (k *keyspace) maxRegions() uint64 {
+	if n := k.record.GetSettings().GetLimits().GetMaxRegions(); n > 0 {
+		return min(n, MaxRegions)
+	}
+	return MaxRegions
+}
+
+// clusterBootstrapped makes the cluster and keyspace 1, "default". Already
+// applied: the cluster has this id.
+func (t *turn) clusterBootstrapped(e *rootv1.ClusterBootstrapped, r *EventResult) verdict {
+	c := e.GetCluster()
+	if t.cluster != nil {
+		if t.cluster.GetClusterId() != c.GetClusterId() {
+			return rejected(rootv1.Reason_REASON_CLUSTER_MISMATCH, "this is cluster %016x, not %016x", t.cluster.GetClusterId(), c.GetClusterId())
+		}
+		r.Keyspace = t.Keyspace(DefaultKeyspace)
+		return already
+	}
+	t.cluster = proto.CloneOf(c)
+	t.cluster.Incarnation = max(c.GetIncarnation(), 1)
+	t.token.Incarnation = t.cluster.Incarnation
+	t.change(Change{Kind: ChangeCluster, Cluster: t.cluster})
+	r.Keyspace = t.newKeyspace("default", bootstrapSettings())
+	return applied
+}
+
+// keyspaceCreated makes a keyspace, and its regions when it has slots. Already
+// applied: there is one of that name with these settings.
+func (t *turn) keyspaceCreated(e *rootv1.KeyspaceCreated, r *EventResult) verdict {
+	if old := t.KeyspaceByName(e.GetName()); old != nil {
+		if proto.Equal(old.GetSettings(), e.GetSettings()) {
+			r.Keyspace = old
+			return already
+		}
+		d := refuse(rootv1.Reason_REASON_ALREADY_EXISTS, "keyspace %q exists with other settings", e.GetName())
+		d.KeyspaceVersion = old.GetVersion()
+		return verdict{reject: d}
+	}
+	slots := uint64(e.GetSettings().GetLayout().GetSlots().GetCount())
+	if t.keyspaces.Len() >= MaxKeyspaces || t.counters.keyspace == ^uint32(0) {
+		return verdict{reject: capacity(MaxKeyspaces, "the cluster has %d keyspaces, no more fit", MaxKeyspaces)}
+	}
+	if uint64(t.regions.Len())+slots > MaxRegions {
+		return verdict{reject: capacity(MaxRegions, "the cluster has %d regions, %d more do not fit", t.regions.Len(), slots)}
+	}
+	if d := t.roomForIDs(slots); slots > 0 && d != nil {
+		return verdict{reject: d}
+	}
+	r.Keyspace = t.newKeyspace(e.GetName(), e.GetSettings())
+	t.makeSlots(KeyspaceID(r.Keyspace.GetId()), slots)
+	return applied
+}
+
+func capacity(limit uint64, format string, args ...any) *rootv1.ErrorDetail {
+	d := refuse(rootv1.Reason_REASON_CAPACITY_EXCEEDED, format, args...)
+	d.Limit = limit
+	return d
+}
+
+func (t *turn) newKeyspace(name string, settings *rootv1.KeyspaceSettings) *rootv1.Keyspace {
+	t.counters.keyspace++
+	k := &rootv1.Keyspace{Id: t.counters.keyspace, Name: name, Version: 1, Settings: settings, Revision: t.token.Index}
+	t.setKeyspace(&keyspace{record: k})
+	t.change(Change{Kind: ChangeKeyspace, Keyspace: k})
+	return k
+}
+
+// makeSlots makes the unit intervals of a slots keyspace, without owners.
+func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
+	var room [8]byte
+	for i := range count {
+		r := newRegion(0)
+		r.ID, r.Keyspace, r.Revision = t.giveID(), ks, t.token.Index
+		r.Start, r.End = string(appendSlot(room[:0], i)), string(appendSlot(room[:0], i+1))
+		r.Epoch = Epoch{Version: 1, ConfVersion: 1}
+		t.putRegion(nil, r, "")
+	}
+	if count > 0 {
+		t.change(Change{Kind: ChangeAllocators})
+	}
+}
+
+// keyspaceUpdated replaces the settings. Already applied: they are these.
+func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdict {
+	k, d := t.keyspaceOf(KeyspaceID(e.GetKeyspaceId()))
+	if d != nil {
+		return verdict{reject: d}
+	}
+	switch {
+	case proto.Equal(k.record.GetSettings(), e.GetSettings()):
+		r.Keyspace = k.record
+		return already
+	case k.record.GetVersion() != e.GetExpectedVersion():
+		return verdict{reject: versionStale(k.record, e.GetExpectedVersion())}
+	case !proto.Equal(k.layout(), e.GetSettings().GetLayout()):
+		return rejected(rootv1.Reason_REASON_LAYOUT_MISMATCH, "the layout of a keyspace never changes")
+	}
+	next := &rootv1.Keyspace{
+		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
+		Settings: e.GetSettings(), Revision: t.token.Index,
+	}
+	t.setKeyspace(&keyspace{record: next, regions: k.regions, owned: k.owned})
+	r.Keyspace = next
+	t.change(Change{Kind: ChangeKeyspace, Keyspace: next})
+	return applied
+}
+
+// keyspaceDeleted removes an empty keyspace; slots without owners count as
+// empty. Already applied: there was one of that id, and it is gone.
+func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
+	id := KeyspaceID(e.GetKeyspaceId())
+	k, d := t.keyspaceOf(id)
+	if d != nil && uint32(id) <= t.counters.keyspace {
+		return already
+	}
+	if d != nil {
+		return verdict{reject: d}
+	}
+	if k.record.GetVersion() != e.GetExpectedVersion() {
+		return verdict{reject: versionStale(k.record, e.GetExpectedVersion())}
+	}
+	slots := k.layout().GetSlots() != nil
+	if k.owned > 0 || k.regions > 0 && !slots {
+		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned", k.record.GetName(), k.regions, k.owned)
+	}
+	regions := t.regionsOf(id, k.regions)
+	for _, r := range regions {
+		if p := t.PendingTransition(r.ID); p != nil {
+			return verdict{reject: changePending(p)}
+		}
+	}
+	for _, r := range regions {
+		t.dropRegion(r)
+	}
+	t.dropKeyspace(id)
+	t.change(Change{Kind: ChangeKeyspace, Removed: true, Keyspace: k.record})
+	return applied
+}
+
+func (t *turn) regionsOf(id KeyspaceID, count int) []*Region {
+	regions := make([]*Region, 0, count)
+	t.RegionsFrom(id, "", func(r *Region) bool {
+		regions = append(regions, r)
+		return true
+	})
+	return regions
+}
+
+func (s *State) keyspaceOf(id KeyspaceID) (*keyspace, *rootv1.ErrorDetail) {
+	if k, ok := s.keyspaces.Get(id); ok {
+		return k, nil
+	}
+	return nil, refuse(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %d", id)
+}
+
+func versionStale(k *rootv1.Keyspace, expected uint64) *rootv1.ErrorDetail {
+	d := refuse(rootv1.Reason_REASON_VERSION_STALE, "keyspace %q is at version %d, not %d", k.GetName(), k.GetVersion(), expected)
+	d.KeyspaceVersion = k.GetVersion()
+	return d
+}
+
+// setKeyspace adds or replaces a keyspace.
+func (s *State) setKeyspace(k *keyspace) {
+	if old, ok := s.keyspaces.Get(k.id()); !ok || old.record != k.record {
+		if ok {
+			s.sum -= hashRecord(tagKeyspace, old.record)
+		}
+		s.sum += hashRecord(tagKeyspace, k.record)
+		s.keyspaceNames.Set(k.record.GetName(), k.id())
+	}
+	s.keyspaces.Set(k.id(), k)
+}
+
+func (s *State) dropKeyspace(id KeyspaceID) {
+	k, _ := s.keyspaces.Get(id)
+	s.sum -= hashRecord(tagKeyspace, k.record)
+	s.keyspaces.Delete(id)
+	s.keyspaceNames.Delete(k.record.GetName())
+}
+
+// pinKeyRotated adds a pin key. Already applied: the key behind the expected
+// one is the newest, and is this.
+func (t *turn) pinKeyRotated(e *rootv1.PinKeyRotated) verdict {
+	var newest *rootv1.PinKey
+	if n := len(t.pinKeys); n > 0 {
+		newest = t.pinKeys[n-1]
+	}
+	if newest != nil && newest.GetId() == e.GetExpectedId()+1 && slices.Equal(newest.GetSecret(), e.GetSecret()) {
+		return already
+	}
+	if newest.GetId() != e.GetExpectedId() {
+		return rejected(rootv1.Reason_REASON_VERSION_STALE, "the newest pin key is %d, not %d", newest.GetId(), e.GetExpectedId())
+	}
+	if newest.GetId() == ^uint32(0) {
+		return rejected(rootv1.Reason_REASON_EXHAUSTED, "there is no pin key behind %d", newest.GetId())
+	}
+	key := &rootv1.PinKey{Id: newest.GetId() + 1, Secret: e.GetSecret(), Revision: t.token.Index}
+	t.pushPinKey(key)
+	t.change(Change{Kind: ChangePinKey, PinKey: key})
+	return applied
+}
+
+// pushPinKey adds a key and forgets the oldest above MaxPinKeys.
+func (s *State) pushPinKey(k *rootv1.PinKey) {
+	s.sum += hashRecord(tagPinKey, k)
+	s.pinKeys = append(slices.Clip(s.pinKeys), k)
+	if len(s.pinKeys) > MaxPinKeys {
+		s.sum -= hashRecord(tagPinKey, s.pinKeys[0])
+		s.pinKeys = s.pinKeys[1:]
+	}
 }

@@ -1,0 +1,98 @@
+package state
+
+import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+
+// regionTombstoned removes a region. Already applied: it is not there.
+func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
+	old := t.Region(RegionID(e.GetRegionId()))
+	if old == nil {
+		return already
+	}
+	if x := e.GetExpectedEpoch(); x != nil && EpochFromProto(x) != old.Epoch {
+		return verdict{reject: epochStale(old, EpochFromProto(x))}
+	}
+	k, _ := t.keyspaces.Get(old.Keyspace)
+	if k.layout().GetSlots() != nil {
+		return verdict{reject: withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH, "slots are not removed one by one")}
+	}
+	if p := t.PendingTransition(old.ID); p != nil {
+		return verdict{reject: changePending(p)}
+	}
+	t.dropRegion(old)
+	return applied
+}
+
+// regionsAssigned gives regions to owners. The result names the region when
+// there is one assignment.
+func (t *turn) regionsAssigned(e *rootv1.RegionsAssigned, r *EventResult) verdict {
+	all := already
+	for _, a := range e.GetAssignments() {
+		v := t.assign(a, r)
+		if v.reject != nil {
+			return v
+		}
+		all.applied = all.applied || v.applied
+	}
+	if len(e.GetAssignments()) > 1 {
+		r.Region, r.Transition = nil, nil
+	}
+	return all
+}
+
+// assign gives one region to its owners. Already applied: it has these owners,
+// in these incarnations, and the frontier if one is set, and its epoch is the
+// expected one or the next.
+func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
+	old := t.Region(RegionID(a.GetRegionId()))
+	if old == nil {
+		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d", a.GetRegionId())
+	}
+	k, _ := t.keyspaces.Get(old.Keyspace)
+	if !k.assigned() {
+		return verdict{reject: withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH, "keyspace %q is reported: its members publish their own regions", k.record.GetName())}
+	}
+	next := newRegion(len(a.GetOwners()))
+	owners := next.Owners
+	for _, o := range a.GetOwners() {
+		owners = append(owners, ownerFromProto(o))
+	}
+	*next = *old
+	next.Owners, next.Revision = owners, t.token.Index
+	next.Epoch.ConfVersion++
+	if a.GetSetFrontier() {
+		next.Frontier = string(a.GetFrontier())
+	}
+	if t.assignedAlready(old, next, a.GetExpectedEpoch()) {
+		r.Region = old
+		return already
+	}
+	if x := a.GetExpectedEpoch(); x != nil && EpochFromProto(x) != old.Epoch {
+		return verdict{reject: epochStale(old, EpochFromProto(x))}
+	}
+	if d := t.owners(k, old.Owners, next.Owners, true); d != nil {
+		return verdict{reject: d}
+	}
+	r.Transition = t.settle(old, next)
+	t.putRegion(old, next, t.storedKey(old))
+	r.Region = next
+	return applied
+}
+
+func (t *turn) assignedAlready(old, next *Region, expected *rootv1.RegionEpoch) bool {
+	if len(old.Owners) != len(next.Owners) || old.Frontier != next.Frontier {
+		return false
+	}
+	for _, w := range next.Owners {
+		if w.Incarnation == 0 {
+			w.Incarnation = t.Member(w.Member).GetIncarnation()
+		}
+		if o, ok := old.Owner(w.Member); !ok || o != w {
+			return false
+		}
+	}
+	if expected == nil {
+		return true
+	}
+	x := EpochFromProto(expected)
+	return x == old.Epoch || x == Epoch{Version: old.Epoch.Version, ConfVersion: old.Epoch.ConfVersion - 1}
+}

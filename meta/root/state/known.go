@@ -1,0 +1,116 @@
+package state
+
+import (
+	"fmt"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// known refuses a command with anything in it that this version does not
+// know: an event kind, a field at any depth, an enum number. A newer version
+// would give it a meaning.
+func known(c *rootv1.Command) error {
+	if err := knownFields(c); err != nil {
+		return err
+	}
+	for i, e := range c.GetEvents() {
+		if err := knownEvent(e); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func knownEvent(e *rootv1.Event) error {
+	if err := knownFields(e); err != nil {
+		return err
+	}
+	switch k := e.GetKind().(type) {
+	case nil:
+		return fmt.Errorf("unknown kind")
+	case *rootv1.Event_RegionPublished:
+		return knownPublished(k.RegionPublished)
+	default:
+		return knownMessage(e.ProtoReflect())
+	}
+}
+
+// knownPublished is knownMessage for the event of the hot path.
+func knownPublished(p *rootv1.RegionPublished) error {
+	if err := knownFields(p); err != nil {
+		return err
+	}
+	if err := knownFields(p.ExpectedEpoch); err != nil {
+		return err
+	}
+	return knownRegion(p.Region)
+}
+
+// knownRegion is knownMessage for a region.
+func knownRegion(r *rootv1.Region) error {
+	if err := knownFields(r); err != nil {
+		return err
+	}
+	if err := knownFields(r.GetEpoch()); err != nil {
+		return err
+	}
+	for _, o := range r.GetOwners() {
+		if err := knownFields(o); err != nil {
+			return err
+		}
+		if _, ok := rootv1.OwnerRole_name[int32(o.GetRole())]; !ok {
+			return fmt.Errorf("unknown number %d of OwnerRole", o.GetRole())
+		}
+	}
+	return nil
+}
+
+func knownFields(m proto.Message) error {
+	if r := m.ProtoReflect(); len(r.GetUnknown()) > 0 {
+		return fmt.Errorf("%d bytes of unknown fields in %s", len(r.GetUnknown()), r.Descriptor().Name())
+	}
+	return nil
+}
+
+// knownMessage looks at a message and everything below it.
+func knownMessage(m protoreflect.Message) error {
+	if n := len(m.GetUnknown()); n > 0 {
+		return fmt.Errorf("%d bytes of unknown fields in %s", n, m.Descriptor().Name())
+	}
+	for _, fd := range fieldsSet(m) {
+		if err := knownField(fd, m.Get(fd)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func knownField(fd protoreflect.FieldDescriptor, v protoreflect.Value) error {
+	switch {
+	case fd.IsMap():
+		return nil // our maps are from strings to strings
+	case fd.IsList():
+		for i := range v.List().Len() {
+			if err := knownValue(fd, v.List().Get(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return knownValue(fd, v)
+	}
+}
+
+func knownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value) error {
+	switch fd.Kind() {
+	case protoreflect.MessageKind:
+		return knownMessage(v.Message())
+	case protoreflect.EnumKind:
+		if fd.Enum().Values().ByNumber(v.Enum()) == nil {
+			return fmt.Errorf("unknown number %d of %s", v.Enum(), fd.Enum().Name())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package state
+
+import (
+	"cmp"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// fit makes the range of a region complete for the layout, or refuses it.
+func (k *keyspace) fit(r *Region) *rootv1.ErrorDetail {
+	switch k.layout().GetKind().(type) {
+	case *rootv1.Layout_Slots_:
+		return refuse(rootv1.Reason_REASON_LAYOUT_MISMATCH, "keyspace %q has slots: its regions exist from creation on", k.record.GetName())
+	case *rootv1.Layout_Points_:
+		if r.End == "" {
+			r.End = r.Start + "\x00"
+		}
+		if r.Start == "" || r.End != r.Start+"\x00" {
+			return refuse(rootv1.Reason_REASON_INVALID_RANGE, "keyspace %q has points: a region is one key that is not empty", k.record.GetName())
+		}
+	default:
+		if r.End != "" && r.End <= r.Start {
+			return refuse(rootv1.Reason_REASON_INVALID_RANGE, "the range is empty or inverted: [%q, %q)", r.Start, r.End)
+		}
+	}
+	return nil
+}
+
+// rangesOnly refuses layouts whose regions are not cut by hand.
+func (k *keyspace) rangesOnly() *rootv1.ErrorDetail {
+	if _, ok := k.layout().GetKind().(*rootv1.Layout_Ranges_); ok {
+		return nil
+	}
+	return refuse(rootv1.Reason_REASON_LAYOUT_MISMATCH, "keyspace %q has no ranges: its regions do not split or merge", k.record.GetName())
+}
+
+// place is where a range lies among its keyspace's regions.
+type place struct {
+	// inTheWay is a region that overlaps, or nil.
+	inTheWay *Region
+	// key is the region key of the start, shared with the region that has it.
+	key string
+	// end is the end, shared with the neighbour that begins there.
+	end string
+}
+
+// locate finds the place of r; regions in except do not count as in the way.
+func (s *State) locate(r *Region, except ...*Region) place {
+	p := place{key: regionKey(r.Keyspace, r.Start), end: r.End}
+	s.regions.Descend(p.key, func(key string, o *Region) bool {
+		if o.Keyspace != r.Keyspace {
+			return false
+		}
+		if o.Start == r.Start {
+			p.key = key
+		}
+		if excepted(o, except) {
+			return true
+		}
+		if o.End == "" || o.End > r.Start {
+			p.inTheWay = o
+		}
+		return false
+	})
+	if p.inTheWay != nil {
+		return p
+	}
+	s.regions.Ascend(p.key, func(key string, o *Region) bool {
+		if o.Keyspace != r.Keyspace {
+			return false
+		}
+		if excepted(o, except) {
+			return true
+		}
+		if r.End != "" && o.Start == r.End {
+			p.end = key[4:]
+		} else if r.End == "" || o.Start < r.End {
+			p.inTheWay = o
+		}
+		return false
+	})
+	return p
+}
+
+func excepted(o *Region, except []*Region) bool {
+	for _, e := range except {
+		if e != nil && e.ID == o.ID {
+			return true
+		}
+	}
+	return false
+}
+
+// putRegion adds a region, or replaces old, which is nil for a new one. key is
+// its region key, or empty. The region is immutable from here on.
+func (t *turn) putRegion(old, next *Region, key string) {
+	if key == "" {
+		key = regionKey(next.Keyspace, next.Start)
+	}
+	next.Start = key[4:]
+	next.sum = hashRegion(next)
+	t.sum += next.sum
+	if old != nil {
+		t.sum -= old.sum
+		if old.Start != next.Start {
+			t.regions.Delete(regionKey(old.Keyspace, old.Start))
+		}
+	}
+	t.regions.Set(key, next)
+	t.regionIDs.Set(next.ID, next)
+	t.count(old, next)
+	t.change(Change{Kind: ChangeRegion, Region: next, OldRegion: old})
+}
+
+// storedKey is the region key of a rooted region, as the tree holds it.
+func (s *State) storedKey(r *Region) string {
+	key := regionKey(r.Keyspace, r.Start)
+	s.regions.Ascend(key, func(stored string, _ *Region) bool {
+		key = stored
+		return false
+	})
+	return key
+}
+
+// dropRegion removes a region.
+func (t *turn) dropRegion(old *Region) {
+	t.sum -= old.sum
+	t.regions.Delete(regionKey(old.Keyspace, old.Start))
+	t.regionIDs.Delete(old.ID)
+	t.count(old, nil)
+	t.change(Change{Kind: ChangeRegion, Removed: true, Region: old, OldRegion: old})
+}
+
+// count keeps the counts of keyspaces and members when next replaces old;
+// either may be nil.
+func (s *State) count(old, next *Region) {
+	regions, owned := tally(next)
+	oldRegions, oldOwned := tally(old)
+	if regions != oldRegions || owned != oldOwned {
+		k, _ := s.keyspaces.Get(cmp.Or(next, old).Keyspace)
+		s.keyspaces.Set(k.id(), &keyspace{
+			record: k.record, regions: k.regions + regions - oldRegions, owned: k.owned + owned - oldOwned,
+		})
+	}
+	s.countOwners(old, next, -1)
+	s.countOwners(next, old, +1)
+}
+
+func tally(r *Region) (regions, owned int) {
+	if r == nil {
+		return 0, 0
+	}
+	return 1, min(len(r.Owners), 1)
+}
+
+// countOwners counts delta for the owners of r that other does not have.
+func (s *State) countOwners(r, other *Region, delta int) {
+	if r == nil {
+		return
+	}
+	for _, o := range r.Owners {
+		if other == nil || other.ownerAt(o.Member) < 0 {
+			s.countOwned(o.Member, r.Keyspace, delta)
+		}
+	}
+}
