@@ -221,10 +221,11 @@ func TestClaimWaitsForTheLeadersOwnEntry(t *testing.T) {
 			break
 		}
 	}
+	last := l.view.LastIndex
 	r := claim(t, "a", 0, testTTL)
 	l.turn(0, r)
-	if l.answered(r) {
-		t.Fatalf("judged at once: %v", r.Response)
+	if l.answered(r) || l.view.LastIndex != last {
+		t.Fatalf("judged at once: answered %v, log from %d to %d", l.answered(r), last, l.view.LastIndex)
 	}
 	c.tick(3)
 	if !l.answered(r) || !applied(r.Response) {
