@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -21,6 +22,9 @@ type operation struct {
 	towardsHolder bool
 	// check: the reply does not name the cluster, so it is checked before.
 	check bool
+	// seen is where what coordinators said last is left for callers that wait
+	// for each other; nil: nowhere.
+	seen *atomic.Pointer[Error]
 }
 
 // do makes a unary call, moving from coordinator to coordinator until one

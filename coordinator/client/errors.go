@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -160,10 +161,16 @@ type trail struct {
 	tries []Try
 	last  error
 	where string
+	// The last answer that was a refusal, which tells more than a broken connection.
+	refusal   *rootv1.ErrorDetail
+	refusedAt string
 }
 
 func (t *trail) note(endpoint string, err error) {
 	t.last, t.where = err, endpoint
+	if d := reason.From(err); d != nil {
+		t.refusal, t.refusedAt = d, endpoint
+	}
 	for i := range t.tries {
 		if t.tries[i].Endpoint == endpoint {
 			t.tries[i].Times++
@@ -195,26 +202,32 @@ func (t *trail) noteEnd(endpoint string, err error) {
 // errSilent is what a coordinator says that says nothing.
 var errSilent = errors.New("no answer")
 
-// fail makes the error of the call. A nil cause means that the last answer is it.
+// fail makes the error of the call. A nil cause means that the last answer is
+// it; otherwise the last refusal is what was seen before the call was cut off.
 func (t *trail) fail(op string, cause error) *Error {
-	e := &Error{Op: op, Endpoint: t.where, Tries: t.tries, Cause: cause}
-	if d := reason.From(t.last); d != nil {
-		e.Detail, e.Reason = d, d.GetReason()
+	e := &Error{Op: op, Endpoint: t.where, Tries: slices.Clone(t.tries), Cause: cause}
+	if cause == nil {
+		e.Detail, e.Cause = reason.From(t.last), causeOf(t.last)
+	} else if t.refusal != nil {
+		e.Detail, e.Endpoint = t.refusal, t.refusedAt
 	}
-	if cause != nil {
-		return e
-	}
-	switch code := status.Code(t.last); {
-	case e.Detail != nil:
-		e.Cause = errRefused
-	case code == codes.Unavailable:
-		e.Cause = ErrUnreachable
-	case code == codes.DeadlineExceeded:
-		e.Cause = context.DeadlineExceeded
-	default:
-		e.Cause = errRefused
-	}
+	e.Reason = e.Detail.GetReason()
 	return e
+}
+
+// causeOf is the cause of a call that ended with an answer.
+func causeOf(err error) error {
+	if reason.From(err) != nil {
+		return errRefused
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return ErrUnreachable
+	case codes.DeadlineExceeded:
+		return context.DeadlineExceeded
+	default:
+		return errRefused
+	}
 }
 
 // refused is a refusal that came inside a reply.

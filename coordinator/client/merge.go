@@ -23,6 +23,7 @@ type merger struct {
 
 	open atomic.Pointer[batch]
 	busy atomic.Int32
+	seen atomic.Pointer[Error] // what coordinators said last
 }
 
 // batch is the callers of one request. Written until done is closed, by the
@@ -75,7 +76,11 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 			select {
 			case <-b.done:
 			case <-end:
-				return 0, 0, ctx.Err()
+				select {
+				case <-b.done:
+				default:
+					return 0, 0, ctx.Err()
+				}
 			}
 		}
 		switch {

@@ -34,10 +34,11 @@ type pipe[Q, R any] struct {
 
 	// Send time of the oldest request without an answer, Unix nanoseconds; 0: there is none.
 	waitingSince atomic.Int64
-	lastErr      atomic.Pointer[Error]
+	seen         atomic.Pointer[Error] // what coordinators said last
 
 	mu      sync.Mutex // guards what follows, and writing to the stream
 	started bool
+	ended   bool
 	queue   []*request[Q, R] // without an answer, oldest first
 	stream  grpc.BidiStreamingClient[Q, R]
 	work    chan struct{} // the queue is not empty; capacity 1
@@ -68,12 +69,14 @@ func gaveUp(err error) bool { return errors.Is(err, errGaveUp) }
 func (p *pipe[Q, R]) send(r *request[Q, R]) {
 	p.mu.Lock()
 	if !p.started {
-		p.started = p.c.spawn(p.run)
-		if !p.started {
-			p.mu.Unlock()
-			r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
-			return
-		}
+		p.op.seen = &p.seen
+		p.started = true
+		p.ended = !p.c.spawn(p.run)
+	}
+	if p.ended {
+		p.mu.Unlock()
+		r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
+		return
 	}
 	p.queue = append(p.queue, r)
 	if p.stream != nil {
@@ -129,9 +132,6 @@ func (p *pipe[Q, R]) run() {
 // final. It pauses as the walk says.
 func (p *pipe[Q, R]) failed(w *walk, e *endpoint, err error) error {
 	end := w.failed(p.c.ctx, e, err)
-	if seen := w.trail.fail(p.op.name, nil); seen != nil {
-		p.lastErr.Store(seen)
-	}
 	now := time.Now()
 	for _, r := range p.remove(func(r *request[Q, R]) bool { return end != nil || !now.Before(r.expires) }) {
 		if end != nil {
@@ -169,6 +169,9 @@ func (p *pipe[Q, R]) remove(gone func(*request[Q, R]) bool) []*request[Q, R] {
 
 // drain ends what is left after Close.
 func (p *pipe[Q, R]) drain() {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
 	for _, r := range p.remove(func(*request[Q, R]) bool { return true }) {
 		r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
 	}

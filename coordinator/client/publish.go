@@ -53,13 +53,13 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 		select {
 		case <-b.done:
 		case <-ctx.Done():
-			return nil, waited("Publish", ctx, ctx.Err(), c.publish.pipe.lastErr.Load())
+			return nil, waited("Publish", ctx.Err(), c.publish.pipe.seen.Load())
 		}
 		if b.err == nil {
 			return b.results[i], rejection("Publish", b.by, b.results[i])
 		}
 		if !again(ctx, b.err) {
-			return nil, waited("Publish", ctx, b.err, c.publish.pipe.lastErr.Load())
+			return nil, waited("Publish", b.err, c.publish.pipe.seen.Load())
 		}
 	}
 }

@@ -53,6 +53,9 @@ func (w *walk) first() *endpoint {
 // succeeded notes that e helped.
 func (w *walk) succeeded(e *endpoint) {
 	w.c.ends.answered(e)
+	if w.op.seen != nil && w.op.seen.Load() != nil {
+		w.op.seen.Store(nil)
+	}
 	favourite := &w.c.ends.near
 	switch {
 	case w.op.authority:
@@ -74,6 +77,9 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 		return w.trail.fail(w.op.name, cause)
 	}
 	w.trail.note(e.address, err)
+	if w.op.seen != nil {
+		w.op.seen.Store(w.trail.fail(w.op.name, context.DeadlineExceeded))
+	}
 	if w.c.log.IsDebug() {
 		w.c.log.Debug("try failed", "op", w.op.name, "endpoint", e.address, "err", err)
 	}

@@ -128,7 +128,7 @@ func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysResponse,
 	case a := <-done:
 		return a.reply, a.err
 	case <-ctx.Done():
-		return nil, waited("GetRegionsByKeys", ctx, ctx.Err(), c.routes.lastErr.Load())
+		return nil, waited("GetRegionsByKeys", ctx.Err(), c.routes.seen.Load())
 	}
 }
 

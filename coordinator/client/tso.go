@@ -56,7 +56,7 @@ func (c *Client) Tso(ctx context.Context, count uint64) (Timestamps, error) {
 	}
 	first, era, err := c.tso.merger.take(ctx, count)
 	if err != nil {
-		return Timestamps{}, waited("Tso", ctx, err, c.tso.pipe.lastErr.Load())
+		return Timestamps{}, waited("Tso", err, c.tso.pipe.seen.Load())
 	}
 	return Timestamps{First: Timestamp(first), Count: count, Era: state.Era(era)}, nil
 }
@@ -83,15 +83,15 @@ func (e errInvalid) Error() string { return "invalid_request: " + e.words }
 
 // waited makes the error of a merged caller. When its context ended, it says
 // what coordinators said last.
-func waited(op string, ctx context.Context, err error, seen *Error) error {
-	if ctx.Err() == nil || seen == nil {
-		if _, ok := err.(*Error); ok {
-			return err
-		}
+func waited(op string, err error, seen *Error) error {
+	if _, ok := err.(*Error); ok {
+		return err
+	}
+	if seen == nil {
 		return &Error{Op: op, Cause: err}
 	}
 	e := *seen
-	e.Op, e.Cause = op, ctx.Err()
+	e.Op, e.Cause = op, err
 	return &e
 }
 

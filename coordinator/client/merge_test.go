@@ -1,0 +1,303 @@
+package client_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/reason"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// span is one call as its caller saw it, on one order of all starts and ends.
+type span struct{ began, ended, first, last uint64 }
+
+// Numbers are unique, and if one call ended before another began, its
+// timestamps are lower. Streams break all the time.
+func TestMergedTimestampsAreUniqueAndOrdered(t *testing.T) {
+	w := newWorld(t)
+	k := newCluster(7)
+	a, b := &fake{cluster: k}, &fake{cluster: k}
+	var n atomic.Uint64
+	flaky := func(context.Context, string) error {
+		if n.Add(1)%97 == 0 {
+			return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum")
+		}
+		return nil
+	}
+	a.refuse(flaky)
+	b.refuse(flaky)
+	w.start("a", a)
+	w.start("b", b)
+	c, end := w.client(client.Config{BackoffMin: time.Microsecond, BackoffMax: time.Microsecond}, "a", "b")
+	defer end()
+	var step atomic.Uint64
+	spans := make([][]span, 64)
+	var wg sync.WaitGroup
+	for i := range spans {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			for range 300 {
+				count := 1 + r.Uint64N(5)
+				if r.IntN(50) == 0 {
+					count = client.MaxTsoCount - r.Uint64N(3) // fills a batch alone
+				}
+				began := step.Add(1)
+				ts, err := c.Tso(t.Context(), count)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				spans[i] = append(spans[i], span{began, step.Add(1), uint64(ts.First), uint64(ts.Last())})
+				if ts.Count != count {
+					t.Errorf("asked for %d, got %+v", count, ts)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	checkOrder(t, slices.Concat(spans...))
+	if s := c.Stats(); s.TsoCallers < 64*300 || s.TsoRequests == s.TsoCallers || s.StreamBreaks == 0 {
+		t.Errorf("nothing was merged, or nothing broke: %+v", s)
+	}
+}
+
+func checkOrder(t *testing.T, all []span) {
+	slices.SortFunc(all, func(a, b span) int { return int(int64(a.first) - int64(b.first)) })
+	for i := 1; i < len(all); i++ {
+		if all[i].first <= all[i-1].last {
+			t.Fatalf("%+v and %+v overlap", all[i-1], all[i])
+		}
+	}
+	// In order of timestamps, nothing may have ended before an earlier one began.
+	var latestBegin uint64
+	for _, s := range all {
+		if s.ended < latestBegin {
+			t.Fatalf("%+v ended before one with lower timestamps began at %d", s, latestBegin)
+		}
+		latestBegin = max(latestBegin, s.began)
+	}
+}
+
+// A batch that has been sent takes nobody in: who asks while it is under way
+// gets a timestamp of the next request.
+func TestNobodyJoinsABatchUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		counts := make(chan uint64, 10)
+		release := make(chan struct{})
+		f.tso = func(req *coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse {
+			counts <- req.GetCount()
+			<-release
+			return &coordinatorv1.TsoResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1}
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var wg sync.WaitGroup
+		ask := func(n uint64) {
+			wg.Go(func() {
+				if _, err := c.Tso(t.Context(), n); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		ask(1)
+		ask(10)
+		ask(100)
+		if got := <-counts; got != 1 {
+			t.Errorf("the first request asks for %d, want 1", got)
+		}
+		release <- struct{}{}
+		if got := <-counts; got != 110 {
+			t.Errorf("the second request asks for %d, want 110", got)
+		}
+		release <- struct{}{}
+		wg.Wait()
+	})
+}
+
+func TestMergedIDsAreUnique(t *testing.T) {
+	w := newWorld(t)
+	w.start("a", &fake{cluster: newCluster(7)})
+	c, end := w.client(client.Config{}, "a")
+	defer end()
+	var mu sync.Mutex
+	var all []client.IDs
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for j := range 200 {
+				ids, err := c.AllocID(t.Context(), uint64(1+(i+j)%7))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				all = append(all, ids)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	slices.SortFunc(all, func(a, b client.IDs) int { return int(int64(a.First) - int64(b.First)) })
+	for i := 1; i < len(all); i++ {
+		if all[i].First <= all[i-1].Last() {
+			t.Fatalf("%+v and %+v overlap", all[i-1], all[i])
+		}
+	}
+}
+
+func TestCallerThatStopsWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.refuse(silent("TsoStream", "AllocID", "PublishStream"))
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		for _, call := range []func(context.Context) error{
+			func(ctx context.Context) error { _, err := c.Tso(ctx, 1); return err },
+			func(ctx context.Context) error { _, err := c.AllocID(ctx, 1); return err },
+			func(ctx context.Context) error { _, err := c.PublishEvent(ctx, &rootv1.Event{}); return err },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() {
+					start := time.Now()
+					wantIs(t, call(ctx), context.DeadlineExceeded)
+					wantWithin(t, start, 300*time.Millisecond, 300*time.Millisecond)
+				})
+			}
+			wg.Wait()
+			cancel()
+		}
+		// They harmed nobody.
+		f.refuse(nil)
+		_, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		_, err = c.AllocID(t.Context(), 1)
+		must(t, err)
+	})
+}
+
+func TestPublishIsRetriedUntilKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		applied := map[uint64]bool{}
+		commit := func(cmd *rootv1.Command) *rootv1.CommandResult {
+			era := cmd.GetRequireEra()
+			out := rootv1.Outcome_OUTCOME_APPLIED
+			if applied[era] {
+				out = rootv1.Outcome_OUTCOME_ALREADY_APPLIED
+			}
+			applied[era] = true
+			return &rootv1.CommandResult{Outcome: out, Token: &rootv1.RootToken{Index: era}}
+		}
+		// a applies and dies without a word.
+		a.commit = func(cmd *rootv1.Command) *rootv1.CommandResult {
+			r := commit(cmd)
+			go w.stop("a")
+			<-t.Context().Done()
+			return r
+		}
+		b.commit = commit
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		r, err := c.Publish(t.Context(), &rootv1.Command{RequireEra: 3, Events: []*rootv1.Event{{}}})
+		must(t, err)
+		if r.GetOutcome() != rootv1.Outcome_OUTCOME_ALREADY_APPLIED {
+			t.Errorf("outcome %v", r.GetOutcome())
+		}
+	})
+}
+
+func TestPublishTellsEachCallerItsOwn(t *testing.T) {
+	w := newWorld(t)
+	f := &fake{cluster: newCluster(7)}
+	f.commit = func(cmd *rootv1.Command) *rootv1.CommandResult {
+		at := &rootv1.RootToken{Incarnation: 1, Index: cmd.GetRequireEra()}
+		if cmd.GetRequireEra()%3 == 0 {
+			return &rootv1.CommandResult{
+				Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: at,
+				Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_RANGE_OVERLAP, Message: "in the way", Region: &rootv1.Region{Id: cmd.GetRequireEra()}},
+			}
+		}
+		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: at}
+	}
+	w.start("a", f)
+	c, end := w.client(client.Config{}, "a")
+	defer end()
+	var wg sync.WaitGroup
+	for i := range 2000 {
+		wg.Go(func() {
+			n := uint64(i + 1)
+			r, err := c.Publish(t.Context(), &rootv1.Command{RequireEra: n, Events: []*rootv1.Event{{}}})
+			if r.GetToken().GetIndex() != n {
+				t.Errorf("command %d got the result of %d", n, r.GetToken().GetIndex())
+			}
+			if n%3 == 0 {
+				wantIs(t, err, client.ErrRangeOverlap)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if s := c.Stats(); s.PublishCallers != 2000 || s.PublishRequests == 2000 {
+		t.Errorf("nothing was merged: %+v", s)
+	}
+}
+
+func TestCloseEndsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		w.start("a", f)
+		c, end := w.client(client.Config{DiscoverEvery: time.Second}, "a")
+		_, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		_, err = c.PublishEvent(t.Context(), &rootv1.Event{})
+		must(t, err)
+		f.refuse(silent("TsoStream", "AllocID", "PublishStream", "GetRegionByKey"))
+		var wg sync.WaitGroup
+		for _, call := range []func() error{
+			func() error { _, err := c.Tso(t.Context(), 1); return err },
+			func() error { _, err := c.AllocID(t.Context(), 1); return err },
+			func() error { _, err := c.PublishEvent(t.Context(), &rootv1.Event{}); return err },
+			func() error { _, err := c.GetRegionByKey(t.Context(), []byte("k")); return err },
+			func() error {
+				for _, err := range c.WatchRegions(t.Context(), "", zero) {
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+		} {
+			for range 3 {
+				wg.Go(func() { wantIs(t, call(), client.ErrClosed) })
+			}
+		}
+		synctest.Wait()
+		start := time.Now()
+		end()
+		wg.Wait()
+		wantWithin(t, start, 0, 0)
+		// The bubble fails if a goroutine is left.
+	})
+}

@@ -1,0 +1,436 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/reason"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func TestOneOfThreeAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		w.start("c", f)
+		c, end := w.client(client.Config{}, "a", "b", "c")
+		defer end()
+		start := time.Now()
+		for range 3 {
+			r, err := c.GetRegionByKey(t.Context(), []byte("k"))
+			must(t, err)
+			if r.Address() != "10.0.0.1:7000" {
+				t.Errorf("address %q", r.Address())
+			}
+		}
+		_, err := c.AllocID(t.Context(), 3)
+		must(t, err)
+		_, err = c.Tso(t.Context(), 3)
+		must(t, err)
+		_, err = c.PublishEvent(t.Context(), &rootv1.Event{})
+		must(t, err)
+		wantWithin(t, start, 0, 0)
+		if got := c.ClusterID(); got != 7 {
+			t.Errorf("cluster %d, want 7", got)
+		}
+	})
+}
+
+func TestGoesToTheHolderAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		standby, holder := &fake{cluster: k}, &fake{cluster: k}
+		standby.refuse(on(notHeld("elsewhere:1"), "AllocID", "TsoStream"))
+		w.start("a", standby)
+		w.start("elsewhere:1", holder)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		start := time.Now()
+		for range 5 {
+			_, err := c.AllocID(t.Context(), 1)
+			must(t, err)
+			_, err = c.Tso(t.Context(), 1)
+			must(t, err)
+		}
+		wantWithin(t, start, 0, 0)
+		if n := standby.called("AllocID"); n != 1 {
+			t.Errorf("the standby was asked for ids %d times, want once", n)
+		}
+		if n := c.Stats().Redirects; n != 1 {
+			t.Errorf("%d redirects, want 1", n)
+		}
+		// A read still goes to the endpoint that was configured.
+		_, err := c.GetRegionByKey(t.Context(), []byte("k"))
+		must(t, err)
+		if standby.called("GetRegionByKey") != 1 {
+			t.Error("the read did not go to the configured endpoint")
+		}
+	})
+}
+
+func TestHolderMovesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		w.start("a", a)
+		w.start("b", b)
+		b.refuse(on(notHeld("a"), "AllocID", "TsoStream"))
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		before, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		// a dies; b knows only later that it is the holder.
+		w.stop("a")
+		time.AfterFunc(500*time.Millisecond, func() {
+			k.era.Store(2)
+			b.refuse(nil)
+		})
+		start := time.Now()
+		after, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		wantWithin(t, start, 500*time.Millisecond, 2*time.Second)
+		if after.First <= before.First || after.Era != 2 {
+			t.Errorf("after the move %+v, before %+v", after, before)
+		}
+	})
+}
+
+func TestRefusalsCirclingEndInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		a.refuse(on(notHeld("b"), "AllocID"))
+		b.refuse(on(notHeld("a"), "AllocID"))
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := c.AllocID(ctx, 1)
+		wantIs(t, err, context.DeadlineExceeded, client.ErrTenureNotHeld)
+		if n := a.called("AllocID") + b.called("AllocID"); n > 80 {
+			t.Errorf("%d tries in 5 s: no backoff", n)
+		}
+	})
+}
+
+func TestErrorSaysWhoSaidWhat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.refuse(on(reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum answered"), "GetRegionByKey"))
+		w.start("b", f)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := c.GetRegionByKey(ctx, []byte("k"))
+		wantIs(t, err, context.DeadlineExceeded, client.ErrRootUnavailable)
+		wantWithin(t, start, 3*time.Second, 3*time.Second)
+		for _, part := range []string{"GetRegionByKey", "a: unavailable", "connection refused", "b: root_unavailable: no quorum answered"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+		var e *client.Error
+		if !errors.As(err, &e) || e.Endpoint == "" || len(e.Tries) != 2 || e.Detail.GetReason() != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
+			t.Errorf("error %+v", e)
+		}
+		if n := f.called("GetRegionByKey"); n < 4 || n > 20 {
+			t.Errorf("%d tries in 3 s", n)
+		}
+	})
+}
+
+func TestDefaultTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, end := newWorld(t).client(client.Config{DefaultTimeout: 2 * time.Second}, "a", "b")
+		defer end()
+		calls := map[string]func(context.Context) error{
+			"route":   func(ctx context.Context) error { _, err := c.GetRegionByKey(ctx, []byte("k")); return err },
+			"routes":  func(ctx context.Context) error { _, err := c.GetRegionsByKeys(ctx, [][]byte{{1}}); return err },
+			"id":      func(ctx context.Context) error { _, err := c.AllocID(ctx, 1); return err },
+			"tso":     func(ctx context.Context) error { _, err := c.Tso(ctx, 1); return err },
+			"publish": func(ctx context.Context) error { _, err := c.PublishEvent(ctx, &rootv1.Event{}); return err },
+		}
+		for name, call := range calls {
+			start := time.Now()
+			err := call(context.Background())
+			wantIs(t, err, context.DeadlineExceeded)
+			if d := time.Since(start); d < time.Second || d > 4*time.Second {
+				t.Errorf("%s took %v", name, d)
+			}
+			if err != nil && !strings.Contains(err.Error(), "connection refused") {
+				t.Errorf("%s: %q does not say why", name, err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			start = time.Now()
+			err = call(ctx)
+			cancel()
+			wantIs(t, err, context.DeadlineExceeded)
+			wantWithin(t, start, 5*time.Second, 5*time.Second)
+		}
+	})
+}
+
+func TestRefusalsAreNotRetried(t *testing.T) {
+	for r, want := range map[rootv1.Reason]error{
+		rootv1.Reason_REASON_NOT_FOUND:         client.ErrNotFound,
+		rootv1.Reason_REASON_INVALID_REQUEST:   client.ErrInvalidRequest,
+		rootv1.Reason_REASON_VERSION_STALE:     client.ErrVersionStale,
+		rootv1.Reason_REASON_CAPACITY_EXCEEDED: client.ErrCapacityExceeded,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			k := newCluster(7)
+			a, b := &fake{cluster: k}, &fake{cluster: k}
+			for name, f := range map[string]*fake{"a": a, "b": b} {
+				f.refuse(on(reason.New(r, "no"), "GetRegionByKey"))
+				w.start(name, f)
+			}
+			c, end := w.client(client.Config{}, "a", "b")
+			defer end()
+			start := time.Now()
+			_, err := c.GetRegionByKey(t.Context(), []byte("k"))
+			wantIs(t, err, want)
+			wantWithin(t, start, 0, 0)
+			if n := a.called("GetRegionByKey") + b.called("GetRegionByKey"); n != 1 {
+				t.Errorf("%v: asked %d times, want once", r, n)
+			}
+		})
+	}
+}
+
+func TestLagIsAskedForOnceElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		lag := on(reason.New(rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, "12 entries behind"), "GetRegionByKey")
+		a.refuse(lag)
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		_, err := c.GetRegionByKey(t.Context(), []byte("k"), client.Bounded(3, time.Second))
+		must(t, err)
+		b.refuse(lag)
+		_, err = c.GetRegionByKey(t.Context(), []byte("k"), client.Bounded(3, time.Second))
+		wantIs(t, err, client.ErrRootLagExceeded)
+	})
+}
+
+func TestOverloadedWaitsAsLongAsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		busy := reason.New(rootv1.Reason_REASON_OVERLOADED, "queue full")
+		busy.Detail.RetryAfterMillis = 700
+		f.refuse(on(busy, "GetRegionByKey"))
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		time.AfterFunc(500*time.Millisecond, func() { f.refuse(nil) })
+		start := time.Now()
+		_, err := c.GetRegionByKey(t.Context(), []byte("k"))
+		must(t, err)
+		wantWithin(t, start, 700*time.Millisecond, 700*time.Millisecond)
+		if n := f.called("GetRegionByKey"); n != 2 {
+			t.Errorf("asked %d times, want 2", n)
+		}
+	})
+}
+
+func TestSilentCoordinatorIsHedged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		a.refuse(silent("GetRegionByKey", "AllocID", "TsoStream", "PublishStream"))
+		w.start("a", a)
+		w.start("b", b)
+		for name, call := range map[string]func(*client.Client) error{
+			"route":   func(c *client.Client) error { _, err := c.GetRegionByKey(t.Context(), []byte("k")); return err },
+			"id":      func(c *client.Client) error { _, err := c.AllocID(t.Context(), 1); return err },
+			"tso":     func(c *client.Client) error { _, err := c.Tso(t.Context(), 1); return err },
+			"publish": func(c *client.Client) error { _, err := c.PublishEvent(t.Context(), &rootv1.Event{}); return err },
+		} {
+			c, err := client.New(client.Config{Endpoints: []string{"a", "b"}, DialOptions: dialing(w)})
+			must(t, err)
+			start := time.Now()
+			must(t, call(c))
+			if d := time.Since(start); d != time.Second {
+				t.Errorf("%s: answered after %v, want after the try timeout of 1 s", name, d)
+			}
+			// The next call knows better.
+			start = time.Now()
+			must(t, call(c))
+			wantWithin(t, start, 0, 0)
+			must(t, c.Close())
+		}
+		w.stop("a")
+		w.stop("b")
+	})
+}
+
+func TestAllSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		for _, name := range []string{"a", "b", "c"} {
+			f := &fake{cluster: k}
+			f.refuse(silent("GetRegionByKey"))
+			w.start(name, f)
+		}
+		c, end := w.client(client.Config{}, "a", "b", "c")
+		defer end()
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := c.GetRegionByKey(ctx, []byte("k"))
+		wantWithin(t, start, 4*time.Second, 4*time.Second)
+		wantIs(t, err, context.DeadlineExceeded)
+		for _, part := range []string{"a: no answer", "b: no answer", "c: no answer"} {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+	})
+}
+
+func TestDiscoverKeepsTheConfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		f := &fake{cluster: k, list: []*rootv1.Coordinator{{Id: "c2", Address: "b"}}}
+		w.start("a", f)
+		w.start("b", &fake{cluster: k})
+		c, end := w.client(client.Config{DiscoverEvery: time.Minute}, "a")
+		defer end()
+		synctest.Wait()
+		if got := strings.Join(c.Endpoints(), " "); got != "a b" {
+			t.Fatalf("endpoints %q, want a b", got)
+		}
+		w.stop("a")
+		_, err := c.GetRegionByKey(t.Context(), []byte("k"))
+		must(t, err)
+	})
+}
+
+func TestAnotherClusterIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		w.start("b", &fake{cluster: newCluster(8)})
+		c, end := w.client(client.Config{DefaultTimeout: time.Second}, "a", "b")
+		defer end()
+		_, err := c.GetRegionByKey(t.Context(), []byte("k"))
+		must(t, err)
+		w.stop("a")
+		_, err = c.GetRegionByKey(t.Context(), []byte("k"))
+		if err == nil || !strings.Contains(err.Error(), "cluster 0000000000000008") {
+			t.Errorf("error %v", err)
+		}
+		if _, err := c.Tso(t.Context(), 1); err == nil {
+			t.Error("took a timestamp of another cluster")
+		}
+		if _, err := c.AllocID(t.Context(), 1); err == nil {
+			t.Error("took an id of another cluster")
+		}
+		if c.Stats().OtherClusters == 0 {
+			t.Error("nothing was counted")
+		}
+	})
+}
+
+func TestEraFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		old, now := newCluster(7), newCluster(7)
+		now.era.Store(5)
+		now.next.Add(1 << 30)
+		a, b := &fake{cluster: old}, &fake{cluster: now}
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		// Era 1 is as good as any, until 5 has been seen in a reply to something else.
+		_, err := c.AllocID(t.Context(), 1)
+		must(t, err)
+		_, err = c.Status(t.Context(), "b")
+		must(t, err)
+		ids, err := c.AllocID(t.Context(), 1)
+		must(t, err)
+		ts, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		if ids.Era != 5 || ts.Era != 5 {
+			t.Errorf("ids of era %d, timestamps of era %d, want 5", ids.Era, ts.Era)
+		}
+		if s := c.Stats(); s.LowerEras == 0 || s.Era != 5 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestTimestampsNeverGoBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		broken, good := &fake{cluster: k}, &fake{cluster: k}
+		broken.tso = func(req *coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse {
+			return &coordinatorv1.TsoResponse{First: 77, Count: req.GetCount(), Era: 1}
+		}
+		w.start("a", broken)
+		w.start("b", good)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		first, err := c.Now(t.Context())
+		must(t, err)
+		second, err := c.Now(t.Context())
+		must(t, err)
+		if first != 77 || second <= first {
+			t.Errorf("got %d, then %d", first, second)
+		}
+		if n := c.Stats().OrderViolations; n != 1 {
+			t.Errorf("%d violations counted, want 1", n)
+		}
+	})
+}
+
+func TestMisuse(t *testing.T) {
+	if _, err := client.New(client.Config{}); err == nil {
+		t.Error("a client without endpoints")
+	}
+	if _, err := client.New(client.Config{Endpoints: []string{"a", "a"}}); err == nil {
+		t.Error("an endpoint twice")
+	}
+	c, err := client.New(client.Config{Endpoints: []string{"a"}})
+	must(t, err)
+	_, err = c.Tso(t.Context(), 0)
+	wantIs(t, err, client.ErrInvalidRequest)
+	_, err = c.Tso(t.Context(), client.MaxTsoCount+1)
+	wantIs(t, err, client.ErrInvalidRequest)
+	_, err = c.AllocID(t.Context(), client.MaxIDCount+1)
+	wantIs(t, err, client.ErrInvalidRequest)
+	_, err = c.Publish(t.Context(), &rootv1.Command{})
+	wantIs(t, err, client.ErrInvalidRequest)
+	_, err = c.GetRegionsByKeys(t.Context(), nil)
+	wantIs(t, err, client.ErrInvalidRequest)
+	must(t, c.Close())
+	must(t, c.Close())
+	_, err = c.Tso(t.Context(), 1)
+	wantIs(t, err, client.ErrClosed)
+	_, err = c.GetRegionByKey(t.Context(), []byte("k"))
+	wantIs(t, err, client.ErrClosed)
+}
