@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // CheckpointTask is a checkpoint to be written, in the background if one likes.
@@ -114,6 +116,10 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 // tail readers and slow peers.
 func (c *Core) checkpointed(done *Checkpointed) error {
 	c.cut.writing = false
+	if errors.Is(done.Err, storage.ErrOutdated) {
+		// A leader's checkpoint was installed meanwhile.
+		return nil
+	}
 	if done.Err != nil {
 		return fmt.Errorf("write checkpoint at %d: %w", done.Meta.Index, done.Err)
 	}
@@ -138,23 +144,52 @@ func (c *Core) install(snapshot *raftpb.Snapshot) error {
 	if raft.IsEmptySnap(snapshot) {
 		return nil
 	}
-	index, term := snapshot.GetMetadata().GetIndex(), snapshot.GetMetadata().GetTerm()
-	if err := c.log.InstallCheckpoint(storage.CheckpointMeta{Index: index, Term: term}); err != nil {
-		return fmt.Errorf("install checkpoint at %d: %w", index, err)
+	meta, err := received(snapshot)
+	if err != nil {
+		return err
+	}
+	if err := c.log.InstallCheckpoint(meta); err != nil {
+		return fmt.Errorf("install checkpoint at %d: %w", meta.Index, err)
 	}
 	// A crash here: the new checkpoint is current and the log behind it empty.
-	meta, ok := c.log.Checkpoint()
-	if !ok || meta.Index != index || meta.Term != term {
-		return fmt.Errorf("install checkpoint at %d of term %d: the current one is at %d of term %d", index, term, meta.Index, meta.Term)
-	}
 	st, err := restore(c.log, meta)
 	if err != nil {
 		return err
 	}
-	c.state, c.persisted, c.changed = st, index, true
-	c.cut.reset(index)
-	c.cfg.Logger.Info("checkpoint installed", "peer", c.cfg.NodeID, "term", term, "index", index)
+	c.state, c.persisted, c.changed = st, meta.Index, true
+	c.cut.reset(meta.Index)
+	c.cfg.Logger.Info("checkpoint installed", "peer", c.cfg.NodeID, "term", meta.Term, "index", meta.Index)
 	return nil
+}
+
+// Received makes of a MsgSnap the one to deliver once its checkpoint was
+// received and verified: it carries what was received, which may be newer than
+// what the sender announced.
+func Received(m *raftpb.Message, meta storage.CheckpointMeta) *raftpb.Message {
+	m = proto.Clone(m).(*raftpb.Message)
+	var data []byte
+	for _, v := range metaFields(&meta) {
+		data = binary.BigEndian.AppendUint64(data, *v)
+	}
+	m.Snapshot = &raftpb.Snapshot{Data: data, Metadata: &raftpb.SnapshotMetadata{
+		ConfState: m.GetSnapshot().GetMetadata().GetConfState(), Index: new(meta.Index), Term: new(meta.Term)}}
+	return m
+}
+
+// received reads what Received put into a snapshot.
+func received(snapshot *raftpb.Snapshot) (meta storage.CheckpointMeta, err error) {
+	fields, data := metaFields(&meta), snapshot.GetData()
+	if len(data) != 8*len(fields) {
+		return meta, fmt.Errorf("install checkpoint at %d: delivered without its description", snapshot.GetMetadata().GetIndex())
+	}
+	for i, v := range fields {
+		*v = binary.BigEndian.Uint64(data[8*i:])
+	}
+	return meta, nil
+}
+
+func metaFields(m *storage.CheckpointMeta) [7]*uint64 {
+	return [7]*uint64{&m.ClusterID, &m.ClusterIncarnation, &m.Index, &m.Term, &m.StateHash, &m.Records, &m.Bytes}
 }
 
 // restore builds the state of the current checkpoint and checks its hash.

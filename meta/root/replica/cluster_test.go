@@ -20,13 +20,13 @@ import (
 // memLog is a Log in memory. What it holds survives the Core over it.
 type memLog struct {
 	*raft.MemoryStorage
-	// onAppend is called before entries are kept; it may fail or block.
-	onAppend func(entries []*raftpb.Entry) error
 
 	// mu guards the rest.
-	mu      sync.Mutex
-	meta    storage.CheckpointMeta
-	records []*rootv1.Record
+	mu sync.Mutex
+	// onAppend is called before entries are kept; it may fail or block.
+	onAppend func(entries []*raftpb.Entry) error
+	meta     storage.CheckpointMeta
+	records  []*rootv1.Record
 	// incoming is a received checkpoint.
 	incoming        storage.CheckpointMeta
 	incomingRecords []*rootv1.Record
@@ -34,9 +34,19 @@ type memLog struct {
 
 func newMemLog() *memLog { return &memLog{MemoryStorage: raft.NewMemoryStorage()} }
 
+// setOnAppend changes the hook while the log is in use.
+func (l *memLog) setOnAppend(hook func([]*raftpb.Entry) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.onAppend = hook
+}
+
 func (l *memLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error {
-	if l.onAppend != nil {
-		if err := l.onAppend(entries); err != nil {
+	l.mu.Lock()
+	hook := l.onAppend
+	l.mu.Unlock()
+	if hook != nil {
+		if err := hook(entries); err != nil {
 			return err
 		}
 	}
@@ -59,9 +69,10 @@ func (l *memLog) WriteCheckpoint(meta storage.CheckpointMeta, records func(func(
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	meta.Records = uint64(len(all))
-	if meta.Index > l.meta.Index {
-		l.meta, l.records = meta, all
+	if meta.Index <= l.meta.Index {
+		return storage.ErrOutdated
 	}
+	l.meta, l.records = meta, all
 	return nil
 }
 
@@ -97,7 +108,7 @@ func (l *memLog) receive(from *memLog) storage.CheckpointMeta {
 func (l *memLog) InstallCheckpoint(meta storage.CheckpointMeta) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if meta.Index != l.incoming.Index || meta.Term != l.incoming.Term {
+	if meta != l.incoming {
 		return fmt.Errorf("received %d, told to install %d", l.incoming.Index, meta.Index)
 	}
 	l.meta, l.records = l.incoming, l.incomingRecords
@@ -142,8 +153,7 @@ func (p *peer) Send(messages []*raftpb.Message) {
 		}
 		m = proto.Clone(m).(*raftpb.Message)
 		if m.GetType() == raftpb.MsgSnap {
-			meta := to.log.receive(p.log)
-			m.Snapshot.Metadata.Index, m.Snapshot.Metadata.Term = new(meta.Index), new(meta.Term)
+			m = replica.Received(m, to.log.receive(p.log))
 			p.events = append(p.events, replica.Event{Kind: replica.SnapshotDelivered, Peer: m.GetTo()})
 			p.c.snapshots++
 		}

@@ -270,14 +270,19 @@ func (c *Core) take(in Input, out *Output) error {
 }
 
 // step gives raft a message of another peer. Messages that peers do not send
-// to one another are dropped, and so are those for somebody else.
+// to one another are dropped, and so are those for somebody else and a MsgSnap
+// without its checkpoint.
 func (c *Core) step(m *raftpb.Message) {
 	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.isVoter(m.GetFrom()) {
 		return
 	}
 	switch m.GetType() {
+	case raftpb.MsgSnap:
+		if _, err := received(m.GetSnapshot()); err == nil {
+			_ = c.raft.Step(m)
+		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
-		raftpb.MsgSnap, raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
+		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
 		// What raft refuses it has dropped; its sender tries again.
 		_ = c.raft.Step(m)
 	}

@@ -174,8 +174,8 @@ func unanswered(request Request, why string) error {
 	return errUnavailable(why)
 }
 
-// Deliver hands over a message of another peer. For a MsgSnap the checkpoint
-// was received and verified before.
+// Deliver hands over a message of another peer. A MsgSnap is delivered after its
+// checkpoint was received and verified, as Received makes it.
 func (r *Replica) Deliver(m *raftpb.Message) { r.box.message(m) }
 
 // PeerRefused says that a peer's machine refuses connections to its port.

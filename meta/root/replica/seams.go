@@ -29,6 +29,8 @@ type Log interface {
 // while the log is appended to.
 type Checkpoints interface {
 	// WriteCheckpoint makes a checkpoint of the records durable and current.
+	// storage.ErrOutdated: a newer one is current already. Any other error that
+	// is not of records is final.
 	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error
 	// ReadCheckpoint streams the current checkpoint.
 	ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error)
@@ -37,12 +39,13 @@ type Checkpoints interface {
 }
 
 // Transport takes messages to other peers. It never blocks and may lose, delay
-// and repeat. It must not change a message, and it encodes or copies what it
-// keeps before it returns only if it wants to: nobody else changes them either.
+// and repeat. It must not change a message and may keep it: nobody changes it
+// afterwards.
 //
 // A MsgSnap stands for the sender's current checkpoint: the transport sends
 // the checkpoint's bytes, the receiver verifies and keeps them, and only then
-// delivers the MsgSnap with the index and term of what it received.
+// delivers the message, made by Received. The sender is told how it ended by
+// SnapshotDelivered, always.
 type Transport interface {
 	Send(messages []*raftpb.Message)
 	// SendStateHash tells every other peer the hash of this peer's state at

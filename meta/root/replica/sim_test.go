@@ -281,8 +281,7 @@ func (s *sim) deliver(lossless bool) {
 			from.events = append(from.events, replica.Event{Kind: replica.SnapshotFailed, Peer: to.id})
 			return
 		}
-		meta := to.log.receive(from.log)
-		m.Snapshot.Metadata.Index, m.Snapshot.Metadata.Term = new(meta.Index), new(meta.Term)
+		m = replica.Received(m, to.log.receive(from.log))
 		from.events = append(from.events, replica.Event{Kind: replica.SnapshotDelivered, Peer: to.id})
 		s.count.snapshots++
 	}

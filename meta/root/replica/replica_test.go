@@ -1,0 +1,347 @@
+package replica_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/replica"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// wire delivers messages between Replicas of one process.
+type wire struct {
+	mu    sync.RWMutex
+	peers map[uint64]*replica.Replica
+}
+
+func (w *wire) peer(id uint64) *replica.Replica {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.peers[id]
+}
+
+type wireEnd struct {
+	*wire
+	id     uint64
+	voters []uint64
+}
+
+// Send implements replica.Transport.
+func (e wireEnd) Send(messages []*raftpb.Message) {
+	for _, m := range messages {
+		to := e.peer(m.GetTo())
+		switch {
+		case m.GetType() == raftpb.MsgSnap:
+			e.peer(e.id).SnapshotDelivered(m.GetTo(), false)
+		case to != nil:
+			to.Deliver(m)
+		}
+	}
+}
+
+// SendStateHash implements replica.Transport.
+func (e wireEnd) SendStateHash(index, hash uint64) {
+	for _, id := range e.voters {
+		if to := e.peer(id); id != e.id && to != nil {
+			to.PeerStateHash(e.id, index, hash)
+		}
+	}
+}
+
+// running is a cluster of Replicas and the ends of their Runs.
+type running struct {
+	wire
+	t     testing.TB
+	logs  map[uint64]replica.Log
+	stops map[uint64]context.CancelFunc
+	ends  map[uint64]chan error
+}
+
+func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*replica.Config)) *running {
+	r := &running{wire: wire{peers: make(map[uint64]*replica.Replica)}, t: t, logs: make(map[uint64]replica.Log),
+		stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error)}
+	bootstrap := &rootv1.Cluster{ClusterId: 5, Incarnation: 1}
+	var voters []uint64
+	for id := uint64(1); id <= uint64(n); id++ {
+		voters = append(voters, id)
+		bootstrap.Peers = append(bootstrap.Peers, &rootv1.RootPeer{NodeId: id, Incarnation: id, TransportAddress: fmt.Sprintf("127.0.0.1:%d", id)})
+	}
+	for _, id := range voters {
+		cfg := replica.Defaults()
+		cfg.NodeID, cfg.Voters, cfg.Bootstrap = id, voters, bootstrap
+		cfg.Transport = wireEnd{wire: &r.wire, id: id, voters: voters}
+		if change != nil {
+			change(&cfg)
+		}
+		r.logs[id] = log(id)
+		peer, err := replica.New(cfg, r.logs[id], clock.NewMonotonic())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.peers[id] = peer
+	}
+	for id, peer := range r.peers {
+		ctx, cancel := context.WithCancel(context.Background())
+		r.stops[id], r.ends[id] = cancel, make(chan error, 1)
+		go func() { r.ends[id] <- peer.Run(ctx) }()
+	}
+	return r
+}
+
+func memLogs(uint64) replica.Log { return newMemLog() }
+
+// stop ends all peers and checks that they end well.
+func (r *running) stop(ids ...uint64) {
+	r.t.Helper()
+	for _, id := range ids {
+		r.stops[id]()
+		if err := <-r.ends[id]; err != nil {
+			r.t.Errorf("peer %d: %v", id, err)
+		}
+	}
+}
+
+// leader waits until one of the peers leads a bootstrapped cluster and all the
+// others know it.
+func (r *running) leader(ids ...uint64) *replica.Replica {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for i := 0; i < len(ids); {
+		changed := r.peers[ids[i]].Changed()
+		v := r.peers[ids[i]].View()
+		for _, id := range ids {
+			if v.Leader == id && v.State.Cluster() != nil && !v.Stalled {
+				i++
+				break
+			}
+		}
+		select {
+		case <-changed:
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			r.t.Fatalf("no leader of %v: peer %d sees %+v", ids, ids[i], v)
+		}
+	}
+	for _, id := range ids {
+		if r.peers[id].View().Role == rootv1.RaftRole_RAFT_ROLE_LEADER {
+			return r.peers[id]
+		}
+	}
+	return r.leader(ids...)
+}
+
+func (r *running) idOf(peer *replica.Replica) uint64 {
+	for id, p := range r.peers {
+		if p == peer {
+			return id
+		}
+	}
+	return 0
+}
+
+func deadline(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestReplicasServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, 3, memLogs, nil)
+		l := r.leader(1, 2, 3)
+		ctx := deadline(t, 5*time.Second)
+		results, err := l.Propose(ctx, []*rootv1.Command{command("a"), command("b")})
+		if err != nil || len(results) != 2 || results[1].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+			t.Fatalf("results %v, error %v", results, err)
+		}
+		if got := l.View().State.CoordinatorCount(); got != 2 {
+			t.Fatalf("the leader's view has %d coordinators when the write is answered", got)
+		}
+		for id, peer := range r.peers {
+			token, err := peer.ReadIndex(ctx)
+			if err != nil || token.Index < results[1].GetToken().GetIndex() {
+				t.Fatalf("peer %d: read at %v, error %v", id, token, err)
+			}
+			if got := peer.View().State.CoordinatorCount(); got != 2 {
+				t.Fatalf("peer %d: %d coordinators", id, got)
+			}
+		}
+		claimed, err := l.Claim(ctx, claim(t, "a", 0, testTTL).Request)
+		if err != nil || !applied(claimed) {
+			t.Fatalf("claim %v, error %v", claimed, err)
+		}
+		confirmed, err := l.Confirm(ctx, confirm(1, "a").Request)
+		if err != nil || !confirmed.GetActive() {
+			t.Fatalf("confirm %v, error %v", confirmed, err)
+		}
+		old := r.idOf(l)
+		to, err := l.TransferLeadership(ctx, old%3+1)
+		if err != nil || to != old%3+1 {
+			t.Fatalf("leader %d, error %v", to, err)
+		}
+		r.leader(1, 2, 3)
+		_, err = l.Propose(ctx, []*rootv1.Command{command("c")})
+		wantReason(t, err, rootv1.Reason_REASON_NOT_LEADER)
+		r.stop(1, 2, 3)
+	})
+}
+
+// A leader that is told to stop hands over: the others need no election
+// timeout.
+func TestStopHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, 3, memLogs, nil)
+		l := r.leader(1, 2, 3)
+		id := r.idOf(l)
+		began := time.Now()
+		r.stop(id)
+		others := []uint64{id%3 + 1, (id+1)%3 + 1}
+		r.leader(others...)
+		if d := time.Since(began); d > 150*time.Millisecond {
+			t.Errorf("leaderless for %v", d)
+		}
+		_, err := l.Propose(deadline(t, time.Second), []*rootv1.Command{command("c")})
+		wantReason(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+		r.stop(others...)
+	})
+}
+
+// Without a quorum callers come back when their time is over, and nothing of
+// them stays behind.
+func TestCallersComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, 3, memLogs, func(cfg *replica.Config) { cfg.MaxQueuedReads = 100 })
+		l := r.leader(1, 2, 3)
+		id := r.idOf(l)
+		r.stop(id%3+1, (id+1)%3+1)
+		for range 3 {
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() {
+					_, err := l.ReadIndex(deadline(t, 100*time.Millisecond))
+					wantReason(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+				})
+			}
+			wg.Wait()
+			time.Sleep(300 * time.Millisecond)
+		}
+		r.stop(id)
+	})
+}
+
+// While the leader's disk stalls its callers are told, its view says so, the
+// others elect; when the disk is back the old leader follows.
+func TestStalledDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := make(map[uint64]*memLog)
+		r := run(t, 3, func(id uint64) replica.Log {
+			logs[id] = newMemLog()
+			return logs[id]
+		}, nil)
+		l := r.leader(1, 2, 3)
+		id := r.idOf(l)
+		release := make(chan struct{})
+		stalling := make(chan struct{})
+		var once sync.Once
+		stall := func([]*raftpb.Entry) error {
+			once.Do(func() { close(stalling) })
+			<-release
+			return nil
+		}
+		logs[id].setOnAppend(stall)
+		failed := make(chan error, 1)
+		go func() {
+			_, err := l.Propose(context.Background(), []*rootv1.Command{command("c")})
+			failed <- err
+		}()
+		<-stalling
+		wantReason(t, <-failed, rootv1.Reason_REASON_OUTCOME_UNKNOWN)
+		if !l.View().Stalled {
+			t.Error("the view does not say it")
+		}
+		_, err := l.ReadIndex(deadline(t, time.Hour))
+		wantReason(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+		others := []uint64{id%3 + 1, (id+1)%3 + 1}
+		next := r.leader(others...)
+		if _, err := next.Propose(deadline(t, time.Second), []*rootv1.Command{command("d")}); err != nil {
+			t.Fatal(err)
+		}
+		logs[id].setOnAppend(nil)
+		close(release)
+		r.leader(1, 2, 3)
+		time.Sleep(time.Second)
+		if v := l.View(); v.Stalled || v.Role == rootv1.RaftRole_RAFT_ROLE_LEADER || v.State.Hash() != next.View().State.Hash() {
+			t.Errorf("after the stall: %+v", v)
+		}
+		if _, err := l.ReadIndex(deadline(t, time.Second)); err != nil {
+			t.Errorf("after the stall: %v", err)
+		}
+		r.stop(1, 2, 3)
+	})
+}
+
+// A storage error ends Run with that error, and every caller.
+func TestRunEndsWithStorageError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := newMemLog()
+		r := run(t, 1, func(uint64) replica.Log { return logs }, nil)
+		l := r.leader(1)
+		logs.setOnAppend(func([]*raftpb.Entry) error { return errDisk })
+		_, err := l.Propose(context.Background(), []*rootv1.Command{command("c")})
+		wantReason(t, err, rootv1.Reason_REASON_OUTCOME_UNKNOWN)
+		if err := <-r.ends[1]; !errors.Is(err, errDisk) {
+			t.Errorf("Run: %v", err)
+		}
+		_, err = l.ReadIndex(context.Background())
+		wantReason(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+	})
+}
+
+// Checkpoints are written in the background and the log is cut behind them.
+func TestBackgroundCheckpoints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, 1, memLogs, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.RetainEntries = 10, 5 })
+		l := r.leader(1)
+		for i := range 100 {
+			if _, err := l.Propose(deadline(t, time.Second), []*rootv1.Command{command(fmt.Sprint("c", i))}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if v := l.View(); !v.HasCheckpoint || v.FirstIndex < 80 {
+			t.Errorf("checkpoint %v at %d, log from %d", v.HasCheckpoint, v.Checkpoint.Index, v.FirstIndex)
+		}
+		r.stop(1)
+	})
+}
+
+func TestConfigValidate(t *testing.T) {
+	good := replica.Defaults()
+	good.NodeID, good.Voters, good.Transport = 1, []uint64{1, 2, 3}, wireEnd{}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*replica.Config){
+		"no id":         func(c *replica.Config) { c.NodeID = 0 },
+		"no transport":  func(c *replica.Config) { c.Transport = nil },
+		"two voters":    func(c *replica.Config) { c.Voters = []uint64{1, 2} },
+		"twice":         func(c *replica.Config) { c.Voters = []uint64{1, 2, 2} },
+		"not a voter":   func(c *replica.Config) { c.Voters = []uint64{2, 3, 4} },
+		"short timeout": func(c *replica.Config) { c.ElectionTicks = 3 },
+		"negative":      func(c *replica.Config) { c.MaxQueuedBytes = -1 },
+	} {
+		bad := good
+		change(&bad)
+		if bad.Validate() == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
