@@ -1,0 +1,96 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/replica"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// ReadIndex implements rootv1.RootServer.
+func (s *Server) ReadIndex(ctx context.Context, req *rootv1.ReadIndexRequest) (*rootv1.ReadIndexResponse, error) {
+	if err := s.checkCluster(req.GetClusterId()); err != nil {
+		return nil, err
+	}
+	token, err := s.cfg.Replica.ReadIndex(ctx)
+	if err != nil {
+		return nil, s.withLeader(err)
+	}
+	return &rootv1.ReadIndexResponse{Token: token.Proto()}, nil
+}
+
+// ClaimTenure implements rootv1.RootServer.
+func (s *Server) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureRequest) (*rootv1.ClaimTenureResponse, error) {
+	if err := s.checkCluster(req.GetClusterId()); err != nil {
+		return nil, err
+	}
+	if req.GetClaim() == nil {
+		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no claim in the request")
+	}
+	claim := req.GetClaim()
+	if claim.GetPredecessorExpired() {
+		claim = proto.Clone(claim).(*rootv1.TenureClaimed)
+		claim.PredecessorExpired = false // Only the leader may say so.
+	}
+	resp, err := s.cfg.Replica.Claim(ctx, claim)
+	return resp, s.withLeader(err)
+}
+
+// ConfirmTenure implements rootv1.RootServer.
+func (s *Server) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error) {
+	if err := s.checkCluster(req.GetClusterId()); err != nil {
+		return nil, err
+	}
+	resp, err := s.cfg.Replica.Confirm(ctx, req)
+	return resp, s.withLeader(err)
+}
+
+// TransferLeadership implements rootv1.RootServer.
+func (s *Server) TransferLeadership(ctx context.Context, req *rootv1.TransferLeadershipRequest) (*rootv1.TransferLeadershipResponse, error) {
+	leader, err := s.cfg.Replica.TransferLeadership(ctx, req.GetNodeId())
+	if err != nil {
+		return nil, s.withLeader(err)
+	}
+	return &rootv1.TransferLeadershipResponse{LeaderId: leader}, nil
+}
+
+// Status implements rootv1.RootServer.
+func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusResponse, error) {
+	v := s.cfg.Replica.View()
+	st := v.State
+	out := &rootv1.StatusResponse{
+		ClusterId: s.cfg.ClusterID, Incarnation: st.Token().Incarnation, NodeId: s.cfg.NodeID,
+		Role: v.Role, Term: v.Term, LeaderId: v.Leader, Stalled: v.Stalled,
+		CommitIndex: v.Commit, AppliedIndex: v.Applied, FirstIndex: v.FirstIndex, LastIndex: v.LastIndex,
+		CheckpointIndex: v.Checkpoint.Index, CheckpointBytes: v.Checkpoint.Bytes, StateHash: st.Hash(),
+		Tenure: st.Tenure(), Allocators: st.Allocators(), Regions: uint64(st.RegionCount()), Members: uint64(st.MemberCount()),
+		Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
+	}
+	if v.Leader != 0 {
+		out.LeaderAddress = s.address(v.Leader)
+	}
+	if handovers := st.Handovers(); len(handovers) > 0 {
+		out.Handover = handovers[len(handovers)-1]
+	}
+	out.Peers = s.peerStatus(st.Cluster(), v.Peers)
+	return out, nil
+}
+
+// peerStatus tells of all peers; what only a leader knows is missing elsewhere.
+func (s *Server) peerStatus(cluster *rootv1.Cluster, progress map[uint64]replica.Progress) []*rootv1.RootPeerStatus {
+	out := make([]*rootv1.RootPeerStatus, 0, len(cluster.GetPeers()))
+	for _, p := range cluster.GetPeers() {
+		one := &rootv1.RootPeerStatus{
+			NodeId: p.GetNodeId(), TransportAddress: p.GetTransportAddress(), Address: s.address(p.GetNodeId()),
+			MatchIndex: progress[p.GetNodeId()].Match,
+		}
+		one.Connected = p.GetNodeId() == s.cfg.NodeID || s.cfg.Peers.Connected(p.GetNodeId())
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b *rootv1.RootPeerStatus) int { return cmp.Compare(a.NodeId, b.NodeId) })
+	return out
+}

@@ -1,0 +1,112 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
+	"google.golang.org/grpc"
+)
+
+// Config configures a Server. Zero values of limits take the defaults.
+type Config struct {
+	// NodeID is the peer's id.
+	NodeID uint64
+	// ClusterID is the cluster the peer belongs to; requests that name another one
+	// are refused.
+	ClusterID uint64
+	// Address is the gRPC address that others reach this peer at, host:port.
+	Address string
+
+	Replica Replica
+	Log     Log
+	Peers   Peers
+	// Clock is the one that the replica's views are told by.
+	Clock clock.Clock
+	// Stats counts RPCs. Nil: counters of the server's own.
+	Stats *rpcstats.Stats
+	// Logger hears of readers that are cut. Nil: nothing is logged.
+	Logger hclog.Logger
+	// ServerOptions come after the server's own, for transport credentials.
+	ServerOptions []grpc.ServerOption
+
+	// MaxMessageBytes is the largest request taken. Default 2 MiB.
+	MaxMessageBytes int
+	// MaxConnections is the most open connections; one more is closed at once. Default 4,096.
+	MaxConnections int
+	// MaxStreamsPerConnection is the most calls under way on a connection. Default 4,096.
+	MaxStreamsPerConnection uint32
+	// MaxProposals is the most Propose requests with the replica. Default 8,192.
+	MaxProposals int64
+	// MaxStreamProposals is the most requests of one ProposeStream without an
+	// answer; behind them the stream is not read. Default 256.
+	MaxStreamProposals int
+	// ProposeTimeout is how long a request of a ProposeStream may take. Default 5 s.
+	ProposeTimeout time.Duration
+
+	// TailBatchBytes bounds one tail message; a single entry may be larger. Default 256 KiB.
+	TailBatchBytes uint64
+	// TailIdle is how long a tail may be without message. Default 100 ms.
+	TailIdle time.Duration
+	// SendTimeout is how long a reader may take nothing of what was sent. Default 10 s.
+	SendTimeout time.Duration
+	// MaxReaders is the most tails; MaxSnapshots the most snapshots at a time. Defaults 1,024 and 16.
+	MaxReaders   int
+	MaxSnapshots int64
+	// SnapshotChunkBytes bounds one chunk of a snapshot; a single record may be
+	// larger. Default 1 MiB.
+	SnapshotChunkBytes int
+
+	// HealthTimeout is how long the read index behind a health check may
+	// take; HealthCache how long its answer is kept. Defaults 1 s and 200 ms.
+	HealthTimeout, HealthCache time.Duration
+	// StopTimeout is how long a stop waits for calls under way. Default 2 s.
+	StopTimeout time.Duration
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Stats == nil {
+		c.Stats = rpcstats.New()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.NewSystem()
+	}
+	setDefault(&c.MaxMessageBytes, 2<<20)
+	setDefault(&c.MaxConnections, 4096)
+	setDefault(&c.MaxStreamsPerConnection, 4096)
+	setDefault(&c.MaxProposals, 8192)
+	setDefault(&c.MaxStreamProposals, 256)
+	setDefault(&c.ProposeTimeout, 5*time.Second)
+	setDefault(&c.TailBatchBytes, 256<<10)
+	setDefault(&c.TailIdle, 100*time.Millisecond)
+	setDefault(&c.SendTimeout, 10*time.Second)
+	setDefault(&c.MaxReaders, 1024)
+	setDefault(&c.MaxSnapshots, 16)
+	setDefault(&c.SnapshotChunkBytes, 1<<20)
+	setDefault(&c.HealthTimeout, time.Second)
+	setDefault(&c.HealthCache, 200*time.Millisecond)
+	setDefault(&c.StopTimeout, 2*time.Second)
+}
+
+func setDefault[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+func (c *Config) validate() error {
+	if c.NodeID == 0 || c.ClusterID == 0 {
+		return fmt.Errorf("root server: node id %d, cluster id %d: both are needed", c.NodeID, c.ClusterID)
+	}
+	if c.Replica == nil || c.Log == nil || c.Peers == nil {
+		return errors.New("root server: replica, log and peers are needed")
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package server
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/rpcstats"
+)
+
+// Reader is a tail stream as operators see it.
+type Reader struct {
+	// ID is the coordinator that reads; empty for a tool.
+	ID string `json:"id"`
+	// Remote is the address it reads from.
+	Remote string `json:"remote"`
+	// Index is the last entry sent to it.
+	Index uint64 `json:"index"`
+	// Lag is how many committed entries it has not been sent.
+	Lag uint64 `json:"lag"`
+	// Seconds is how long it has been reading.
+	Seconds float64 `json:"seconds"`
+}
+
+// Metrics are the server's numbers at one moment, for expvar.
+type Metrics struct {
+	// Readers are the tails, the slowest first.
+	Readers []Reader `json:"readers"`
+	// CutReaders counts streams that were ended because they did not keep up.
+	CutReaders uint64 `json:"cut_readers"`
+	// Proposals is the number of requests with the replica.
+	Proposals int64 `json:"proposals"`
+	// Snapshots is the number of snapshots being sent.
+	Snapshots int64 `json:"snapshots"`
+	// RPCs counts calls by method. "ProposeStream/request" is the requests inside streams.
+	RPCs map[string]rpcstats.MethodSnapshot `json:"rpcs"`
+}
+
+// Metrics returns the server's numbers.
+func (s *Server) Metrics() Metrics {
+	return Metrics{
+		Readers: s.Readers(), CutReaders: s.cut.Load(), Proposals: s.proposals.Load(),
+		Snapshots: s.snapshots.Load(), RPCs: s.stats.Snapshot(),
+	}
+}
+
+// Readers lists the tails, the slowest first.
+func (s *Server) Readers() []Reader {
+	commit := s.cfg.Replica.View().Commit
+	s.mu.Lock()
+	out := make([]Reader, 0, len(s.readers))
+	for r := range s.readers {
+		one := Reader{ID: r.id, Remote: r.remote, Index: r.position.Load(), Seconds: time.Since(r.since).Seconds()}
+		if commit > one.Index {
+			one.Lag = commit - one.Index
+		}
+		out = append(out, one)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b Reader) int {
+		return cmp.Or(cmp.Compare(b.Lag, a.Lag), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Remote, b.Remote))
+	})
+	return out
+}
+
+func (s *Server) readerCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.readers)
+}
+
+func (s *Server) addReader(r *reader) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.readers) >= s.cfg.MaxReaders {
+		return overloaded("tail readers", int64(s.cfg.MaxReaders))
+	}
+	s.readers[r] = struct{}{}
+	return nil
+}
+
+func (s *Server) removeReader(r *reader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.readers, r)
+}

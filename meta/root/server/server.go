@@ -1,0 +1,161 @@
+// Package server is the Root gRPC service of one peer.
+//
+// It owns connections, streams and their limits, and decides nothing about the
+// root: that is the replica's. It promises:
+//
+//  1. Every answer is the replica's, or a refusal with a reason and the way out
+//     (a follower names the leader and its address).
+//  2. Requests of one ProposeStream reach the replica without waiting for
+//     earlier ones; answers come in order of completion. A command that is refused
+//     before it is judged is answered as rejected and costs its neighbours nothing.
+//  3. A tail is ordered, has no gap and names the commit index in every message,
+//     at least every 100 ms. A position that is not retained, or not of this
+//     history, is refused.
+//  4. Committed entries are encoded once for all readers that are at the same
+//     place. A reader that takes nothing for SendTimeout, or falls behind the
+//     retained log, is cut, told why and counted.
+//  5. Health is a real read index, not older than HealthCache.
+//  6. Everything that waits is bounded; beyond the bound REASON_OVERLOADED comes at
+//     once. Serve returns within StopTimeout of the end of its context.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+)
+
+// Judge answers what only the log can answer. *replica.Replica is one; its
+// documentation says what each error means.
+type Judge interface {
+	Propose(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error)
+	ReadIndex(ctx context.Context) (state.Token, error)
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	Confirm(ctx context.Context, request *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)
+	TransferLeadership(ctx context.Context, to uint64) (uint64, error)
+}
+
+// Views publishes what the peer knows. Changed returns a channel that is closed
+// when a newer View than the one of this moment is there; it is called before View.
+type Views interface {
+	View() *replica.View
+	Changed() <-chan struct{}
+}
+
+// Replica is what a Server serves.
+type Replica interface {
+	Judge
+	Views
+}
+
+// Log holds the retained entries. Both methods may be called at any time from
+// any goroutine; the entries must not be modified. An index that is no longer
+// retained is storage.ErrCompacted or raft.ErrCompacted.
+type Log interface {
+	Committed(lo, hi, maxBytes uint64) ([]*raftpb.Entry, error)
+	Term(index uint64) (uint64, error)
+}
+
+// Peers knows the other peers.
+type Peers interface {
+	// Address is a peer's gRPC address, host:port; empty when it has not told.
+	Address(node uint64) string
+	// Connected says that messages to the peer find a connection.
+	Connected(node uint64) bool
+}
+
+// Server serves one peer. Make it with New.
+type Server struct {
+	rootv1.UnimplementedRootServer
+	cfg    Config
+	stats  *rpcstats.Stats
+	health *health
+
+	proposals atomic.Int64 // requests with the replica
+	snapshots atomic.Int64 // streams open
+	cut       atomic.Uint64
+	batches   batchCache
+
+	stopping chan struct{}  // closed when streams should end
+	serving  sync.WaitGroup // goroutines that outlive a stream that was cut
+
+	mu      sync.Mutex // guards what follows
+	readers map[*reader]struct{}
+}
+
+// New checks the configuration and returns a server that serves nothing yet.
+func New(cfg Config) (*Server, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, stats: cfg.Stats, stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
+	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
+	return s, nil
+}
+
+// Serve serves the Root service, health and reflection on lis until ctx ends or
+// accepting fails. It may be called once. When ctx ends, tails end at once with
+// Unavailable, other calls have StopTimeout to finish.
+func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
+	server := grpc.NewServer(s.options()...)
+	rootv1.RegisterRootServer(server, s)
+	healthv1.RegisterHealthServer(server, s.health)
+	reflection.Register(server)
+
+	failed := make(chan error, 1)
+	var accept sync.WaitGroup
+	accept.Go(func() { failed <- server.Serve(limitListener(lis, s.cfg.MaxConnections)) })
+	var err error
+	select {
+	case err = <-failed:
+		err = fmt.Errorf("serve root on %s: %w", lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	close(s.stopping)
+	stopWithin(server, s.cfg.StopTimeout)
+	accept.Wait()
+	s.serving.Wait()
+	return err
+}
+
+// stopWithin lets calls finish for a while and then ends them.
+func stopWithin(server *grpc.Server, limit time.Duration) {
+	timer := time.AfterFunc(limit, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop()
+}
+
+func (s *Server) options() []grpc.ServerOption {
+	return append([]grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(s.cfg.MaxMessageBytes),
+		grpc.MaxHeaderListSize(16 << 10),
+		grpc.MaxConcurrentStreams(s.cfg.MaxStreamsPerConnection),
+		grpc.ConnectionTimeout(5 * time.Second),
+		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.ChainUnaryInterceptor(s.stats.Unary, requireDeadline),
+		grpc.ChainStreamInterceptor(s.stats.Stream),
+	}, s.cfg.ServerOptions...)
+}
+
+// errStopping ends streams when the server stops; clients go to another peer.
+var errStopping = errors.New("server is stopping")
