@@ -1,0 +1,261 @@
+package roottest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/storage"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Peer is one root peer: a machine with a disk and a clock, and the process on
+// it while it runs.
+type Peer struct {
+	ID    uint64
+	Place Place
+	Disk  *disk.Fake
+	Clock *Clock
+
+	cluster  *Cluster
+	identity storage.Identity
+
+	// The process; core is nil while it is down.
+	core  *running
+	life  int
+	store *storage.Storage
+	// paused holds back turns; woken says that a turn is due.
+	paused, woken bool
+	// crashed says that the armed crash of the disk has happened.
+	crashed bool
+	// overdue makes the next append count as slow.
+	overdue bool
+	input   replica.Input
+	waiting map[replica.Request]func(replica.Request)
+	lastTik int64
+	// Err is why the process stopped by itself last; nil after a kill.
+	Err error
+}
+
+// running is a core with its newest view.
+type running struct {
+	*replica.Core
+	view *replica.View
+}
+
+// Alive says whether the process runs.
+func (p *Peer) Alive() bool { return p.core != nil }
+
+// View is what the process published last; nil while it is down.
+func (p *Peer) View() *replica.View {
+	if p.core == nil {
+		return nil
+	}
+	return p.core.view
+}
+
+// Storage is the open workdir; nil while the process is down.
+func (p *Peer) Storage() *storage.Storage {
+	if p.core == nil {
+		return nil
+	}
+	return p.store
+}
+
+const workdir = "/root"
+
+func (p *Peer) storageOptions() storage.Options {
+	return storage.Options{
+		FS:            p.Disk,
+		OpenRegisters: func(path string) (storage.Registers, error) { return p.Disk.OpenRegisters(path) },
+		ReadRegisters: p.Disk.ReadRegisters,
+		SegmentBytes:  p.cluster.cfg.SegmentBytes,
+	}
+}
+
+// Start starts the process. An error is one that a real process would print
+// and end with; crashes during the start are not.
+func (p *Peer) Start() error {
+	store, err := storage.Open(workdir, p.storageOptions())
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	if _, ok := store.Identity(); !ok {
+		if err := store.SaveIdentity(p.identity); err != nil {
+			return fmt.Errorf("save identity: %w", err)
+		}
+	}
+	store.SetVoters(p.cluster.voters())
+	st, err := replica.LoadState(store)
+	if err != nil {
+		return fmt.Errorf("load state: %w", err)
+	}
+	p.life++
+	cfg := p.cluster.cfg.Replica
+	cfg.NodeID, cfg.Voters, cfg.Transport = p.ID, p.cluster.voters(), p
+	cfg.Bootstrap = p.cluster.identity()
+	cfg.Seed = p.cluster.World.Rand.Uint64() | 1
+	cfg.Overdue = func() bool { o := p.overdue; p.overdue = false; return o }
+	core, err := replica.NewCore(cfg, store, st)
+	if err != nil {
+		return fmt.Errorf("open core: %w", err)
+	}
+	p.store, p.Err, p.paused, p.woken = store, nil, false, false
+	p.core = &running{Core: core, view: &replica.View{State: st}}
+	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
+	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
+	p.scheduleTick(p.life)
+	p.scheduleMaintenance(p.life)
+	return nil
+}
+
+func (p *Peer) scheduleTick(life int) {
+	p.cluster.World.After(p.cluster.cfg.Replica.Tick, func() {
+		if p.core == nil || p.life != life {
+			return
+		}
+		// A clock that is fast or slow, or a process that stood still, makes
+		// more or fewer ticks of the same true time.
+		tick := int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
+		p.input.Ticks += int(tick - p.lastTik)
+		p.lastTik = tick
+		p.wake()
+		p.scheduleTick(life)
+	})
+}
+
+func (p *Peer) scheduleMaintenance(life int) {
+	p.cluster.World.After(p.cluster.World.Between(5*time.Millisecond, 100*time.Millisecond), func() {
+		if p.core == nil || p.life != life {
+			return
+		}
+		if !p.paused {
+			if err := p.store.Maintain(); err != nil {
+				p.fail(fmt.Errorf("maintain: %w", err))
+				return
+			}
+		}
+		p.scheduleMaintenance(life)
+	})
+}
+
+func (p *Peer) deliver(m *raftpb.Message) {
+	if p.core != nil {
+		p.input.Messages = append(p.input.Messages, m)
+		p.wake()
+	}
+}
+
+// observe hands an event to the process if it is still the one that it is about.
+func (p *Peer) observe(life int, e replica.Event) {
+	if p.core != nil && p.life == life {
+		p.input.Events = append(p.input.Events, e)
+		p.wake()
+	}
+}
+
+// submit hands a request to the process; done is called when it is answered,
+// never when the process dies first.
+func (p *Peer) submit(r replica.Request, done func(replica.Request)) {
+	if p.core == nil {
+		return
+	}
+	p.waiting[r] = done
+	p.input.Requests = append(p.input.Requests, r)
+	p.wake()
+}
+
+// wake runs a turn soon: several inputs share it.
+func (p *Peer) wake() {
+	if p.woken || p.paused {
+		return
+	}
+	p.woken = true
+	life := p.life
+	p.cluster.World.After(p.cluster.World.Between(time.Microsecond, 200*time.Microsecond), func() {
+		if p.core != nil && p.life == life && !p.paused {
+			p.turn()
+		}
+	})
+}
+
+func (p *Peer) turn() {
+	p.woken = false
+	in := p.input
+	p.input = replica.Input{}
+	in.Now, in.Wall = p.Clock.Now(), p.Clock.Wall()
+	out, err := p.core.Turn(in)
+	if out.View != nil {
+		p.core.view = out.View
+	}
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	p.cluster.Log.record(p)
+	for _, r := range out.Done {
+		if done := p.waiting[r]; done != nil {
+			delete(p.waiting, r)
+			done(r)
+		}
+	}
+	if out.Checkpoint != nil {
+		p.checkpoint(out.Checkpoint)
+	}
+	if out.More {
+		p.wake()
+	}
+}
+
+// checkpoint writes a checkpoint some time later, as a process does in the background.
+func (p *Peer) checkpoint(task *replica.CheckpointTask) {
+	life := p.life
+	p.cluster.World.After(p.cluster.World.Between(0, 30*time.Millisecond), func() {
+		if p.core == nil || p.life != life {
+			return
+		}
+		done := task.Write(p.store, func() error { return nil })
+		p.cluster.Checkpoints++
+		p.input.Checkpointed = done
+		p.wake()
+	})
+}
+
+func (p *Peer) checkpointBytes() ([]byte, error) {
+	r, _, err := p.store.OpenCheckpoint()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// receiveCheckpoint verifies a checkpoint and tells raft of it.
+func (p *Peer) receiveCheckpoint(announced *raftpb.Message, raw []byte) bool {
+	if p.core == nil || p.paused {
+		return false
+	}
+	meta, err := p.store.ReceiveCheckpoint(bytes.NewReader(raw))
+	if err != nil {
+		if errors.Is(err, disk.ErrCrashed) {
+			p.fail(err)
+		}
+		return false
+	}
+	p.cluster.Transfers++
+	p.deliver(replica.Received(announced, meta))
+	return true
+}
+
+// fail ends the process by its own decision, or because the disk crashed under it.
+func (p *Peer) fail(err error) {
+	p.Err = err
+	p.core, p.store = nil, nil
+	if !errors.Is(err, disk.ErrCrashed) && !p.cluster.expected(err) {
+		p.cluster.Failures = append(p.cluster.Failures, fmt.Errorf("root %d at %v: %w", p.ID, p.cluster.World.Now(), err))
+	}
+}

@@ -1,0 +1,218 @@
+package roottest_test
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"testing/cryptotest"
+	"time"
+
+	"github.com/nokv/nokv/meta/root/roottest"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+var (
+	seeds = flag.Int("seeds", 150, "how many seeds the simulation runs")
+	first = flag.Uint64("seed", 1, "the first seed")
+)
+
+// writer publishes newer and newer descriptors of regions of its own, one at a
+// time, and remembers what was acknowledged.
+type writer struct {
+	w      *roottest.World
+	link   *roottest.Link
+	id     int
+	next   int
+	acked  map[uint64]string // log index to key
+	active bool
+}
+
+func (wr *writer) loop() {
+	if !wr.active {
+		return
+	}
+	wr.next++
+	key := fmt.Sprintf("%d/%06d", wr.id, wr.next)
+	cmd := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
+		Region: &rootv1.Region{KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~")},
+	}}}}}
+	wr.link.Propose([]*rootv1.Command{cmd}, 2*time.Second, func(results []state.Result) {
+		if results != nil && results[0].Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+			wr.acked[results[0].Token.Index] = key
+		}
+		wr.w.After(wr.w.Between(0, 3*time.Millisecond), wr.loop)
+	})
+}
+
+// disturb injects one random fault, then the next.
+func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
+	if !*active {
+		return
+	}
+	p := c.Peers[w.Rand.IntN(len(c.Peers))]
+	other := c.Peers[w.Rand.IntN(len(c.Peers))]
+	switch w.Rand.IntN(8) {
+	case 0:
+		p.Kill()
+	case 1:
+		p.PowerCut()
+	case 2:
+		p.CrashWithin(40, w.Chance(0.5))
+	case 3:
+		p.Pause()
+		w.After(w.Between(10*time.Millisecond, 800*time.Millisecond), p.Resume)
+	case 4:
+		p.SlowAppend()
+	case 5:
+		if p != other {
+			w.Fault("link cut")
+			c.Net.Cut(p.Place, other.Place)
+			w.After(w.Between(50*time.Millisecond, time.Second), func() { c.Net.Mend(p.Place, other.Place) })
+		}
+	case 6:
+		if l := c.Leader(); l != nil {
+			l.Kill()
+		}
+	case 7:
+		for _, q := range c.Peers {
+			q.PowerCut()
+		}
+	}
+	w.After(w.Between(20*time.Millisecond, 400*time.Millisecond), func() { disturb(w, c, active) })
+}
+
+// revive brings peers up again that are down.
+func revive(t *testing.T, w *roottest.World, c *roottest.Cluster, active *bool) {
+	if !*active {
+		return
+	}
+	for _, p := range c.Peers {
+		if !p.Alive() && w.Chance(0.5) {
+			if err := p.Restart(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.After(w.Between(10*time.Millisecond, 200*time.Millisecond), func() { revive(t, w, c, active) })
+}
+
+// TestRootSimulation runs three peers under every fault, then heals them and
+// asks: nothing acknowledged is missing, all peers are equal, and they serve.
+func TestRootSimulation(t *testing.T) {
+	faults := make(map[string]int)
+	total, checkpoints, transfers := 0, 0, 0
+	for seed := *first; seed < *first+uint64(*seeds); seed++ {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			cryptotest.SetGlobalRandom(t, seed)
+			w := roottest.NewWorld(seed)
+			c, err := roottest.New(w, roottest.Small())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Net.Lose, c.Net.Repeat, c.Net.Slow = 0.02, 0.02, 0.02
+			active := true
+			var writers []*writer
+			for i := range 3 {
+				wr := &writer{w: w, link: c.NewLink(roottest.Place(fmt.Sprint("client-", i))), id: i, acked: map[uint64]string{}, active: true}
+				writers = append(writers, wr)
+				wr.loop()
+			}
+			w.After(500*time.Millisecond, func() { disturb(w, c, &active) })
+			w.After(500*time.Millisecond, func() { revive(t, w, c, &active) })
+			w.RunFor(3*time.Second, nil)
+			active = false
+			if err := c.Heal(); err != nil {
+				t.Fatal(err)
+			}
+			before := acked(writers)
+			if !w.RunFor(5*time.Second, func() bool { return acked(writers) > before+10 }) {
+				t.Fatalf("does not serve after healing: leader %v, %d acknowledged", c.Leader(), before)
+			}
+			for _, wr := range writers {
+				wr.active = false
+			}
+			w.RunFor(3*time.Second, nil)
+			if err := c.CheckAgreement(); err != nil {
+				t.Fatal(err)
+			}
+			checkDurability(t, c, writers)
+			total += acked(writers)
+			checkpoints, transfers = checkpoints+c.Checkpoints, transfers+c.Transfers
+			for k, n := range w.Faults {
+				faults[k] += n
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("repeat with -run 'TestRootSimulation' -seed %d -seeds 1", seed)
+		}
+	}
+	if total < 20**seeds {
+		t.Errorf("only %d writes were acknowledged in %d seeds: the load was too low", total, *seeds)
+	}
+	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "message lost"} {
+		if faults[kind] == 0 && *seeds >= 50 {
+			t.Errorf("fault %q never happened", kind)
+		}
+	}
+	fmt.Printf("root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; faults: %s\n",
+		*seeds, total, checkpoints, transfers, roottest.FaultCounts(faults))
+}
+
+func acked(writers []*writer) int {
+	n := 0
+	for _, wr := range writers {
+		n += len(wr.acked)
+	}
+	return n
+}
+
+// checkDurability asks that each acknowledged region is in the log at its token.
+func checkDurability(t *testing.T, c *roottest.Cluster, writers []*writer) {
+	t.Helper()
+	final, err := c.Log.Replay(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wr := range writers {
+		for index, key := range wr.acked {
+			r := final.RegionAt(1, key)
+			if r == nil || r.Start != key {
+				t.Errorf("region %q was acknowledged at %d and is not there", key, index)
+			} else if r.Revision > index {
+				t.Errorf("region %q was acknowledged at %d and is of %d", key, index, r.Revision)
+			}
+		}
+	}
+}
+
+// One seed is one history.
+func TestSeedIsHistory(t *testing.T) {
+	run := func(t *testing.T) (hash uint64) {
+		cryptotest.SetGlobalRandom(t, 7)
+		w := roottest.NewWorld(7)
+		c, err := roottest.New(w, roottest.Small())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Net.Lose = 0.05
+		wr := &writer{w: w, link: c.NewLink("client-0"), acked: map[uint64]string{}, active: true}
+		wr.loop()
+		active := true
+		disturb(w, c, &active)
+		revive(t, w, c, &active)
+		w.RunFor(2*time.Second, nil)
+		st, err := c.Log.Replay(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Hash() ^ uint64(w.Now()) ^ c.Log.Last()
+	}
+	var hashes []uint64
+	for i := range 2 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) { hashes = append(hashes, run(t)) })
+	}
+	if hashes[0] != hashes[1] {
+		t.Errorf("the same seed gave %x and %x", hashes[0], hashes[1])
+	}
+}
