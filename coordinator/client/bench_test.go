@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -184,4 +185,50 @@ func BenchmarkPublish(b *testing.B) {
 			})
 		})
 	}
+}
+
+// A hit in a cache of so many regions, keys at random.
+func BenchmarkCacheHit(b *testing.B) {
+	for _, n := range []int{1_000, 100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			k, keys := filled(b, n)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range b.N {
+				if _, ok := k.Lookup(keys[i&(len(keys)-1)]); !ok {
+					b.Fatal("missed")
+				}
+			}
+		})
+	}
+}
+
+// filled is a cache of n regions with keys of 20 bytes, and keys to look up.
+func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
+	w := newWorld(b)
+	f := &fake{cluster: newCluster(7)}
+	f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+		for i := 0; i < n; i += 1000 {
+			m := &coordinatorv1.WatchRegionsResponse{Token: at(5), Snapshot: true, SnapshotEnd: i+1000 >= n}
+			for j := i; j < min(i+1000, n); j++ {
+				m.Changes = append(m.Changes, now(region(uint64(j+1), fmt.Sprintf("tenant/user/%08d", j*10), fmt.Sprintf("tenant/user/%08d", j*10+10), 1))...)
+			}
+			if err := s.Send(m); err != nil {
+				return err
+			}
+		}
+		<-s.Context().Done()
+		return nil
+	}
+	w.start("a", f)
+	c, end := w.client(client.Config{}, "a")
+	b.Cleanup(end)
+	k := c.NewCache(client.CacheConfig{})
+	go func() { _ = k.Run(context.Background()) }()
+	<-k.Ready()
+	keys := make([][]byte, 1<<16)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "tenant/user/%08d", rand.IntN(n*10))
+	}
+	return k, keys
 }

@@ -42,6 +42,7 @@ type fake struct {
 	watch  func(*coordinatorv1.WatchRegionsRequest, grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error
 	commit func(*rootv1.Command) *rootv1.CommandResult
 	list   []*rootv1.Coordinator
+	layout *rootv1.Layout
 }
 
 func (f *fake) note(ctx context.Context, method string) error {

@@ -33,7 +33,10 @@ type table struct {
 type chunk struct {
 	starts  column
 	regions []*state.Region
-	by      *edit // that made it; it may change it until done
+	// meets has bit i set where region i reaches to the start of region i+1:
+	// a key in between needs no look at the end.
+	meets [(chunkMost + 63) / 64]uint64
+	by    *edit // that made it; it may change it until done
 }
 
 // find returns the region that holds a route key; nil: none here does.
@@ -43,8 +46,9 @@ func (t *table) find(routeKey string) *state.Region {
 		return nil
 	}
 	c := t.chunks[i]
-	r := c.regions[c.starts.floor(routeKey)]
-	if r.End != "" && routeKey >= r.End {
+	j := c.starts.floor(routeKey)
+	r := c.regions[j]
+	if c.meets[j/64]&(1<<(j%64)) == 0 && r.End != "" && routeKey >= r.End {
 		return nil
 	}
 	return r
@@ -100,17 +104,25 @@ func (e *edit) done(t *table) *table {
 	firsts := make([]string, len(e.chunks))
 	for i, c := range e.chunks {
 		if c.by == e {
-			starts := make([]string, len(c.regions))
-			for j, r := range c.regions {
-				starts[j] = r.Start
-			}
-			c.starts, c.by = newColumn(starts), nil
+			c.index()
+			c.by = nil
 		}
 		firsts[i] = c.regions[0].Start
 		next.count += len(c.regions)
 	}
 	next.top = newColumn(firsts)
 	return &next
+}
+
+func (c *chunk) index() {
+	starts := make([]string, len(c.regions))
+	for j, r := range c.regions {
+		starts[j] = r.Start
+		if j > 0 && c.regions[j-1].End == r.Start {
+			c.meets[(j-1)/64] |= 1 << ((j - 1) % 64)
+		}
+	}
+	c.starts = newColumn(starts)
 }
 
 // own makes the chunks this edit's, and chunk i too.

@@ -1,0 +1,308 @@
+package client_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func (f *fake) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspaceRequest) (*coordinatorv1.GetKeyspaceResponse, error) {
+	if err := f.note(ctx, "GetKeyspace"); err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.GetKeyspaceResponse{Keyspace: &rootv1.Keyspace{Id: 1, Name: req.GetName(), Settings: &rootv1.KeyspaceSettings{Layout: f.layout}}}, nil
+}
+
+// feed is a watch that the test speaks for.
+type feed chan *coordinatorv1.WatchRegionsResponse
+
+func (ch feed) serve(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+	for {
+		select {
+		case m := <-ch:
+			if err := s.Send(m); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+// cached is a cache in a bubble, fed by the test.
+func cached(t *testing.T, f *fake, cfg client.CacheConfig) (*client.Cache, feed, func()) {
+	w := newWorld(t)
+	ch := make(feed)
+	f.cluster, f.watch = newCluster(7), ch.serve
+	w.start("a", f)
+	c, end := w.client(client.Config{WatchSilence: 1 << 60}, "a")
+	k := c.NewCache(cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	return k, ch, func() {
+		cancel()
+		must(t, <-done)
+		end()
+	}
+}
+
+func (ch feed) send(m *coordinatorv1.WatchRegionsResponse) {
+	ch <- m
+	synctest.Wait()
+}
+
+func (ch feed) snapshot(index uint64, regions ...*rootv1.Region) {
+	ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index), Snapshot: true, SnapshotEnd: true, Changes: now(regions...)})
+}
+
+func now(regions ...*rootv1.Region) []*coordinatorv1.RegionChange {
+	var out []*coordinatorv1.RegionChange
+	for _, r := range regions {
+		out = append(out, &coordinatorv1.RegionChange{Region: r})
+	}
+	return out
+}
+
+func region(id uint64, start, end string, revision uint64) *rootv1.Region {
+	return &rootv1.Region{
+		Id: id, KeyspaceId: 1, StartKey: []byte(start), EndKey: []byte(end), Revision: revision,
+		Epoch: &rootv1.RegionEpoch{Version: revision, ConfVersion: 1}, Owners: []*rootv1.Owner{{MemberId: "m1"}},
+	}
+}
+
+// The cache answers as a plain list would, through random splits, merges,
+// moves and removals, and shows each batch at once.
+func TestCacheAnswersAsAPlainListWould(t *testing.T) {
+	for _, prefix := range []string{"", "tenant/000000/", "x"} {
+		synctest.Test(t, func(t *testing.T) {
+			k, ch, end := cached(t, &fake{}, client.CacheConfig{})
+			defer end()
+			synctest.Wait()
+			if _, ok := k.At(); ok {
+				t.Error("complete before a snapshot")
+			}
+			r := rand.New(rand.NewPCG(1, 2))
+			var model []*rootv1.Region
+			for i := range 600 {
+				end := fmt.Sprintf("%s%05d", prefix, i*10+10)
+				if i == 599 {
+					end = ""
+				}
+				model = append(model, region(uint64(i+1), fmt.Sprintf("%s%05d", prefix, i*10), end, 1))
+			}
+			ch.snapshot(1, slices.Clone(model)...)
+			<-k.Ready()
+			nextID := uint64(1000)
+			for index := uint64(2); index < 120; index++ {
+				var changes []*coordinatorv1.RegionChange
+				for range 1 + r.IntN(8) {
+					var c []*coordinatorv1.RegionChange
+					model, c = mutate(r, model, &nextID, index)
+					changes = append(changes, c...)
+				}
+				ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index), Changes: changes})
+				if token, _ := k.At(); token.Index != index || k.Len() != len(model) {
+					t.Fatalf("at %v with %d regions, want %d with %d", token, k.Len(), index, len(model))
+				}
+				for range 50 {
+					compare(t, k, model, fmt.Sprintf("%s%05d", prefix, r.IntN(6100)))
+				}
+				for _, key := range []string{"", "\x00", "zzz", prefix, prefix + "0", "tenant/000001"} {
+					compare(t, k, model, key)
+				}
+			}
+		})
+	}
+}
+
+// mutate splits, merges, removes or replaces a random region of a sorted list.
+func mutate(r *rand.Rand, model []*rootv1.Region, nextID *uint64, index uint64) ([]*rootv1.Region, []*coordinatorv1.RegionChange) {
+	i := r.IntN(len(model) - 1)
+	old := model[i]
+	switch r.IntN(4) {
+	case 0: // split
+		cut := string(old.GetStartKey()) + "5"
+		if cut >= string(old.GetEndKey()) {
+			return model, nil
+		}
+		*nextID++
+		left, right := region(old.GetId(), string(old.GetStartKey()), cut, index), region(*nextID, cut, string(old.GetEndKey()), index)
+		return slices.Replace(slices.Clone(model), i, i+1, left, right), now(left, right)
+	case 1: // merge with the neighbour, if it is one
+		next := model[i+1]
+		if string(old.GetEndKey()) != string(next.GetStartKey()) {
+			return model, nil
+		}
+		whole := region(old.GetId(), string(old.GetStartKey()), string(next.GetEndKey()), index)
+		gone := []*coordinatorv1.RegionChange{{Region: next, Removed: true}}
+		return slices.Replace(slices.Clone(model), i, i+2, whole), append(gone, now(whole)...)
+	case 2: // removal
+		return slices.Delete(slices.Clone(model), i, i+1), []*coordinatorv1.RegionChange{{Region: old, Removed: true}}
+	default: // another owner
+		same := region(old.GetId(), string(old.GetStartKey()), string(old.GetEndKey()), index)
+		return slices.Replace(slices.Clone(model), i, i+1, same), now(same)
+	}
+}
+
+func compare(t *testing.T, k *client.Cache, model []*rootv1.Region, key string) {
+	t.Helper()
+	var want uint64
+	for _, r := range model {
+		if string(r.GetStartKey()) <= key && (len(r.GetEndKey()) == 0 || key < string(r.GetEndKey())) {
+			want = r.GetId()
+		}
+	}
+	got, ok := k.Lookup([]byte(key))
+	if ok != (want != 0) || (ok && uint64(got.Region.ID) != want) {
+		t.Fatalf("key %q: %v %t, want region %d", key, got.Region, ok, want)
+	}
+}
+
+func TestCacheSwapsASnapshotWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, ch, end := cached(t, &fake{}, client.CacheConfig{})
+		defer end()
+		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 2))
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(9), Snapshot: true, Changes: now(region(3, "", "", 8))})
+		if r, ok := k.Lookup([]byte("a")); !ok || r.Region.ID != 1 {
+			t.Errorf("in the middle of a snapshot: %+v", r.Region)
+		}
+		ch.send(&coordinatorv1.WatchRegionsResponse{
+			Token: at(9), Snapshot: true, SnapshotEnd: true, Changes: now(),
+			Members: []*rootv1.Member{{Id: "m1", Address: "10.0.0.9:1", State: rootv1.MemberState_MEMBER_STATE_ACTIVE}},
+		})
+		r, ok := k.Lookup([]byte("z"))
+		if !ok || r.Region.ID != 3 || r.At.Index != 9 || r.Address() != "10.0.0.9:1" || k.Len() != 1 {
+			t.Errorf("after it: %+v at %v, %q, %d regions", r.Region, r.At, r.Address(), k.Len())
+		}
+		// A member that moves is found at its new address.
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(10), Members: []*rootv1.Member{{Id: "m1", Address: "10.0.0.10:1"}}})
+		if r, _ := k.Lookup([]byte("z")); r.Address() != "10.0.0.10:1" {
+			t.Errorf("address %q", r.Address())
+		}
+		// The keyspace goes, and another one comes under its name.
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(11), Keyspaces: []*coordinatorv1.KeyspaceChange{{Removed: true, Keyspace: &rootv1.Keyspace{Id: 1, Name: "default"}}}})
+		if _, ok := k.Lookup([]byte("z")); ok || k.Len() != 0 {
+			t.Error("a removed keyspace has a route")
+		}
+		fresh := region(9, "", "", 12)
+		fresh.KeyspaceId = 4
+		ch.send(&coordinatorv1.WatchRegionsResponse{
+			Token: at(12), Changes: now(fresh),
+			Keyspaces: []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{Id: 4, Name: "default"}}},
+		})
+		if r, ok := k.Lookup([]byte("z")); !ok || r.Region.ID != 9 {
+			t.Errorf("after creation again: %+v", r.Region)
+		}
+	})
+}
+
+func TestCacheInvalidateAndFallBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		f.lookup = func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			return &coordinatorv1.GetRegionByKeyResponse{
+				Region:     region(1, "", "", 9),
+				Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "new:1"}},
+				Disclosure: &coordinatorv1.Disclosure{ClusterId: 7, ServedRootToken: at(9)},
+			}, nil
+		}
+		k, ch, end := cached(t, f, client.CacheConfig{})
+		defer end()
+		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 2))
+		stale, _ := k.Lookup([]byte("a"))
+		k.Invalidate(stale)
+		if _, ok := k.Lookup([]byte("a")); ok {
+			t.Error("an invalidated route was found")
+		}
+		if _, ok := k.Lookup([]byte("z")); !ok {
+			t.Error("another route went too")
+		}
+		r, err := k.Route(t.Context(), []byte("a"))
+		must(t, err)
+		if r.Region.Revision != 9 || r.Address() != "new:1" {
+			t.Errorf("route %+v", r)
+		}
+		// It was kept, and what it overlaps went. News that are older change nothing.
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(8), Changes: now(region(1, "", "m", 6), region(2, "m", "", 7))})
+		if r, ok := k.Lookup([]byte("z")); !ok || r.Region.Revision != 9 || r.Address() != "new:1" {
+			t.Errorf("after older news: %+v", r.Region)
+		}
+		k.Invalidate(stale)
+		if _, ok := k.Lookup([]byte("a")); !ok {
+			t.Error("a newer route was invalidated by an older one")
+		}
+		if n := f.called("GetRegionByKey"); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
+	})
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, ch, end := cached(t, &fake{}, client.CacheConfig{MaxRegions: 3})
+		defer end()
+		var all []*rootv1.Region
+		for i := range 5 {
+			all = append(all, region(uint64(i+1), fmt.Sprint(i), fmt.Sprint(i+1), 1))
+		}
+		ch.snapshot(5, all...)
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: now(region(9, "9", "", 6))})
+		if k.Len() != 3 {
+			t.Errorf("%d regions, want 3", k.Len())
+		}
+	})
+}
+
+func TestCacheOfSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		layout := &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 64}}}
+		k, ch, end := cached(t, &fake{layout: layout}, client.CacheConfig{Keyspace: "actors"})
+		defer end()
+		var all []*rootv1.Region
+		for i := range 64 {
+			start, end := binary.BigEndian.AppendUint64(nil, uint64(i)), binary.BigEndian.AppendUint64(nil, uint64(i+1))
+			all = append(all, region(uint64(i+1), string(start), string(end), 1))
+		}
+		ch.snapshot(5, all...)
+		for i := range 500 {
+			key := fmt.Appendf(nil, "actor-%d", i)
+			r, ok := k.Lookup(key)
+			if !ok || !r.Region.Contains(state.RouteKey(layout, key)) {
+				t.Fatalf("key %q: %+v", key, r.Region)
+			}
+		}
+	})
+}
+
+func TestCacheHitDoesNotAllocate(t *testing.T) {
+	for name, layout := range map[string]*rootv1.Layout{
+		"ranges": nil,
+		"slots":  {Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 1}}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k, ch, end := cached(t, &fake{layout: layout}, client.CacheConfig{})
+			defer end()
+			ch.snapshot(5, region(1, "", "", 2))
+			key := []byte(strings.Repeat("key", 20))
+			if n := testing.AllocsPerRun(100, func() {
+				if r, ok := k.Lookup(key); !ok || r.Region.ID != 1 {
+					t.Error("missed")
+				}
+			}); n != 0 {
+				t.Errorf("%s: %v allocations a hit", name, n)
+			}
+		})
+	}
+}
