@@ -249,7 +249,9 @@ func (s *Soft) forgetMember(id state.MemberID) {
 }
 
 // Sweep drops what is kept of members and regions that st does not have: after
-// a view jumped, when no changes tell. It holds one small lock at a time.
+// a view jumped, when no changes tell, and now and then, because a report that
+// was judged against an older view may come after Forget. It holds one small
+// lock at a time.
 func (s *Soft) Sweep(st *state.State) {
 	for i := range softShards {
 		s.members[i].sweep(st)

@@ -11,8 +11,9 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Why a message from the root was not taken. After any of them the driver drops
-// the stream, calls OnDisconnected, and goes on as NeedsSnapshot says.
+// Why a stream from the root is not worth reading on. After any of them the
+// driver drops the stream, calls OnDisconnected, and goes on as NeedsSnapshot
+// says.
 var (
 	// ErrOtherCluster: the peer belongs to another cluster, or to an incarnation
 	// that is over. The message is dropped: nothing of another cluster is ever
@@ -22,9 +23,10 @@ var (
 	// whole: the peer is asked again from the View's own position, and says
 	// "bootstrap required" if it no longer has what follows.
 	ErrGap = errors.New("gap in the tail")
-	// ErrSilent: the peer said nothing for so long that the message may have
-	// waited, here or on the way, and its commit index says nothing of the
-	// present. The message is dropped: a new stream answers from now.
+	// ErrSilent: nothing was taken from the stream for so long that the message
+	// may have waited, here or on the way: because the peer, the network or this
+	// process stood still. What it carries is applied, but it does not vouch for
+	// the present, and neither does what waits behind it: a new stream does.
 	ErrSilent = errors.New("tail was silent")
 	// ErrRestored: the cluster was restored from a backup and has a higher
 	// incarnation. Its log is another one: a snapshot is needed.
@@ -134,11 +136,11 @@ func (c *Core) OnKnown(token state.Token) {
 	}
 }
 
-// OnTail takes one message of the tail. The Batch is what it changed, also when
-// ErrPoison ends it early; with any other error it is empty and nothing was
-// applied.
+// OnTail takes one message of the tail. The Batch is what it changed, also with
+// ErrSilent, and when ErrPoison ends it early; with any other error it is empty
+// and nothing was applied.
 func (c *Core) OnTail(resp *rootv1.TailResponse, now clock.Instant) (Batch, error) {
-	if err := c.admit(resp, now); err != nil {
+	if err := c.admit(resp); err != nil {
 		c.publish()
 		return Batch{}, err
 	}
@@ -147,17 +149,19 @@ func (c *Core) OnTail(resp *rootv1.TailResponse, now clock.Instant) (Batch, erro
 		entries = entries[1:] // a repetition
 	}
 	batch, err := c.apply(entries)
-	c.hear(resp, now)
+	c.hear(resp)
+	if quiet := now.Sub(c.heardAt); quiet <= c.cfg.SilentAfter || c.first {
+		c.vouch(resp, now)
+	} else if err == nil {
+		err = fmt.Errorf("%w for %s", ErrSilent, quiet)
+	}
 	c.publish()
 	batch.Token, batch.Known, batch.Era = c.view.Token, c.view.Known, c.view.Era
 	return batch, err
 }
 
 // admit judges a message before anything of it is applied.
-func (c *Core) admit(resp *rootv1.TailResponse, now clock.Instant) error {
-	if quiet := now.Sub(c.heardAt); quiet > c.cfg.SilentAfter && !c.first {
-		return fmt.Errorf("%w for %s", ErrSilent, quiet)
-	}
+func (c *Core) admit(resp *rootv1.TailResponse) error {
 	at := c.work.Token()
 	if c.clusterID != 0 && resp.GetClusterId() != c.clusterID {
 		return fmt.Errorf("%w: id %016x, following %016x", ErrOtherCluster, resp.GetClusterId(), c.clusterID)
@@ -215,21 +219,25 @@ func (c *Core) apply(entries []*rootv1.TailEntry) (Batch, error) {
 	return batch, nil
 }
 
-// hear notes what a message tells of the root, after its entries were applied.
-func (c *Core) hear(resp *rootv1.TailResponse, now clock.Instant) {
+// hear notes what a message tells of the root, however old it is.
+func (c *Core) hear(resp *rootv1.TailResponse) {
+	c.clusterID = resp.GetClusterId()
+	c.leaderless = millis(resp.GetLeaderlessMillis())
+	c.sync = coordinatorv1.SyncHealth_SYNC_HEALTH_STREAMING
+	c.raiseKnown(state.Token{Incarnation: c.work.Token().Incarnation, Index: resp.GetCommitIndex()})
+}
+
+// vouch notes what a message that was sent just now tells of the present, after
+// its entries were applied.
+func (c *Core) vouch(resp *rootv1.TailResponse, now clock.Instant) {
 	sent := now
 	if c.first && now.Sub(c.heardAt) > c.cfg.SilentAfter {
 		sent = c.heardAt // it may have waited since the stream was opened
 	}
 	c.heardAt, c.first = now, false
-	c.clusterID = resp.GetClusterId()
-	c.leaderless = millis(resp.GetLeaderlessMillis())
-	c.sync = coordinatorv1.SyncHealth_SYNC_HEALTH_STREAMING
-	at := c.work.Token()
-	c.raiseKnown(state.Token{Incarnation: at.Incarnation, Index: resp.GetCommitIndex()})
 	c.hearQuorum(sent)
 	// A peer that knows less than the view does not vouch for it.
-	if at.Compare(c.known) >= 0 && resp.GetCommitIndex() >= at.Index {
+	if at := c.work.Token(); at.Compare(c.known) >= 0 && resp.GetCommitIndex() >= at.Index {
 		c.levelAt = max(c.levelAt, sent.Add(-c.leaderless))
 	}
 }

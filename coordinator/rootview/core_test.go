@@ -191,16 +191,22 @@ func TestOtherClustersAreRefused(t *testing.T) {
 	}
 }
 
-func TestSilenceMakesAMessageWorthless(t *testing.T) {
+func TestAfterSilenceAMessageDoesNotVouch(t *testing.T) {
 	s := newScript(t)
 	s.tail(s.log.all(0), nil)
+	level := s.now
+	s.log.grow(1)
 	s.pass(501 * time.Millisecond)
-	s.tail(s.log.all(2), rootview.ErrSilent)
+	b := s.tail(s.log.message(2, 3, 3), rootview.ErrSilent)
+	s.is(3)
+	if v := s.core.View(); b.Token.Index != 3 || v.LevelAt != level || v.QuorumAt != level {
+		t.Fatalf("batch %+v, level at %d, quorum at %d, want %d", b, v.LevelAt, v.QuorumAt, level)
+	}
 	s.core.OnConnected(s.now)
 	opened := s.now
 	// The first message of a stream is as old as the stream at most.
 	s.pass(900 * time.Millisecond)
-	s.tail(s.log.all(2), nil)
+	s.tail(s.log.all(3), nil)
 	if s.core.View().LevelAt != opened || s.core.View().QuorumAt != opened {
 		t.Fatalf("level at %d, quorum at %d, want %d", s.core.View().LevelAt, s.core.View().QuorumAt, opened)
 	}

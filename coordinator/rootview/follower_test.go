@@ -89,6 +89,9 @@ func TestWaitForRefusesInTime(t *testing.T) {
 		if waited := time.Since(start); waited != 1980*time.Millisecond {
 			t.Fatalf("refused after %s: the refusal must come before the deadline", waited)
 		}
+		if _, err := f.WaitFor(t.Context(), state.Token{}); err != nil {
+			t.Fatalf("no position: %v", err)
+		}
 		for _, foreign := range []state.Token{{Incarnation: 2, Term: 1, Index: 1}, {Incarnation: 0, Term: 1, Index: 2}, {Incarnation: 1, Term: 7, Index: 2}} {
 			_, err := f.WaitFor(within(t, time.Second), foreign)
 			refused(t, err, rootv1.Reason_REASON_CLUSTER_MISMATCH)

@@ -28,6 +28,7 @@ func TestAnyHistoryGivesTheLogAtTheToken(t *testing.T) {
 			"reconnect":  m.reconnect,
 			"compact":    m.compact,
 			"pass":       m.pass,
+			"known":      m.known,
 			"":           m.check,
 		})
 	})
@@ -37,8 +38,10 @@ type model struct {
 	log       *rootLog
 	core      *rootview.Core
 	now       clock.Instant
-	first     uint64 // oldest index that the peer still has
+	oldest    uint64 // oldest index that the peer still has
 	connected bool
+	heard     clock.Instant // last message, or the start of the stream
+	first     bool          // no message of the stream yet
 
 	reached state.Token
 	watched map[state.RegionID]uint64 // what a watcher has, by revision
@@ -47,7 +50,7 @@ type model struct {
 }
 
 func newModel(t *rapid.T) *model {
-	m := &model{log: newRootLog(t), core: rootview.NewCore(rootview.CoreConfig{}), now: 1, first: 1, watched: map[state.RegionID]uint64{}}
+	m := &model{log: newRootLog(t), core: rootview.NewCore(rootview.CoreConfig{}), now: 1, oldest: 1, watched: map[state.RegionID]uint64{}}
 	m.reconnect(t)
 	return m
 }
@@ -82,22 +85,31 @@ func (m *model) at() int { return int(m.core.View().Token.Index) }
 
 // take hands a message over and keeps the watcher up to date.
 func (m *model) take(t *rapid.T, resp *rootv1.TailResponse, want error) {
+	level := m.core.View().LevelAt
+	if want == nil && !m.first && m.now.Sub(m.heard) > 500*time.Millisecond {
+		want = rootview.ErrSilent
+	}
 	b, err := m.core.OnTail(resp, m.now)
 	if want == nil && err != nil || !errors.Is(err, want) {
 		t.Fatalf("OnTail: %v, want %v", err, want)
 	}
 	m.watch(t, b)
 	if err != nil {
+		if m.core.View().LevelAt != level {
+			t.Fatalf("a message that ended in %v vouched for the present", err)
+		}
 		m.connected = false
 		m.core.OnDisconnected(m.now)
+		return
 	}
+	m.heard, m.first = m.now, false
 }
 
 func (m *model) message(t *rapid.T) {
 	if !m.connected {
 		return
 	}
-	if uint64(m.at())+1 < m.first {
+	if uint64(m.at())+1 < m.oldest {
 		m.core.OnBootstrapRequired(m.now)
 		m.core.OnDisconnected(m.now)
 		m.connected = false
@@ -126,11 +138,16 @@ func (m *model) gap(t *rapid.T) {
 }
 
 func (m *model) pass(t *rapid.T) {
-	m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "ms")) * time.Millisecond)
+	m.now = m.now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "ms")) * time.Millisecond)
+}
+
+// known is a read index: it may tell of more than any tail has.
+func (m *model) known(t *rapid.T) {
+	m.core.OnKnown(m.log.states[rapid.IntRange(0, len(m.log.entries)).Draw(t, "index")].Token())
 }
 
 func (m *model) compact(t *rapid.T) {
-	m.first = uint64(rapid.IntRange(int(m.first), len(m.log.entries)+1).Draw(t, "first"))
+	m.oldest = uint64(rapid.IntRange(int(m.oldest), len(m.log.entries)+1).Draw(t, "oldest"))
 }
 
 // reconnect opens a tail, or loads a snapshot that may break off or be wrong.
@@ -139,12 +156,15 @@ func (m *model) reconnect(t *rapid.T) {
 	m.connected = false
 	if !m.core.NeedsSnapshot() {
 		m.core.OnConnected(m.now)
-		m.connected = true
+		m.connected, m.heard, m.first = true, m.now, true
 		return
 	}
-	at := rapid.IntRange(max(int(m.first)-1, 2), len(m.log.entries)).Draw(t, "snapshot")
+	at := rapid.IntRange(max(int(m.oldest)-1, 2), len(m.log.entries)).Draw(t, "snapshot")
 	all := chunks(t, m.log.states[at], rapid.IntRange(1, 5).Draw(t, "records"))
 	fault := rapid.SampledFrom([]string{"", "", "break", "hash", "drop"}).Draw(t, "fault")
+	if fault == "drop" && len(all) < 3 {
+		fault = "hash"
+	}
 	switch fault {
 	case "break":
 		all = all[:rapid.IntRange(0, len(all)-1).Draw(t, "chunks")]

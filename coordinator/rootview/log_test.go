@@ -129,12 +129,6 @@ func tombstone(id uint64) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: id}}}
 }
 
-func join(id string, nonce uint64) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{
-		Id: id, Address: id + ":1", StartNonce: nonce,
-	}}}}
-}
-
 // slot is the n-th of many small intervals that never overlap.
 func slot(n int) (start, end string) {
 	return fmt.Sprintf("k%06d", n), fmt.Sprintf("k%06d", n+1)

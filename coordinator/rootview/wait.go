@@ -148,6 +148,9 @@ func (f *Follower) notReached(ctx context.Context, at state.Token) error {
 // sameLog says whether a position can be one of the log that the view follows:
 // of the same incarnation, and not of a later term at an index passed already.
 func sameLog(v *View, at state.Token) error {
+	if at.Index == 0 {
+		return nil // before everything
+	}
 	if at.Incarnation == v.Token.Incarnation && (at.Index > v.Token.Index || at.Term <= v.Token.Term) {
 		return nil
 	}
