@@ -224,7 +224,8 @@ func (f *Fake) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	return &fakeFile{fake: f, boot: f.boot, node: file, name: name}, nil
+	file.name = name
+	return &fakeFile{fake: f, boot: f.boot, node: file}, nil
 }
 
 func (f *Fake) openLocked(dir *node, base string, flag int) (*node, error) {
@@ -261,6 +262,7 @@ func (f *Fake) Rename(from, to string) error {
 		if n == nil {
 			return &fs.PathError{Op: "rename", Path: from, Err: fs.ErrNotExist}
 		}
+		n.name = to
 		dir.change(change{name: path.Base(to), from: base, node: n})
 		return nil
 	})

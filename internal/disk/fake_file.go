@@ -11,13 +11,14 @@ type fakeFile struct {
 	fake   *Fake
 	boot   int
 	node   *node
-	name   string
 	closed bool
 }
 
+// name is the file's path as the last rename or open left it.
+func (h *fakeFile) name() string { return h.node.name }
+
 func (h *fakeFile) ReadAt(b []byte, off int64) (n int, err error) {
-	op := Op{Kind: OpRead, Name: h.name, Off: off, Len: int64(len(b))}
-	err = h.do(op, func() error {
+	err = h.do(Op{Kind: OpRead, Off: off, Len: int64(len(b))}, func() error {
 		if off >= int64(len(h.node.cache)) {
 			return io.EOF
 		}
@@ -35,7 +36,7 @@ func (h *fakeFile) WriteAt(b []byte, off int64) (int, error) {
 	if h.closed {
 		return 0, fs.ErrClosed
 	}
-	fault, err := h.fake.stepLocked(h.boot, Op{Kind: OpWrite, Name: h.name, Off: off, Len: int64(len(b))})
+	fault, err := h.fake.stepLocked(h.boot, Op{Kind: OpWrite, Name: h.name(), Off: off, Len: int64(len(b))})
 	if err != nil {
 		return 0, err
 	}
@@ -44,7 +45,7 @@ func (h *fakeFile) WriteAt(b []byte, off int64) (int, error) {
 	}
 	grow := max(0, off+int64(len(b))-int64(len(h.node.cache)))
 	if h.fake.capacity > 0 && h.fake.used+grow > h.fake.capacity {
-		return 0, &fs.PathError{Op: "write", Path: h.name, Err: syscall.ENOSPC}
+		return 0, &fs.PathError{Op: "write", Path: h.name(), Err: syscall.ENOSPC}
 	}
 	h.fake.used += grow
 	if len(b) > 0 {
@@ -62,7 +63,7 @@ func (h *fakeFile) Sync() error {
 	if h.closed {
 		return fs.ErrClosed
 	}
-	fault, err := h.fake.stepLocked(h.boot, Op{Kind: OpSync, Name: h.name})
+	fault, err := h.fake.stepLocked(h.boot, Op{Kind: OpSync, Name: h.name()})
 	if err != nil {
 		return err
 	}
@@ -78,7 +79,7 @@ func (h *fakeFile) Sync() error {
 }
 
 func (h *fakeFile) Size() (size int64, err error) {
-	err = h.do(Op{Kind: OpStat, Name: h.name}, func() error {
+	err = h.do(Op{Kind: OpStat}, func() error {
 		size = int64(len(h.node.cache))
 		return nil
 	})
@@ -101,5 +102,6 @@ func (h *fakeFile) do(op Op, effect func() error) error {
 	if h.closed {
 		return fs.ErrClosed
 	}
+	op.Name = h.name()
 	return h.fake.doLocked(h.boot, op, effect)
 }

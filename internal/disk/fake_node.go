@@ -14,6 +14,8 @@ type node struct {
 	// cache a sync still has to bring there.
 	cache, platter []byte
 	dirty          map[int64]bool
+	// name is the newest path, for operations on open files.
+	name string
 
 	// Directories: what a reader sees, what is durable, and the changes
 	// between the two in order.
@@ -192,7 +194,7 @@ func (n *node) clone(copies map[*node]*node) *node {
 	if c := copies[n]; c != nil {
 		return c
 	}
-	c := &node{cache: slices.Clone(n.cache), platter: slices.Clone(n.platter), dirty: maps.Clone(n.dirty)}
+	c := &node{name: n.name, cache: slices.Clone(n.cache), platter: slices.Clone(n.platter), dirty: maps.Clone(n.dirty)}
 	copies[n] = c
 	if n.names == nil {
 		return c

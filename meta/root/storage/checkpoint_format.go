@@ -214,7 +214,9 @@ type checkpointReader struct {
 	buf     []byte
 }
 
-func (r *checkpointReader) bad(what string) error { return &badCheckpoint{offset: r.offset, what: what} }
+func (r *checkpointReader) bad(what string) error {
+	return &badCheckpoint{offset: r.offset, what: what}
+}
 
 func (r *checkpointReader) read(n int) ([]byte, error) {
 	if n > cap(r.buf) {

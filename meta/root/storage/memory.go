@@ -21,13 +21,6 @@ type memory struct {
 
 func (m *memory) lastIndex() uint64 { return m.base + uint64(len(m.entries)) }
 
-func (m *memory) lastTerm() uint64 {
-	if n := len(m.entries); n > 0 {
-		return m.entries[n-1].GetTerm()
-	}
-	return m.baseTerm
-}
-
 // term returns raft's errors for indexes outside [base, last].
 func (m *memory) term(index uint64) (uint64, error) {
 	switch {
@@ -110,9 +103,9 @@ func (s *Storage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 		return nil, conf, nil
 	}
 	term, vote, commit := s.mem.hard.GetTerm(), s.mem.hard.GetVote(), s.mem.hard.GetCommit()
-	if last := s.mem.lastTerm(); term < last {
+	if term < s.mem.baseTerm {
 		// Whoever voted in a term has saved that term.
-		term, vote = last, 0
+		term, vote = s.mem.baseTerm, 0
 	}
 	return hardState(term, vote, max(commit, s.mem.base)), conf, nil
 }

@@ -3,6 +3,7 @@ package storage
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -32,7 +33,9 @@ type replay struct {
 	// complain is told about damage; nil: the first is returned.
 	complain func(*DamageError)
 
-	// The log as read so far.
+	// The log as read so far. baseTerm is 0 when base is not: an append went
+	// back behind the oldest segment, and what that replaced is committed and
+	// in the checkpoint by now, or the segment before would be here.
 	base, baseTerm uint64
 	entries        []*raftpb.Entry
 	hard           *raftpb.HardState
@@ -111,8 +114,12 @@ func (r *replay) take(f frame, seg int, off int64) error {
 	if err != nil {
 		return r.damage(seg, off, fmt.Sprintf("frame %d: %v", f.number, err), func() { r.adopt(f, seg) })
 	}
-	if what := r.fits(f, b, seg, off); what != "" {
-		return r.damage(r.seg, r.at.Offset, what, func() { r.adopt(f, seg); r.apply(b, seg, true) })
+	if what, itself := r.fits(f, b, seg, off); what != "" {
+		badSeg, badOff := seg, off
+		if !itself {
+			badSeg, badOff = r.suspect(seg, off)
+		}
+		return r.damage(badSeg, badOff, what, func() { r.adopt(f, seg); r.apply(b, seg, true) })
 	}
 	first := r.frames == 0
 	if first || f.number == r.at.Number {
@@ -136,13 +143,14 @@ func (r *replay) take(f frame, seg int, off int64) error {
 	return nil
 }
 
-// fits says what speaks against a frame being next; empty: nothing.
-func (r *replay) fits(f frame, b batch, seg int, off int64) string {
+// fits says what speaks against a frame being next (empty: nothing), and
+// whether that is the frame itself or what should be before it.
+func (r *replay) fits(f frame, b batch, seg int, off int64) (what string, itself bool) {
 	if r.frames == 0 {
 		if b.link == nil && f.number != 1 || !f.follows(b.beginning().chain) {
-			return fmt.Sprintf("the first frame of the log is damaged or missing; frame %d follows in %s at offset %d", f.number, r.segments[seg].path, off)
+			return fmt.Sprintf("the first frame of the log is damaged or missing; frame %d follows in %s at offset %d", f.number, r.segments[seg].path, off), f.number == 1
 		}
-		return ""
+		return "", false
 	}
 	prev := r.at.Chain
 	switch f.number {
@@ -150,12 +158,12 @@ func (r *replay) fits(f frame, b batch, seg int, off int64) string {
 	case r.at.Number - 1:
 		prev = r.before.Chain
 	default:
-		return fmt.Sprintf("frame %d is damaged or missing; frame %d follows in %s at offset %d", r.at.Number, f.number, r.segments[seg].path, off)
+		return fmt.Sprintf("frame %d is damaged or missing; frame %d follows in %s at offset %d", r.at.Number, f.number, r.segments[seg].path, off), false
 	}
 	if !f.follows(prev) || seg != r.seg && (b.link == nil || b.link.chain != prev) {
-		return fmt.Sprintf("frame %d in %s at offset %d does not continue the log", f.number, r.segments[seg].path, off)
+		return fmt.Sprintf("frame %d does not continue the log", f.number), true
 	}
-	return ""
+	return "", false
 }
 
 func (r *replay) adopt(f frame, seg int) {
@@ -179,10 +187,10 @@ func (r *replay) apply(b batch, seg int, force bool) string {
 		return ""
 	}
 	first, end := b.entries[0].GetIndex(), r.base+uint64(len(r.entries))+1
+	if first > end && !force {
+		return fmt.Sprintf("entry %d does not continue the log of [%d, %d)", first, r.base+1, end)
+	}
 	if first <= r.base || first > end {
-		if !force {
-			return fmt.Sprintf("entry %d does not continue the log of [%d, %d)", first, r.base+1, end)
-		}
 		r.base, r.baseTerm, r.entries = first-1, 0, nil
 	}
 	r.entries = append(r.entries[:first-r.base-1], b.entries...)
@@ -207,13 +215,35 @@ func (r *replay) meetMark() bool {
 	return r.markMet
 }
 
+// suspect guesses where before a place the next frame was: where its salt or
+// its number still is.
+func (r *replay) suspect(seg int, off int64) (int, int64) {
+	at := r.at.Offset
+	for i := r.seg; i <= seg; i++ {
+		s := r.segments[i]
+		if i == seg && at >= off {
+			break
+		}
+		if at+frameHeaderBytes <= int64(len(s.buf)) &&
+			(binary.LittleEndian.Uint64(s.buf[at+16:]) == s.salt || binary.LittleEndian.Uint64(s.buf[at+8:]) == r.at.Number) {
+			return i, at
+		}
+		at = sectorBytes
+	}
+	return r.seg, r.at.Offset
+}
+
 // finish judges the end of the log.
 func (r *replay) finish() error {
 	if r.mark != nil && !r.markMet {
+		seg, off := r.suspect(len(r.segments)-1, math.MaxInt64)
 		what := fmt.Sprintf("the log ends before frame %d, and was acknowledged up to frame %d, index %d", r.at.Number, r.mark.At.Number-1, r.mark.LastIndex)
-		if err := r.damage(r.seg, r.at.Offset, what, nil); err != nil {
+		if err := r.damage(seg, off, what, nil); err != nil {
 			return err
 		}
+	}
+	if r.base > 0 && r.baseTerm == 0 && len(r.entries) > 0 {
+		r.base, r.baseTerm, r.entries = r.base+1, r.entries[0].GetTerm(), r.entries[1:]
 	}
 	last, _ := r.lastIndex()
 	if commit := r.hard.GetCommit(); commit > last {

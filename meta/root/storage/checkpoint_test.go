@@ -1,0 +1,165 @@
+package storage_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// withLog opens a fake workdir that holds entries [1, n].
+func withLog(t testing.TB, n uint64) (*storage.Storage, *disk.Fake) {
+	t.Helper()
+	f := disk.NewFake(5)
+	s, err := storage.Open(workdir, onFake(f))
+	must(t, err)
+	must(t, s.SaveIdentity(identity))
+	must(t, s.Append(hard(1, 1, n), entries(1, n+1, 1, 50), true))
+	return s, f
+}
+
+func TestCheckpointRefusals(t *testing.T) {
+	s, _ := withLog(t, 20)
+	boom := errors.New("boom")
+	err := s.WriteCheckpoint(meta(10, 1), func(yield func(*rootv1.Record) error) error {
+		must(t, yield(records(10)[0]))
+		return boom
+	})
+	if err != boom {
+		t.Fatalf("error of the records: %v", err)
+	}
+	if _, ok := s.Checkpoint(); ok {
+		t.Fatal("half a checkpoint is current")
+	}
+	if _, _, err := s.OpenCheckpoint(); !errors.Is(err, storage.ErrNoCheckpoint) {
+		t.Fatalf("open: %v", err)
+	}
+	if err := s.WriteCheckpoint(meta(21, 1), yieldRecords(21)); err == nil {
+		t.Fatal("a checkpoint beyond the log")
+	}
+	if err := s.WriteCheckpoint(meta(10, 2), yieldRecords(10)); err == nil {
+		t.Fatal("a checkpoint of another term")
+	}
+	must(t, s.WriteCheckpoint(meta(10, 1), yieldRecords(10)))
+	if err := s.WriteCheckpoint(meta(10, 1), yieldRecords(10)); !errors.Is(err, storage.ErrOutdated) {
+		t.Fatalf("the same again: %v", err)
+	}
+	// Nothing of this harmed the storage.
+	must(t, s.Append(nil, entries(21, 23, 1, 0), true))
+	must(t, checkCheckpoint(s, 10))
+}
+
+// TestCompactStopsAtTheCheckpoint: entries behind it are kept, asked or not.
+func TestCompactStopsAtTheCheckpoint(t *testing.T) {
+	s, _ := withLog(t, 20)
+	must(t, s.Compact(15))
+	if first, _ := s.FirstIndex(); first != 1 {
+		t.Fatalf("compacted to %d without a checkpoint", first)
+	}
+	must(t, s.WriteCheckpoint(meta(10, 1), yieldRecords(10)))
+	must(t, s.Compact(15))
+	if first, _ := s.FirstIndex(); first != 11 {
+		t.Fatalf("first index %d", first)
+	}
+	if _, err := s.Committed(10, 12, 1000); !errors.Is(err, storage.ErrCompacted) {
+		t.Fatalf("committed: %v", err)
+	}
+	if term, err := s.Term(10); term != 1 || err != nil {
+		t.Fatalf("term: %d, %v", term, err)
+	}
+}
+
+func TestReceiveRefusals(t *testing.T) {
+	good := foreignCheckpoint(t, 40, 5)
+	s, f := withLog(t, 20)
+	boom := errors.New("boom")
+	if _, err := s.ReceiveCheckpoint(io.MultiReader(bytes.NewReader(good[:100]), iotest.ErrReader(boom))); !errors.Is(err, boom) {
+		t.Fatalf("broken stream: %v", err)
+	}
+	for cut := range good {
+		if _, err := s.ReceiveCheckpoint(bytes.NewReader(good[:cut])); err == nil {
+			t.Fatalf("cut to %d of %d bytes: accepted", cut, len(good))
+		}
+	}
+	for bit := range len(good) * 8 {
+		bad := bytes.Clone(good)
+		bad[bit/8] ^= 1 << (bit % 8)
+		if _, err := s.ReceiveCheckpoint(bytes.NewReader(bad)); err == nil {
+			t.Fatalf("bit %d flipped: accepted", bit)
+		}
+	}
+	if _, err := s.ReceiveCheckpoint(bytes.NewReader(append(bytes.Clone(good), 0))); err == nil {
+		t.Fatal("a byte too many: accepted")
+	}
+	if err := s.InstallCheckpoint(meta(40, 5)); !errors.Is(err, storage.ErrNoCheckpoint) {
+		t.Fatalf("install of nothing: %v", err)
+	}
+	names, err := f.ReadDir(workdir)
+	must(t, err)
+	for _, n := range names {
+		if strings.HasSuffix(n, ".incoming") {
+			t.Fatal("a refused checkpoint was left behind")
+		}
+	}
+	must(t, s.Append(nil, entries(21, 22, 1, 0), true))
+}
+
+// TestReceiveDuringReceive: one owner of the incoming file.
+func TestReceiveDuringReceive(t *testing.T) {
+	good := foreignCheckpoint(t, 40, 5)
+	s, _ := withLog(t, 20)
+	r, w := io.Pipe()
+	done := make(chan error)
+	var got storage.CheckpointMeta
+	go func() {
+		var err error
+		got, err = s.ReceiveCheckpoint(r)
+		done <- err
+	}()
+	_, err := w.Write(good[:50])
+	must(t, err)
+	if _, err := s.ReceiveCheckpoint(bytes.NewReader(good)); !errors.Is(err, storage.ErrReceiving) {
+		t.Fatalf("second receive: %v", err)
+	}
+	if err := s.InstallCheckpoint(meta(40, 5)); !errors.Is(err, storage.ErrReceiving) {
+		t.Fatalf("install during a receive: %v", err)
+	}
+	_, err = w.Write(good[50:])
+	must(t, err)
+	must(t, w.Close())
+	must(t, <-done)
+	must(t, s.InstallCheckpoint(got))
+	if first, _ := s.FirstIndex(); first != 41 {
+		t.Fatalf("first index %d", first)
+	}
+	must(t, checkCheckpoint(s, 40))
+	if err := s.InstallCheckpoint(got); !errors.Is(err, storage.ErrNoCheckpoint) {
+		t.Fatalf("installed twice: %v", err)
+	}
+	must(t, s.Append(hard(5, 1, 41), entries(41, 43, 5, 0), true))
+}
+
+// TestOldCheckpointStaysReadable: a transfer goes on while a newer one lands.
+func TestOldCheckpointStaysReadable(t *testing.T) {
+	s, _ := withLog(t, 20)
+	must(t, s.WriteCheckpoint(meta(10, 1), yieldRecords(10)))
+	in, m, err := s.OpenCheckpoint()
+	must(t, err)
+	must(t, s.WriteCheckpoint(meta(20, 1), yieldRecords(20)))
+	b, err := io.ReadAll(in)
+	must(t, err)
+	must(t, in.Close())
+	other, err := storage.Open("other", onFake(disk.NewFake(1)))
+	must(t, err)
+	got, err := other.ReceiveCheckpoint(bytes.NewReader(b))
+	must(t, err)
+	if got != m || got.Index != 10 {
+		t.Fatalf("received %+v, opened %+v", got, m)
+	}
+}

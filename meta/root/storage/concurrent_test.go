@@ -1,0 +1,119 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/storage"
+)
+
+// TestConcurrent appends while tail readers, checkpoints, compaction and Run
+// go on; for the race detector, and no reader may see a gap.
+func TestConcurrent(t *testing.T) {
+	f := disk.NewFake(1)
+	o := onFake(f)
+	o.MarkInterval = time.Microsecond
+	s, err := storage.Open(workdir, o)
+	must(t, err)
+	const n = 600
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	for range 2 {
+		wg.Go(func() { follow(t, s, n) })
+	}
+	wg.Go(func() {
+		for at := uint64(0); at < n/2; {
+			last, _ := s.LastIndex()
+			if last < at+50 {
+				continue
+			}
+			at = last
+			if err := s.WriteCheckpoint(meta(at, 1), yieldRecords(at)); err != nil {
+				t.Errorf("checkpoint: %v", err)
+			}
+			if err := s.Compact(at - 20); err != nil {
+				t.Errorf("compact: %v", err)
+			}
+		}
+	})
+	want := entries(1, n+1, 1, 200)
+	for i, e := range want {
+		must(t, s.Append(hard(1, 1, uint64(i)), want[i:i+1], true))
+		_ = e
+	}
+	for range 1 {
+		last, _ := s.LastIndex()
+		if last != n {
+			t.Errorf("last index %d", last)
+		}
+	}
+	cancel()
+	wg.Wait()
+	must(t, s.Close())
+	s, err = storage.Open(workdir, o)
+	must(t, err)
+	first, log, err := retainedLog(s)
+	must(t, err)
+	for i, e := range log {
+		if !sameEntry(e, want[first-1+uint64(i)]) {
+			t.Fatalf("entry %v", e)
+		}
+	}
+}
+
+// follow reads the log as a tail reader does, told when it is too late.
+func follow(t *testing.T, s *storage.Storage, n uint64) {
+	for next := uint64(1); next <= n; {
+		es, err := s.Committed(next, math.MaxUint64, 2000)
+		if errors.Is(err, storage.ErrCompacted) {
+			next, _ = s.FirstIndex()
+			continue
+		}
+		if err != nil {
+			t.Errorf("committed: %v", err)
+			return
+		}
+		for _, e := range es {
+			if e.GetIndex() != next {
+				t.Errorf("entry %d, want %d", e.GetIndex(), next)
+				return
+			}
+			next++
+		}
+	}
+}
+
+// TestBackgroundFailureStops: when Run fails, so does the next Append.
+func TestBackgroundFailureStops(t *testing.T) {
+	f := disk.NewFake(1)
+	s, err := storage.Open(workdir, onFake(f))
+	must(t, err)
+	must(t, s.Append(hard(1, 1, 0), entries(1, 2, 1, 0), true))
+	f.SetFault(func(op disk.Op) disk.Fault {
+		if op.Kind == disk.OpPut {
+			return disk.Fault{Err: errIO}
+		}
+		return disk.Fault{}
+	})
+	var failed *storage.FailedError
+	if err := s.Run(t.Context()); !errors.As(err, &failed) || !errors.Is(err, errIO) {
+		t.Fatalf("run: %v", err)
+	}
+	f.SetFault(nil)
+	if err := s.Append(nil, entries(2, 3, 1, 0), true); !errors.As(err, &failed) {
+		t.Fatalf("append after a failure: %v", err)
+	}
+	if err := s.Close(); !errors.As(err, &failed) {
+		t.Fatalf("close: %v", err)
+	}
+}
