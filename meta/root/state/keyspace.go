@@ -118,7 +118,8 @@ func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
 	for i := range count {
 		r := newRegion(0)
 		r.ID, r.Keyspace, r.Revision = t.giveID(), ks, t.token.Index
-		r.Start, r.End = string(appendSlot(room[:0], i)), string(appendSlot(room[:0], i+1))
+		r.Start = string(appendSlot(room[:0], i))
+		r.End = string(appendSlot(room[:0], i+1))
 		r.Epoch = Epoch{Version: 1, ConfVersion: 1}
 		t.putRegion(nil, r, "")
 	}

@@ -10,6 +10,8 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
+var errEOF = io.EOF
+
 // tester is what *testing.T, *testing.B and *rapid.T have in common.
 type tester interface {
 	Helper()

@@ -1,0 +1,209 @@
+package state_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+const benchRegions = 1_000_000
+
+func benchKey(i int) string { return fmt.Sprintf("user/%09d", i) }
+
+// benchRegion is the i-th of a row of one-owner regions that touch each other.
+func benchRegion(i int, version uint64) *rootv1.Region {
+	return &rootv1.Region{
+		KeyspaceId: 1, Id: uint64(i + 1), StartKey: []byte(benchKey(i)), EndKey: []byte(benchKey(i + 1)),
+		Epoch:  &rootv1.RegionEpoch{Version: version, ConfVersion: 1},
+		Owners: []*rootv1.Owner{{MemberId: fmt.Sprintf("store-%d", i%100), PeerId: uint64(i) + 5_000_000, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
+	}
+}
+
+func publish(r *rootv1.Region) *rootv1.Command {
+	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: r}}}}}
+}
+
+// benchState is a State with n regions, published in the order of perm.
+func benchState(tb testing.TB, n int, perm []int) *state.State {
+	s, index := state.New(), uint64(0)
+	next := func(commands ...*rootv1.Command) {
+		index++
+		var out state.Applied
+		if err := s.ApplyEntry(1, index, encode(tb, commands...), &out); err != nil {
+			tb.Fatal(err)
+		}
+		for _, r := range out.Results {
+			if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+				tb.Fatal(r.Reject)
+			}
+		}
+	}
+	next(&rootv1.Command{Events: []*rootv1.Event{clusterEvent()}})
+	for i := range 100 {
+		next(&rootv1.Command{Events: []*rootv1.Event{memberEvent(fmt.Sprintf("store-%d", i), 1)}})
+	}
+	var batch []*rootv1.Command
+	for i := range n {
+		if perm != nil {
+			i = perm[i]
+		}
+		if batch = append(batch, publish(benchRegion(i, 1))); len(batch) == 256 {
+			next(batch...)
+			batch = batch[:0]
+		}
+	}
+	next(batch...)
+	return s
+}
+
+func memberEvent(id string, nonce uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
+		Member: &rootv1.Member{Id: id, Address: id + ":1", StartNonce: nonce},
+	}}}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkMemory reports the bytes of a State of a million one-owner regions
+// a region: published in order, in random order, and restored.
+func BenchmarkMemory(b *testing.B) {
+	for _, order := range []string{"ordered", "random", "restored"} {
+		b.Run(order, func(b *testing.B) {
+			var perm []int
+			if order == "random" {
+				perm = rand.New(rand.NewPCG(1, 2)).Perm(benchRegions)
+			}
+			for b.Loop() {
+				before := heap()
+				s := benchState(b, benchRegions, perm)
+				if order == "restored" {
+					s = restoredStream(b, s)
+				}
+				b.ReportMetric(float64(heap()-before)/benchRegions, "B/region")
+				runtime.KeepAlive(s)
+			}
+		})
+	}
+}
+
+// restoredStream restores from the records without keeping them all.
+func restoredStream(tb testing.TB, s *state.State) *state.State {
+	records := make(chan *rootv1.Record, 1024)
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Records(func(r *rootv1.Record) error { records <- r; return nil })
+		close(records)
+	}()
+	r, err := state.Restore(s.Token(), func() (*rootv1.Record, error) {
+		if r, ok := <-records; ok {
+			return r, nil
+		}
+		return nil, errEOF
+	})
+	if err == nil {
+		err = <-done
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r
+}
+
+// BenchmarkMillion measures the operations on a State of a million regions.
+func BenchmarkMillion(b *testing.B) {
+	s := benchState(b, benchRegions, nil)
+	r := rand.New(rand.NewPCG(3, 4))
+	keys := make([]string, 1<<16)
+	for i := range keys {
+		keys[i] = benchKey(r.IntN(benchRegions)) + "/x"
+	}
+	b.Run("RegionAt", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			if s.RegionAt(1, keys[i&0xffff]) == nil {
+				b.Fatal("no region")
+			}
+		}
+	})
+	b.Run("Fork", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s.Fork()
+		}
+	})
+	b.Run("Hash", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s.Hash()
+		}
+	})
+	for _, batch := range []int{1, 64} {
+		b.Run(fmt.Sprintf("Publish/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, false) })
+		b.Run(fmt.Sprintf("PublishAndFork/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, true) })
+	}
+	b.Run("Records", func(b *testing.B) {
+		for b.Loop() {
+			if err := s.Records(func(r *rootv1.Record) error { return nil }); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("Restore", func(b *testing.B) {
+		for b.Loop() {
+			if restoredStream(b, s).Hash() != s.Hash() {
+				b.Fatal("another hash")
+			}
+		}
+	})
+}
+
+// benchPublish replaces random regions by newer ones; ns/op is a region, with
+// decoding.
+func benchPublish(b *testing.B, s *state.State, batch int, fork bool) {
+	r := rand.New(rand.NewPCG(5, 6))
+	versions := map[int]uint64{}
+	entries := make([][]byte, 20_000/batch)
+	for i := range entries {
+		var commands []*rootv1.Command
+		for range batch {
+			n := r.IntN(benchRegions)
+			versions[n]++
+			commands = append(commands, publish(benchRegion(n, s.Region(state.RegionID(n+1)).Epoch.Version+versions[n])))
+		}
+		entries[i], _ = proto.Marshal(&rootv1.Entry{Commands: commands})
+	}
+	var out state.Applied
+	fresh := s
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		if n%batch == 0 {
+			i := n / batch % len(entries)
+			if i == 0 {
+				s = fresh.Fork()
+			}
+			out.Reset()
+			if err := s.ApplyEntry(1, s.Token().Index+1, entries[i], &out); err != nil {
+				b.Fatal(err)
+			}
+			if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+				b.Fatal(out.Results[0].Reject)
+			}
+			if fork {
+				s.Fork()
+			}
+		}
+		n++
+	}
+}

@@ -1,0 +1,445 @@
+package state_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// The generator draws from a small world, so that commands meet: a few
+// members, keyspaces of each layout, keys, holders and small numbers.
+
+func drawCommand(t *rapid.T, s *state.State) *rootv1.Command {
+	c := &rootv1.Command{}
+	if rapid.IntRange(0, 9).Draw(t, "require") == 0 {
+		c.RequireEra = drawEra(t, s)
+	}
+	for range rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(t, "events") {
+		c.Events = append(c.Events, drawEvent(t, s))
+	}
+	return c
+}
+
+func drawEra(t *rapid.T, s *state.State) uint64 {
+	return s.Tenure().GetEra() + uint64(rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "later"))
+}
+
+func drawMember(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"m1", "m2", "m3"}).Draw(t, "member")
+}
+
+func drawOwners(t *rapid.T) []*rootv1.Owner {
+	var owners []*rootv1.Owner
+	for range rapid.IntRange(0, 2).Draw(t, "owners") {
+		id := drawMember(t)
+		if !slices.ContainsFunc(owners, func(o *rootv1.Owner) bool { return o.GetMemberId() == id }) {
+			owners = append(owners, &rootv1.Owner{MemberId: id, Incarnation: rapid.SampledFrom([]uint64{0, 0, 0, 1}).Draw(t, "incarnation")})
+		}
+	}
+	return owners
+}
+
+// drawEpoch is near the epoch of a region, if it is there.
+func drawEpoch(t *rapid.T, r *state.Region) *rootv1.RegionEpoch {
+	e := state.Epoch{Version: 1, ConfVersion: 1}
+	if r != nil {
+		e = r.Epoch
+	}
+	e.Version += uint64(rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "version"))
+	e.ConfVersion += uint64(rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "conf version"))
+	return e.Proto()
+}
+
+func drawRegionID(t *rapid.T) uint64 { return rapid.Uint64Range(1, 12).Draw(t, "region") }
+
+func drawKey(t *rapid.T) []byte {
+	return []byte(rapid.SampledFrom([]string{"", "a", "b", "c", "d", "e"}).Draw(t, "key"))
+}
+
+func drawRegion(t *rapid.T, s *state.State) *rootv1.Region {
+	r := &rootv1.Region{KeyspaceId: rapid.Uint32Range(1, 4).Draw(t, "keyspace"), StartKey: drawKey(t), Owners: drawOwners(t)}
+	if rapid.Bool().Draw(t, "end") {
+		r.EndKey = drawKey(t)
+	}
+	if rapid.Bool().Draw(t, "with id") {
+		r.Id = drawRegionID(t)
+		r.Epoch = drawEpoch(t, s.Region(state.RegionID(r.Id)))
+		if old := s.Region(state.RegionID(r.Id)); old != nil && rapid.Bool().Draw(t, "same range") {
+			r.KeyspaceId, r.StartKey, r.EndKey = uint32(old.Keyspace), []byte(old.Start), []byte(old.End)
+		}
+	}
+	return r
+}
+
+func drawTransition(t *rapid.T, s *state.State) string {
+	ids := []string{"split-1-1.1"}
+	s.Transitions(func(p *rootv1.Transition) bool { ids = append(ids, p.GetId()); return true })
+	return rapid.SampledFrom(ids).Draw(t, "transition")
+}
+
+var drawSettings = []*rootv1.KeyspaceSettings{
+	{Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}},
+	{Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}, Ownership: &rootv1.Ownership{MaxOwners: 2}},
+	{Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 2}}}},
+	{Placement: rootv1.Placement_PLACEMENT_REPORTED, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}, Limits: &rootv1.Limits{MaxRegions: 2}},
+}
+
+func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
+	kind := rapid.IntRange(0, 21).Draw(t, "kind")
+	region := s.Region(state.RegionID(drawRegionID(t)))
+	var id uint64
+	if region != nil {
+		id = uint64(region.ID)
+	}
+	e := &rootv1.Event{}
+	switch kind {
+	case 0:
+		e = clusterEvent()
+	case 1, 2:
+		a := s.Allocators()
+		m := rapid.SampledFrom([]rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}).Draw(t, "mandate")
+		from := a.GetIdFence()
+		if m == rootv1.Mandate_MANDATE_TSO {
+			from = a.GetTsoFence()
+		}
+		e.Kind = &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: m, Era: drawEra(t, s), From: from, To: from + rapid.Uint64Range(0, 20).Draw(t, "window"),
+		}}
+	case 3:
+		e.Kind = &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: rapid.SampledFrom([]string{"c1", "c2"}).Draw(t, "holder"), HolderIncarnation: rapid.Uint64Range(1, 2).Draw(t, "incarnation"),
+			ExpectedEra: drawEra(t, s), PredecessorExpired: rapid.Bool().Draw(t, "expired"),
+			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}[:rapid.IntRange(1, 2).Draw(t, "mandates")],
+		}}
+	case 4:
+		a := s.Allocators()
+		back := rapid.Uint64Range(0, 25).Draw(t, "back")
+		e.Kind = &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
+			Era: drawEra(t, s), HolderId: s.Tenure().GetHolderId(), HolderIncarnation: s.Tenure().GetHolderIncarnation(),
+			Consumed: &rootv1.Frontiers{AllocId: a.GetIdFence() - min(back, a.GetIdFence()), Tso: a.GetTsoFence() - min(back, a.GetTsoFence())},
+		}}
+	case 5:
+		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage"))}}
+	case 6:
+		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation")}}
+	case 7:
+		e.Kind = &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation")}}
+	case 8, 9:
+		e = memberEvent(drawMember(t), rapid.Uint64Range(1, 3).Draw(t, "nonce"))
+	case 10:
+		e.Kind = &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: drawMember(t), State: rootv1.MemberState(rapid.IntRange(1, 4).Draw(t, "state"))}}
+	case 11:
+		n := rapid.IntRange(0, len(drawSettings)-1).Draw(t, "settings")
+		e.Kind = &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprintf("k%d", n), Settings: drawSettings[n]}}
+	case 12:
+		e.Kind = &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+			KeyspaceId: rapid.Uint32Range(1, 4).Draw(t, "keyspace"), ExpectedVersion: 1, Settings: rapid.SampledFrom(drawSettings).Draw(t, "settings")}}
+	case 13:
+		e.Kind = &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: rapid.Uint32Range(2, 6).Draw(t, "keyspace"), ExpectedVersion: 1}}
+	case 14:
+		e.Kind = &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: drawRegionID(t)}}
+	case 15:
+		n := rapid.IntRange(1, 2).Draw(t, "assignments")
+		a := &rootv1.RegionsAssigned{}
+		for range n {
+			a.Assignments = append(a.Assignments, &rootv1.Assignment{RegionId: drawRegionID(t), Owners: drawOwners(t)})
+		}
+		e.Kind = &rootv1.Event_RegionsAssigned{RegionsAssigned: a}
+	case 16:
+		e.Kind = &rootv1.Event_PeerChangePlanned{PeerChangePlanned: &rootv1.PeerChangePlanned{
+			RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), Kind: rootv1.TransitionKind(rapid.IntRange(1, 2).Draw(t, "peer change")),
+			Owner: &rootv1.Owner{MemberId: drawMember(t)}}}
+	case 17:
+		e.Kind = &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
+			RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), SplitKey: drawKey(t), RightRegionId: rapid.Uint64Range(0, 14).Draw(t, "right")}}
+	case 18:
+		right := s.Region(state.RegionID(drawRegionID(t)))
+		if region != nil {
+			right = s.RegionAt(region.Keyspace, region.End)
+		}
+		m := &rootv1.MergePlanned{LeftRegionId: max(id, 1), LeftExpectedEpoch: drawEpoch(t, region), RightRegionId: 1, RightExpectedEpoch: drawEpoch(t, right)}
+		if right != nil {
+			m.RightRegionId = uint64(right.ID)
+		}
+		e.Kind = &rootv1.Event_MergePlanned{MergePlanned: m}
+	case 19:
+		e.Kind = &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: drawTransition(t, s)}}
+	case 20:
+		e.Kind = &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: drawTransition(t, s), Aborted: rapid.Bool().Draw(t, "aborted")}}
+	default:
+		e = publish(drawRegion(t, s)).Events[0]
+	}
+	return e
+}
+
+// TestLaws checks what holds in every State and for every command: promises 1
+// to 8 of the package.
+func TestLaws(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		w.entry(&rootv1.Command{Events: []*rootv1.Event{clusterEvent()}})
+		for _, m := range []string{"m1", "m2", "m3"} {
+			w.entry(&rootv1.Command{Events: []*rootv1.Event{memberEvent(m, 1)}})
+		}
+		for n, settings := range drawSettings {
+			w.entry(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_KeyspaceCreated{
+				KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprintf("k%d", n), Settings: settings}}}}})
+		}
+		restoreAt := rapid.IntRange(0, 60).Draw(t, "restore at")
+		for i := range rapid.IntRange(1, 60).Draw(t, "entries") {
+			if i == restoreAt {
+				w.machines[1] = restored(t, w.machines[1])
+			}
+			var commands []*rootv1.Command
+			for range rapid.IntRange(0, 2).Draw(t, "commands") {
+				commands = append(commands, drawCommand(t, w.machines[0]))
+			}
+			w.entry(commands...)
+		}
+	})
+}
+
+// world is three machines that apply the same log, and what was seen of it.
+type world struct {
+	t        *rapid.T
+	machines [3]*state.State
+	// given are the ids that were given so far: to eras, and to regions.
+	given []span
+	// tso are the timestamp windows that eras were given, minus what an
+	// orderly retirement gave back.
+	tso []span
+	era uint64
+	// chosen are the region ids that members chose.
+	chosen map[uint64]bool
+}
+
+// span is a run (from, to] that belongs to an era; era 0 is the root.
+type span struct{ era, from, to uint64 }
+
+func newWorld(t *rapid.T) *world {
+	return &world{t: t, chosen: map[uint64]bool{}, machines: [3]*state.State{state.New(), state.New(), state.New()}}
+}
+
+// entry applies an entry everywhere, once with a fork taken before.
+func (w *world) entry(commands ...*rootv1.Command) {
+	data := encode(w.t, commands...)
+	before := w.machines[0]
+	fork, hash := before.Fork(), before.Hash()
+	var out [3]state.Applied
+	for i, s := range w.machines {
+		if err := s.ApplyEntry(1, s.Token().Index+1, data, &out[i]); err != nil {
+			w.t.Fatalf("machine %d: %v", i, err)
+		}
+		if s.Hash() != w.machines[0].Hash() || !slices.EqualFunc(out[i].Results, out[0].Results, func(a, b state.Result) bool { return proto.Equal(a.Proto(), b.Proto()) }) {
+			w.t.Fatalf("machine %d differs after %s", i, s.Token())
+		}
+	}
+	if fork.Hash() != hash || restored(w.t, fork).Hash() != hash {
+		w.t.Fatalf("the fork changed")
+	}
+	if r := restored(w.t, before); r.Hash() != before.Hash() {
+		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), r.Hash())
+	}
+	w.retry(data, out[0])
+	w.checkRejected(fork, commands, out[0])
+	w.checkRegions()
+	w.checkAuthority(commands, out[0])
+}
+
+// retry: an entry of one applied command, sent again at once, changes nothing.
+func (w *world) retry(data []byte, out state.Applied) {
+	if len(out.Results) != 1 || out.Results[0].Outcome == rootv1.Outcome_OUTCOME_REJECTED {
+		return
+	}
+	var entry rootv1.Entry
+	if err := proto.Unmarshal(data, &entry); err != nil || len(entry.Commands[0].Events) != 1 {
+		return
+	}
+	again := w.machines[0].Fork()
+	hash := again.Hash()
+	var second state.Applied
+	if err := again.ApplyEntry(1, again.Token().Index+1, data, &second); err != nil {
+		w.t.Fatalf("retry: %v", err)
+	}
+	if again.Hash() == hash && len(second.Changes) == 0 {
+		return
+	}
+	if a := entry.Commands[0].Events[0].GetRegionsAssigned(); a != nil && len(a.GetAssignments()) > 1 {
+		return // the same region twice in one event, without epochs, is two moves
+	}
+	w.t.Fatalf("%v sent again changed the state: %v", entry.Commands[0].Events[0], second.Results[0])
+}
+
+// checkRejected: what is rejected left no trace.
+func (w *world) checkRejected(before *state.State, commands []*rootv1.Command, out state.Applied) {
+	var kept []*rootv1.Command
+	for i, r := range out.Results {
+		switch r.Outcome {
+		case rootv1.Outcome_OUTCOME_REJECTED:
+			if r.Reject.GetReason() == 0 || r.Reject.GetMessage() == "" {
+				w.t.Fatalf("rejected without a reason: %v", r.Reject)
+			}
+		case rootv1.Outcome_OUTCOME_APPLIED:
+			kept = append(kept, commands[i])
+		}
+	}
+	s := before.Fork()
+	if err := s.ApplyEntry(1, s.Token().Index+1, encode(w.t, kept...), nil); err != nil {
+		w.t.Fatalf("%v", err)
+	}
+	if s.Hash() != w.machines[0].Hash() {
+		w.t.Fatalf("without the rejected commands the hash is another one")
+	}
+}
+
+// checkRegions: no overlap, owners within bounds and joined, counts exact.
+func (w *world) checkRegions() {
+	s := w.machines[0]
+	owned, total := map[state.MemberID]int{}, 0
+	s.Keyspaces("", func(k *rootv1.Keyspace) bool {
+		id, count, end, open := state.KeyspaceID(k.GetId()), 0, "", false
+		s.RegionsFrom(id, "", func(r *state.Region) bool {
+			if count > 0 && (open || r.Start < end) {
+				w.t.Fatalf("region %d overlaps the one before", r.ID)
+			}
+			count++
+			end, open = r.End, r.End == ""
+			for _, o := range r.Owners {
+				owned[o.Member]++
+				if s.Member(o.Member) == nil || s.Member(o.Member).GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
+					w.t.Fatalf("region %d is owned by %q, which is not joined", r.ID, o.Member)
+				}
+			}
+			if s.Region(r.ID) != r || s.RegionAt(id, r.Start) != r {
+				w.t.Fatalf("region %d is indexed wrongly", r.ID)
+			}
+			return true
+		})
+		if count != s.KeyspaceRegionCount(id) {
+			w.t.Fatalf("keyspace %d has %d regions, counted %d", id, count, s.KeyspaceRegionCount(id))
+		}
+		total += count
+		return true
+	})
+	if total != s.RegionCount() {
+		w.t.Fatalf("%d regions, counted %d", total, s.RegionCount())
+	}
+	s.Members(func(m *rootv1.Member) bool {
+		if id := state.MemberID(m.GetId()); owned[id] != s.MemberRegionCount(id) {
+			w.t.Fatalf("member %s owns %d, counted %d", id, owned[id], s.MemberRegionCount(id))
+		}
+		return true
+	})
+}
+
+// checkAuthority: eras strictly grow, what eras and the root were given is
+// disjoint, and a successor inherits the fences.
+func (w *world) checkAuthority(commands []*rootv1.Command, out state.Applied) {
+	for i, r := range out.Results {
+		if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+			continue
+		}
+		for j, e := range commands[i].GetEvents() {
+			w.note(e, r.Events[j])
+		}
+	}
+	for _, spans := range [][]span{w.given, w.tso} {
+		for i, a := range spans {
+			for _, b := range spans[:i] {
+				if a.from < b.to && b.from < a.to && a != b {
+					w.t.Fatalf("%v and %v overlap", a, b)
+				}
+			}
+		}
+	}
+}
+
+func (w *world) note(e *rootv1.Event, r state.EventResult) {
+	w.chosen[e.GetRegionPublished().GetRegion().GetId()] = true
+	w.chosen[e.GetSplitPlanned().GetRightRegionId()] = true
+	switch {
+	case e.GetTenureClaimed() != nil && r.Tenure.GetEra() != w.era:
+		if r.Tenure.GetEra() != w.era+1 {
+			w.t.Fatalf("era %d follows %d", r.Tenure.GetEra(), w.era)
+		}
+		w.era = r.Tenure.GetEra()
+		for _, s := range w.given {
+			if s.era != 0 && s.to > r.Tenure.GetInherited().GetAllocId() {
+				w.t.Fatalf("era %d starts at %d, but %v may have been served", w.era, r.Tenure.GetInherited().GetAllocId(), s)
+			}
+		}
+	case e.GetFenceExtended() != nil:
+		s := span{r.Window.GetEra(), r.Window.GetFrom(), r.Window.GetTo()}
+		spans := &w.given
+		if e.GetFenceExtended().GetMandate() == rootv1.Mandate_MANDATE_TSO {
+			spans = &w.tso
+		}
+		if !slices.Contains(*spans, s) {
+			*spans = append(*spans, s)
+		}
+	case e.GetTenureRetired() != nil && slices.Contains(r.Tenure.GetMandates(), rootv1.Mandate_MANDATE_ALLOC_ID):
+		w.given = cut(w.given, e.GetTenureRetired().GetEra(), e.GetTenureRetired().GetConsumed().GetAllocId())
+		if slices.Contains(r.Tenure.GetMandates(), rootv1.Mandate_MANDATE_TSO) {
+			w.tso = cut(w.tso, e.GetTenureRetired().GetEra(), e.GetTenureRetired().GetConsumed().GetTso())
+		}
+	case e.GetRegionPublished() != nil && e.GetRegionPublished().GetRegion().GetId() == 0:
+		// A region that was there before, under an id of a member's choice, was
+		// not given.
+		id := uint64(r.Region.ID)
+		if s := (span{0, id - 1, id}); !w.chosen[id] && !slices.Contains(w.given, s) {
+			w.given = append(w.given, s)
+		}
+	}
+}
+
+// cut drops what the era gave back.
+func cut(spans []span, era, consumed uint64) []span {
+	var kept []span
+	for _, s := range spans {
+		if s.era == era {
+			s.to = min(s.to, consumed)
+		}
+		if s.from < s.to {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+// TestRestoreRefuses checks that records that no State has are refused.
+func TestRestoreRefuses(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(memberEvent("m1", 1))
+	m.must(publish(&rootv1.Region{KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("m"), Owners: []*rootv1.Owner{{MemberId: "m1"}}}).Events...)
+	m.must(publish(&rootv1.Region{KeyspaceId: 1, StartKey: []byte("m")}).Events...)
+	region := func(all []*rootv1.Record, n int) *rootv1.Region { return all[n].GetRegion() }
+	for name, change := range map[string]func(all []*rootv1.Record) []*rootv1.Record{
+		"order":     func(all []*rootv1.Record) []*rootv1.Record { slices.Reverse(all); return all },
+		"twice":     func(all []*rootv1.Record) []*rootv1.Record { return append(all, all[len(all)-1]) },
+		"overlap":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).EndKey = []byte("n"); return all },
+		"same id":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).Id = region(all, 5).Id; return all },
+		"no owner":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).Owners[0].MemberId = "m9"; return all },
+		"no space":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).KeyspaceId = 9; return all },
+		"no kind":   func(all []*rootv1.Record) []*rootv1.Record { return append(all, &rootv1.Record{}) },
+		"unknown":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1}); return all },
+		"other":     func(all []*rootv1.Record) []*rootv1.Record { all[0].GetCluster().Incarnation = 2; return all },
+		"unclaimed": func(all []*rootv1.Record) []*rootv1.Record { return slices.Insert(all, 3, &rootv1.Record{Kind: &rootv1.Record_Tenure{Tenure: &rootv1.Tenure{Era: 1}}}) },
+	} {
+		var all []*rootv1.Record
+		for _, r := range records(t, m.s) {
+			all = append(all, proto.CloneOf(r))
+		}
+		if _, err := restore(m.s.Token(), change(all)); err == nil {
+			t.Errorf("%s: restored", name)
+		} else if !strings.HasPrefix(err.Error(), "restore ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
