@@ -1,0 +1,283 @@
+package tenure_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+var (
+	simSeeds = flag.Uint64("tenure.seeds", 60, "seeds of the simulation")
+	simFirst = flag.Uint64("tenure.seed", 1, "first seed of the simulation")
+)
+
+// variant is the protocol with one rule left out.
+type variant string
+
+const (
+	noVariant            variant = ""
+	checkThenGenerate    variant = "check, then generate"
+	countsFromReply      variant = "ttl counted from the reply"
+	newLeaderDoesNotWait variant = "new leader does not wait"
+	confirmDuringClaim   variant = "confirm while a claim is decided"
+	successorBelowFence  variant = "successor not above the fence"
+	servesBeforeFence    variant = "serves before the fence is rooted"
+	windowsReused        variant = "windows reused across eras"
+	retireBeforeClosing  variant = "retires before the guard is closed"
+	earlierConfirmation  variant = "ttl 0 with a confirmation sent earlier"
+	clocksBeyondBound    variant = "clock rates beyond the bound"
+)
+
+func newWorld(k knobs) *world {
+	w := &world{rng: rand.New(rand.NewPCG(k.seed, 7)), knobs: k}
+	w.root = newSimRoot(w)
+	for i := range 3 {
+		w.nodes = append(w.nodes, &simNode{w: w, name: fmt.Sprintf("c%d", i+1)})
+	}
+	for _, n := range w.nodes {
+		n.start()
+	}
+	return w
+}
+
+func (w *world) node() *simNode { return w.nodes[w.rng.IntN(len(w.nodes))] }
+
+// holder is the node that has an era, if any; otherwise any node.
+func (w *world) holder() *simNode {
+	for _, n := range w.nodes {
+		if n.up && n.era != 0 && n.era == w.root.machine.s.Tenure().GetEra() {
+			return n
+		}
+	}
+	return w.node()
+}
+
+// live runs load and trouble, then a calm in which everything must heal.
+func (w *world) live() {
+	for _, n := range w.nodes {
+		w.every(2*time.Millisecond, n.tick)
+		w.every(5*time.Millisecond, n.probe)
+		w.every(60*time.Millisecond, n.unlessCut(func() { n.onView(w.root.machine.s.Tenure(), w.root.machine.handover()) }))
+	}
+	w.every(300*time.Microsecond, w.ask)
+	w.every(10*time.Millisecond, w.root.giveID)
+	w.every(60*time.Millisecond, w.disturb)
+	w.run(w.knobs.lasting)
+	w.calm = true
+	for _, n := range w.nodes {
+		n.wallOffset, n.cutUntil, n.pausedUntil = 0, 0, 0
+	}
+	w.run(w.knobs.lasting + 2*time.Second)
+}
+
+func (w *world) ask() {
+	r := &request{kind: rootv1.Mandate_MANDATE_ALLOC_ID, count: 1 + w.rng.Uint64N(3), called: w.now}
+	if w.chance(600) {
+		r.kind = rootv1.Mandate_MANDATE_TSO
+	}
+	// Callers ask whoever thinks that it holds, as often a former holder.
+	n := w.node()
+	for range 4 {
+		if n.era == 0 {
+			n = w.node()
+		}
+	}
+	w.send(func() {
+		copied := *r
+		n.handle(&copied)
+	})
+}
+
+func (w *world) disturb() {
+	if w.calm {
+		return
+	}
+	n := w.holder()
+	switch w.rng.IntN(11) {
+	case 0, 1:
+		w.pause(n)
+	case 2:
+		if n.up {
+			w.fault.crashes++
+			n.crash()
+		}
+	case 3:
+		n.shutdown()
+	case 4:
+		w.root.elect()
+	case 5:
+		w.fault.wallJumps++
+		n.wallOffset = w.rng.Int64N(7_200_000) - 3_600_000
+	case 6:
+		w.cut(n)
+	case 7:
+		w.suspect()
+	case 8:
+		w.cutUntilClaimed(n)
+	case 9, 10:
+		// Trouble does not come alone.
+		w.cut(n)
+		w.after(w.spread(20*time.Millisecond), w.suspect)
+		if w.chance(500) {
+			w.after(w.spread(20*time.Millisecond), w.root.elect)
+		}
+		if w.chance(300) {
+			w.pause(n)
+		}
+	}
+}
+
+func (w *world) pause(n *simNode) {
+	w.fault.pauses++
+	n.pausedUntil = w.now + time.Duration(w.rng.Int64N(int64(3*w.knobs.ttl+60*time.Millisecond)))
+}
+
+// cut takes the root away from n, not its callers.
+func (w *world) cut(n *simNode) {
+	w.fault.cuts++
+	d := time.Duration(w.rng.Int64N(int64(4*w.knobs.ttl + 60*time.Millisecond)))
+	n.cutUntil = w.now + d
+}
+
+// cutUntilClaimed heals the cut at the worst moment: when the root has begun
+// to give the era away.
+func (w *world) cutUntilClaimed(n *simNode) {
+	w.fault.cuts++
+	n.cutUntil = w.now + 4*w.knobs.ttl + 100*time.Millisecond
+	w.after(w.spread(10*time.Millisecond), w.suspect)
+	w.root.claimed = func() {
+		w.root.claimed = nil
+		w.after(time.Duration(w.rng.Int64N(int64(5*time.Millisecond))), func() { n.cutUntil = 0 })
+	}
+}
+
+// suspect makes everybody suspect the holder, rightly or not.
+func (w *world) suspect() {
+	w.fault.suspicions++
+	for _, n := range w.nodes {
+		n.then(func() { n.core.OnHolderSuspect(n.core.Tenure().GetEra(), n.now()) })()
+	}
+}
+
+// healed says what is not as it must be after the calm.
+func (w *world) healed() error {
+	h := w.root.machine.handover()
+	if h.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
+		return fmt.Errorf("handover to era %d is at %v", h.GetEra(), h.GetStage())
+	}
+	fresh := map[rootv1.Mandate]bool{}
+	for _, o := range w.log.ops {
+		if o.called > w.now-500*time.Millisecond && o.returned != never {
+			fresh[o.kind] = true
+		}
+	}
+	if len(fresh) != 2 {
+		return fmt.Errorf("after the calm only %v are served", fresh)
+	}
+	for _, n := range w.nodes {
+		if v := n.count.Violations.Total(); v != 0 {
+			return fmt.Errorf("%s counted %d violations", n.name, v)
+		}
+	}
+	return nil
+}
+
+func simKnobs(seed uint64, v variant) knobs {
+	k := knobs{seed: seed, ttl: 50 * time.Millisecond, lasting: time.Second, rate: 0.02, drift: 0.1, late: 20, slow: 20, variant: v}
+	if seed%2 == 0 {
+		k.late, k.slow = 100, 300
+	}
+	if seed%3 == 0 || v == earlierConfirmation {
+		k.ttl = 0
+	}
+	switch v {
+	case countsFromReply, newLeaderDoesNotWait, clocksBeyondBound, confirmDuringClaim:
+		k.ttl = 100 * time.Millisecond
+	}
+	if v == clocksBeyondBound {
+		k.rate = 0.5
+	}
+	return k
+}
+
+// Every seed keeps every promise, heals, and is the same run each time.
+func TestSimulation(t *testing.T) {
+	var total faults
+	var ops, eras int
+	for seed := *simFirst; seed < *simFirst+*simSeeds; seed++ {
+		w := newWorld(simKnobs(seed, noVariant))
+		w.live()
+		for name, err := range w.log.check() {
+			t.Fatalf("seed %d: %s: %v", seed, name, err)
+		}
+		if err := w.healed(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if len(w.log.ops) < 500 || len(w.log.tenures) < 2 {
+			t.Fatalf("seed %d: only %d replies in %d eras", seed, len(w.log.ops), len(w.log.tenures))
+		}
+		ops += len(w.log.ops)
+		eras += len(w.log.tenures)
+		total.add(w.fault)
+	}
+	t.Logf("%d seeds, %d replies, %d eras, faults %+v", *simSeeds, ops, eras, total)
+	for name, n := range map[string]int{
+		"pauses": total.pauses, "crashes": total.crashes, "shutdowns": total.shutdowns, "leaders": total.leaders,
+		"cuts": total.cuts, "suspicions": total.suspicions, "lost": total.lost, "repeated": total.repeated, "late": total.late, "wall jumps": total.wallJumps,
+		"root ids": total.rootIDs, "clock refusals": total.clockRefusals,
+	} {
+		if n == 0 {
+			t.Errorf("no %s happened", name)
+		}
+	}
+}
+
+func (f *faults) add(g faults) {
+	f.pauses += g.pauses
+	f.crashes += g.crashes
+	f.shutdowns += g.shutdowns
+	f.leaders += g.leaders
+	f.cuts += g.cuts
+	f.suspicions += g.suspicions
+	f.lost += g.lost
+	f.repeated += g.repeated
+	f.late += g.late
+	f.wallJumps += g.wallJumps
+	f.rootIDs += g.rootIDs
+	f.clockRefusals += g.clockRefusals
+}
+
+func TestSimulationIsDeterministic(t *testing.T) {
+	a, b := newWorld(simKnobs(5, noVariant)), newWorld(simKnobs(5, noVariant))
+	a.live()
+	b.live()
+	if a.log.hash() != b.log.hash() || a.root.machine.s.Hash() != b.root.machine.s.Hash() {
+		t.Fatal("the same seed gave two histories")
+	}
+}
+
+// Leaving out one rule must be caught by a checker: otherwise the checkers
+// would prove nothing.
+func TestContrast(t *testing.T) {
+	for _, v := range []variant{
+		checkThenGenerate, countsFromReply, newLeaderDoesNotWait, confirmDuringClaim, successorBelowFence,
+		servesBeforeFence, windowsReused, retireBeforeClosing, earlierConfirmation, clocksBeyondBound,
+	} {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			for seed := uint64(1); seed <= 300; seed++ {
+				w := newWorld(simKnobs(seed, v))
+				w.live()
+				for name, err := range w.log.check() {
+					t.Logf("seed %d: %s: %v", seed, name, err)
+					return
+				}
+			}
+			t.Fatal("no checker caught it")
+		})
+	}
+}
