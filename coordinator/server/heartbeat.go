@@ -1,0 +1,168 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// StoreHeartbeat implements coordinatorv1.CoordinatorServer.
+func (s *Server) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHeartbeatRequest) (*coordinatorv1.StoreHeartbeatResponse, error) {
+	if err := checkSender(req.GetMemberId(), req.GetIncarnation()); err != nil {
+		return nil, err
+	}
+	v, err := s.senderView(ctx, req.GetMemberId(), req.GetIncarnation())
+	if err != nil {
+		return nil, err
+	}
+	member, _, err := s.cfg.Soft.StoreHeartbeat(v.state, req, v.now)
+	if err != nil {
+		return nil, v.atToken(err)
+	}
+	return &coordinatorv1.StoreHeartbeatResponse{Era: uint64(v.view.Era), State: member.GetState()}, nil
+}
+
+// RegionHeartbeat implements coordinatorv1.CoordinatorServer.
+func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionHeartbeatRequest) (*coordinatorv1.RegionHeartbeatResponse, error) {
+	if err := checkReport(req); err != nil {
+		return nil, err
+	}
+	v, err := s.senderView(ctx, req.GetMemberId(), req.GetIncarnation())
+	if err != nil {
+		return nil, err
+	}
+	rooted := v.state.Region(state.RegionID(req.GetRegion().GetId()))
+	if rooted != nil {
+		if _, _, err := s.cfg.Soft.RegionHeartbeat(v.state, req, v.now); err != nil {
+			return nil, v.atToken(err)
+		}
+		if !state.EpochFromProto(req.GetRegion().GetEpoch()).NewerThan(rooted.Epoch) {
+			return &coordinatorv1.RegionHeartbeatResponse{Region: rooted.Proto()}, nil
+		}
+	}
+	return s.rootReport(ctx, req.GetRegion(), rooted)
+}
+
+// rootReport publishes a descriptor that is newer than the rooted one, if the
+// root still has that one. Where the root is ahead, its descriptor is the answer.
+func (s *Server) rootReport(ctx context.Context, reported *rootv1.Region, rooted *state.Region) (*coordinatorv1.RegionHeartbeatResponse, error) {
+	publish := &rootv1.RegionPublished{Region: reported}
+	if rooted != nil {
+		publish.ExpectedEpoch = rooted.Epoch.Proto()
+	}
+	result, err := s.change(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: publish}})
+	switch {
+	case err != nil:
+		return nil, err
+	case result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED:
+		return &coordinatorv1.RegionHeartbeatResponse{Region: made(result).GetRegion(), RootedAt: result.GetToken()}, nil
+	case result.GetError().GetReason() == rootv1.Reason_REASON_EPOCH_STALE && result.GetError().GetRegion() != nil:
+		return &coordinatorv1.RegionHeartbeatResponse{Region: result.GetError().GetRegion()}, nil
+	default:
+		return nil, rejection(result)
+	}
+}
+
+// senderView is the view that a member's report is judged by: the one at hand,
+// or, when it does not know the member or its incarnation, a linearizable one.
+func (s *Server) senderView(ctx context.Context, member string, incarnation uint64) (served, error) {
+	v, err := s.serve(ctx, nil)
+	if err != nil {
+		return served{}, err
+	}
+	_, err = catalog.Sender(v.state, state.MemberID(member), incarnation)
+	switch reason.Of(err) {
+	case rootv1.Reason_REASON_REGISTER_FIRST, rootv1.Reason_REASON_ROOT_LAG_EXCEEDED:
+		if v, err = s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}); err != nil {
+			return served{}, err
+		}
+		_, err = catalog.Sender(v.state, state.MemberID(member), incarnation)
+	}
+	return v, v.atToken(err)
+}
+
+func checkSender(member string, incarnation uint64) error {
+	switch {
+	case member == "":
+		return invalid("member_id", "it is empty")
+	case len(member) > state.MaxIDBytes:
+		return invalidLimit("member_id", uint64(len(member)), state.MaxIDBytes)
+	case incarnation == 0:
+		return invalid("incarnation", "it is 0; registration gives one")
+	default:
+		return nil
+	}
+}
+
+func checkReport(req *coordinatorv1.RegionHeartbeatRequest) error {
+	if err := checkSender(req.GetMemberId(), req.GetIncarnation()); err != nil {
+		return err
+	}
+	region := req.GetRegion()
+	switch {
+	case region == nil:
+		return invalid("region", "it is missing")
+	case region.GetId() == 0:
+		return invalid("region.id", "it is 0")
+	case region.GetEpoch() == nil:
+		return invalid("region.epoch", "it is missing")
+	case len(region.GetEndKey()) > 0 && string(region.GetStartKey()) >= string(region.GetEndKey()):
+		return reason.New(rootv1.Reason_REASON_INVALID_RANGE, "region: end_key is not above start_key: the range is [start, end)")
+	}
+	return checkCommand("region", &rootv1.Command{Events: []*rootv1.Event{
+		{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}},
+	}})
+}
+
+// ListMembers implements coordinatorv1.CoordinatorServer.
+func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembersRequest) (*coordinatorv1.ListMembersResponse, error) {
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	resp := &coordinatorv1.ListMembersResponse{Disclosure: v.disclosure()}
+	bytes := 0
+	v.state.Members(func(m *rootv1.Member) bool {
+		status := &coordinatorv1.MemberStatus{
+			Member: m, OwnedRegions: uint64(v.state.MemberRegionCount(state.MemberID(m.GetId()))),
+		}
+		if report, ok := s.cfg.Soft.Store(state.MemberID(m.GetId())); ok {
+			status.LastHeartbeat = report.Heartbeat
+			status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())
+		}
+		resp.Members = append(resp.Members, status)
+		bytes += proto.Size(status)
+		return bytes <= MaxReplyBytes
+	})
+	if bytes > MaxReplyBytes {
+		refused := reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the list of members does not fit in one answer: watch them by WatchRegions")
+		refused.Detail.Limit = MaxReplyBytes
+		return nil, refused
+	}
+	return resp, nil
+}
+
+// forget drops the soft state of what the root removed, until ctx ends.
+func (s *Server) forget(ctx context.Context) {
+	reader := s.cfg.Views.Subscribe(s.view().Token)
+	for {
+		batch, err := reader.Next(ctx)
+		switch {
+		case err == nil && !batch.Snapshot:
+			s.cfg.Soft.Forget(batch.Changes)
+		case err == nil, errors.Is(err, rootview.ErrSnapshotNeeded):
+			view := s.view()
+			s.cfg.Soft.Sweep(view.State)
+			reader = s.cfg.Views.Subscribe(view.Token)
+		default:
+			return // ctx ended
+		}
+	}
+}

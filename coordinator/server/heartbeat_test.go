@@ -1,0 +1,157 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+func (w *world) incarnation(id state.MemberID) uint64 {
+	return w.root.state.Member(id).GetIncarnation()
+}
+
+func TestStoreHeartbeat(t *testing.T) {
+	w := routed(t)
+	beat := &coordinatorv1.StoreHeartbeatRequest{MemberId: "m1", Incarnation: w.incarnation("m1"), Sequence: 1, Load: 0.5, CapacityBytes: 10}
+	resp, err := w.client.StoreHeartbeat(within(t), beat)
+	if err != nil || resp.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || len(resp.GetOperations()) != 0 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	list, err := w.client.ListMembers(within(t), &coordinatorv1.ListMembersRequest{})
+	if err != nil || len(list.GetMembers()) != 2 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	m1 := list.GetMembers()[0]
+	if m1.GetMember().GetId() != "m1" || !proto.Equal(m1.GetLastHeartbeat(), beat) || m1.GetOwnedRegions() != 2 || m1.GetHeartbeatAgeMillis() > 10_000 {
+		t.Errorf("m1: %v", m1)
+	}
+	if m2 := list.GetMembers()[1]; m2.GetLastHeartbeat() != nil || m2.GetOwnedRegions() != 2 {
+		t.Errorf("m2: %v", m2)
+	}
+	checkDisclosure(t, w, list.GetDisclosure(), coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT)
+}
+
+// A member that registered a moment ago, with another coordinator, is known by
+// its first heartbeat; one that never did is told to.
+func TestHeartbeatOfAStranger(t *testing.T) {
+	w := start(t)
+	w.root.must(t, join("new")) // the view may not have it yet
+	if _, err := w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: "new", Incarnation: w.incarnation("new")}); err != nil {
+		t.Errorf("just registered: %v", err)
+	}
+	_, err := w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: "stranger", Incarnation: 1})
+	refused(t, err, rootv1.Reason_REASON_REGISTER_FIRST)
+	_, err = w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{MemberId: "stranger", Incarnation: 1, Region: region(t, 1, 1)})
+	refused(t, err, rootv1.Reason_REASON_REGISTER_FIRST)
+	for field, req := range map[string]*coordinatorv1.StoreHeartbeatRequest{
+		"member_id":   {Incarnation: 1},
+		"incarnation": {MemberId: "new"},
+	} {
+		_, err = w.client.StoreHeartbeat(within(t), req)
+		if detail := refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST); !strings.HasPrefix(detail.GetMessage(), field) {
+			t.Errorf("%v does not name %s", detail, field)
+		}
+	}
+	_, err = w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: strings.Repeat("m", 256), Incarnation: 1})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}
+
+func region(t *testing.T, id, version uint64, owners ...string) *rootv1.Region {
+	t.Helper()
+	return publish(id, 1, "", "g", version, owners...).GetRegionPublished().GetRegion()
+}
+
+// A newer descriptor is rooted, an older one is answered with the rooted one.
+func TestRegionHeartbeat(t *testing.T) {
+	w := routed(t)
+	beat := &coordinatorv1.RegionHeartbeatRequest{
+		MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 1, "m1"), Leader: true, KeyCount: 5,
+	}
+	hash := w.root.hash()
+	resp, err := w.client.RegionHeartbeat(within(t), beat)
+	if err != nil || resp.GetRootedAt() != nil || !proto.Equal(resp.GetRegion(), w.root.state.Region(1).Proto()) {
+		t.Fatalf("nothing new: %v, %v", resp, err)
+	}
+	if w.root.hash() != hash {
+		t.Error("a heartbeat that says nothing new was rooted")
+	}
+	got, err := w.client.GetRegionByKey(within(t), byKey("a"))
+	if err != nil || got.GetLeaderMemberId() != "m1" {
+		t.Errorf("leader: %v, %v", got, err)
+	}
+	beat.Region = region(t, 1, 4, "m1")
+	resp, err = w.client.RegionHeartbeat(within(t), beat)
+	if err != nil || state.TokenFromProto(resp.GetRootedAt()) != w.root.token() || resp.GetRegion().GetEpoch().GetVersion() != 4 {
+		t.Fatalf("newer: %v, %v", resp, err)
+	}
+	w.catchUp(t)
+	beat.Region = region(t, 1, 3, "m1")
+	resp, err = w.client.RegionHeartbeat(within(t), beat)
+	if err != nil || resp.GetRootedAt() != nil || resp.GetRegion().GetEpoch().GetVersion() != 4 {
+		t.Errorf("older: %v, %v", resp, err)
+	}
+	beat.Region = publish(77, 1, "zz", "", 1, "m1").GetRegionPublished().GetRegion()
+	_, err = w.client.RegionHeartbeat(within(t), beat)
+	refused(t, err, rootv1.Reason_REASON_RANGE_OVERLAP)
+}
+
+// Another coordinator rooted something newer first: its descriptor is the answer.
+func TestRegionHeartbeatLosesTheRace(t *testing.T) {
+	w := routed(t)
+	w.root.mu.Lock()
+	w.root.muted = true // the view stays where it is
+	w.root.mu.Unlock()
+	w.root.must(t, publish(1, 1, "", "g", 9, "m1"))
+	resp, err := w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{
+		MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 2, "m1"),
+	})
+	if err != nil || resp.GetRootedAt() != nil || resp.GetRegion().GetEpoch().GetVersion() != 9 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestRegionHeartbeatRefusals(t *testing.T) {
+	w := routed(t)
+	for field, r := range map[string]*rootv1.Region{
+		"region:":      nil,
+		"region.id":    {KeyspaceId: 1, Epoch: &rootv1.RegionEpoch{Version: 1}},
+		"region.epoch": {Id: 1, KeyspaceId: 1},
+		"region: ":     {Id: 1, KeyspaceId: 1, StartKey: []byte("b"), EndKey: []byte("a"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}},
+	} {
+		_, err := w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{MemberId: "m1", Incarnation: w.incarnation("m1"), Region: r})
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
+
+// What the root removed is forgotten.
+func TestSoftStateIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soft := catalog.NewSoft(catalog.SoftConfig{})
+		w := routed(t, func(c *server.Config) { c.Soft = soft })
+		for id := range uint64(3) {
+			if _, err := w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{
+				MemberId: "m1", Incarnation: w.incarnation("m1"), Region: w.root.state.Region(state.RegionID(id + 1)).Proto(),
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2}}})
+		synctest.Wait()
+		if _, regions := soft.Len(); regions != 2 {
+			t.Errorf("%d regions are remembered, want 2", regions)
+		}
+		w.conn.Close()
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

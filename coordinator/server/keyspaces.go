@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// CreateKeyspace implements coordinatorv1.CoordinatorServer.
+func (s *Server) CreateKeyspace(ctx context.Context, req *coordinatorv1.CreateKeyspaceRequest) (*coordinatorv1.CreateKeyspaceResponse, error) {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+	settings, err := settingsOf(req.GetPreset(), req.GetSettings())
+	if err != nil {
+		return nil, err
+	}
+	result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
+		Name: req.GetName(), Settings: settings,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.CreateKeyspaceResponse{
+		Keyspace: made(result).GetKeyspace(), Token: result.GetToken(),
+		AlreadyExisted: result.GetOutcome() == rootv1.Outcome_OUTCOME_ALREADY_APPLIED,
+	}, nil
+}
+
+// settingsOf is what is set in settings over the preset.
+func settingsOf(preset string, settings *rootv1.KeyspaceSettings) (*rootv1.KeyspaceSettings, error) {
+	base := state.DefaultSettings()
+	if preset != "" {
+		var ok bool
+		if base, ok = state.Preset(preset); !ok {
+			return nil, invalid("preset", "there is no preset %.64q; there are tenants, games, actors, kv, partitions", preset)
+		}
+	}
+	return state.MergeSettings(base, settings), nil
+}
+
+// UpdateKeyspace implements coordinatorv1.CoordinatorServer. The settings
+// replace the rooted ones; a caller changes what GetKeyspace gave.
+func (s *Server) UpdateKeyspace(ctx context.Context, req *coordinatorv1.UpdateKeyspaceRequest) (*coordinatorv1.UpdateKeyspaceResponse, error) {
+	switch {
+	case req.GetExpectedVersion() == 0:
+		return nil, invalid("expected_version", "it is 0; give the version that the new settings are meant to follow")
+	case req.GetSettings() == nil:
+		return nil, invalid("settings", "there are none")
+	}
+	keyspace, err := s.rootedKeyspace(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	settings := req.GetSettings()
+	if settings.GetLayout() == nil { // it never changes, so it need not be repeated
+		settings.Layout = keyspace.GetSettings().GetLayout()
+	}
+	result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+		KeyspaceId: keyspace.GetId(), ExpectedVersion: req.GetExpectedVersion(),
+		Settings: settings,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.UpdateKeyspaceResponse{Keyspace: made(result).GetKeyspace(), Token: result.GetToken()}, nil
+}
+
+// DeleteKeyspace implements coordinatorv1.CoordinatorServer.
+func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKeyspaceRequest) (*coordinatorv1.DeleteKeyspaceResponse, error) {
+	keyspace, err := s.rootedKeyspace(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	version := req.GetExpectedVersion()
+	if version == 0 {
+		version = keyspace.GetVersion()
+	}
+	for attempt := 1; ; attempt++ {
+		result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
+			KeyspaceId: keyspace.GetId(), ExpectedVersion: version,
+		}}})
+		if err == nil {
+			return &coordinatorv1.DeleteKeyspaceResponse{Token: result.GetToken()}, nil
+		}
+		// Any version will do, and somebody made a new one since the read.
+		detail := reason.From(err)
+		moved := detail.GetReason() == rootv1.Reason_REASON_VERSION_STALE && detail.GetKeyspaceVersion() != 0
+		if req.GetExpectedVersion() != 0 || !moved || attempt == maxDeleteAttempts {
+			return nil, err
+		}
+		version = detail.GetKeyspaceVersion()
+	}
+}
+
+// maxDeleteAttempts bounds the race of a delete with updates.
+const maxDeleteAttempts = 4
+
+// made is what the only event of a command made.
+func made(result *rootv1.CommandResult) *rootv1.EventResult {
+	if events := result.GetEvents(); len(events) > 0 {
+		return events[0]
+	}
+	return nil
+}
+
+// rootedKeyspace finds a keyspace by a linearizable read: an administrator's
+// change must not be judged by an old view.
+func (s *Server) rootedKeyspace(ctx context.Context, name string) (*rootv1.Keyspace, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	served, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	if err != nil {
+		return nil, err
+	}
+	return served.keyspace(name)
+}
+
+// GetKeyspace implements coordinatorv1.CoordinatorServer.
+func (s *Server) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspaceRequest) (*coordinatorv1.GetKeyspaceResponse, error) {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+	served, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	keyspace, err := served.keyspace(req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.GetKeyspaceResponse{
+		Keyspace:   keyspace,
+		Regions:    uint64(served.state.KeyspaceRegionCount(state.KeyspaceID(keyspace.GetId()))),
+		Disclosure: served.disclosure(),
+	}, nil
+}
+
+// ListKeyspaces implements coordinatorv1.CoordinatorServer.
+func (s *Server) ListKeyspaces(ctx context.Context, req *coordinatorv1.ListKeyspacesRequest) (*coordinatorv1.ListKeyspacesResponse, error) {
+	limit, err := limitOf(req.GetLimit(), DefaultListLimit, MaxListLimit)
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetAfter()) > state.MaxNameBytes {
+		return nil, invalidLimit("after", uint64(len(req.GetAfter())), state.MaxNameBytes)
+	}
+	served, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	resp := &coordinatorv1.ListKeyspacesResponse{Disclosure: served.disclosure()}
+	bytes := 0
+	served.state.Keyspaces(req.GetAfter(), func(k *rootv1.Keyspace) bool {
+		if len(resp.Keyspaces) == limit || bytes > MaxReplyBytes {
+			resp.More = true
+			return false
+		}
+		bytes += proto.Size(k)
+		resp.Keyspaces = append(resp.Keyspaces, k)
+		return true
+	})
+	return resp, nil
+}
+
+// checkName says what is wrong with the name of a keyspace. Which letters it
+// may have is the root's to say.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return invalid("name", "it is empty")
+	case len(name) > state.MaxNameBytes:
+		return invalidLimit("name", uint64(len(name)), state.MaxNameBytes)
+	default:
+		return nil
+	}
+}
+
+// checkKeyspace says what is wrong with the name of a keyspace that may be empty.
+func checkKeyspace(name string) error {
+	if len(name) > state.MaxNameBytes {
+		return invalidLimit("keyspace", uint64(len(name)), state.MaxNameBytes)
+	}
+	return nil
+}

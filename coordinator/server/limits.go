@@ -1,0 +1,156 @@
+package server
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Bounds of single requests. They are part of the protocol (coordinator.proto)
+// and therefore not configurable.
+const (
+	// MaxKeys is the most keys of one lookup.
+	MaxKeys = 1024
+	// MaxKeyBytes is the longest key, in bytes.
+	MaxKeyBytes = state.MaxKeyBytes
+	// MaxCommands is the most commands of one publish.
+	MaxCommands = 1024
+	// MaxCommandsBytes is the most bytes the commands of one publish take together.
+	MaxCommandsBytes = 1 << 20
+	// MaxIDCount is the most ids of one AllocID.
+	MaxIDCount = 1_000_000
+	// MaxTSOCount is the most timestamps of one Tso.
+	MaxTSOCount = 1 << 18
+	// MaxListLimit is the most records of one list, DefaultListLimit the number when none is given.
+	MaxListLimit     = 1024
+	DefaultListLimit = 256
+	// MaxReplyBytes is about where a scan or list ends early, in bytes: below
+	// what a client takes by default.
+	MaxReplyBytes = 3 << 20
+)
+
+// Limits bound what all callers together can make a coordinator hold.
+type Limits struct {
+	// MaxMessageBytes is the largest request taken. Default 4 MiB.
+	MaxMessageBytes int
+	// MaxHeaderBytes is the largest header list taken. Default 16 KiB.
+	MaxHeaderBytes uint32
+	// MaxConnections is the most open connections; one more is closed at
+	// once. Default 10,000.
+	MaxConnections int
+	// MaxStreamsPerConnection is the most calls under way on one connection;
+	// a well-behaved client waits. Default 4,096.
+	MaxStreamsPerConnection uint32
+	// MaxInFlight is the most unary calls under way; one more is refused with
+	// REASON_OVERLOADED. Default 16,384.
+	MaxInFlight int64
+	// MaxWaiting is the most unary calls that wait for the root: changes,
+	// strong reads, ids and timestamps. It is below MaxInFlight, so that
+	// callers who wait for a root that is away do not stand in the way of those
+	// who take the view as it is. Default 12,288.
+	MaxWaiting int64
+	// MaxWatchStreams, MaxTsoStreams, MaxRouteStreams and MaxPublishStreams are
+	// the most streams of each kind; one more is refused with
+	// REASON_OVERLOADED. Defaults 4,096, 4,096, 4,096 and 1,024.
+	MaxWatchStreams   int64
+	MaxTsoStreams     int64
+	MaxRouteStreams   int64
+	MaxPublishStreams int64
+	// MaxHealthStreams is the most health watches. Default 1,024.
+	MaxHealthStreams int64
+	// MaxQueued is the most requests of one stream that were read and not yet
+	// answered; behind them the stream is not read. Default 256.
+	MaxQueued int
+	// StreamIdle is how long a request stream may stay silent. Default 10 minutes.
+	StreamIdle time.Duration
+	// SendTimeout is how long a reader may take nothing of what was sent to it. Default 10 s.
+	SendTimeout time.Duration
+	// StreamWait is how long one request of a stream may wait for the root. Default 10 s.
+	StreamWait time.Duration
+	// StopTimeout is how long a stop waits for calls under way. Default 5 s.
+	StopTimeout time.Duration
+}
+
+// DefaultLimits returns the documented defaults.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxMessageBytes:         4 << 20,
+		MaxHeaderBytes:          16 << 10,
+		MaxConnections:          10_000,
+		MaxStreamsPerConnection: 4096,
+		MaxInFlight:             16_384,
+		MaxWaiting:              12_288,
+		MaxWatchStreams:         4096,
+		MaxTsoStreams:           4096,
+		MaxRouteStreams:         4096,
+		MaxPublishStreams:       1024,
+		MaxHealthStreams:        1024,
+		MaxQueued:               256,
+		StreamIdle:              10 * time.Minute,
+		SendTimeout:             10 * time.Second,
+		StreamWait:              10 * time.Second,
+		StopTimeout:             5 * time.Second,
+	}
+}
+
+// Validate says which limit is not positive, or out of order.
+func (l Limits) Validate() error {
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"MaxMessageBytes", int64(l.MaxMessageBytes)},
+		{"MaxHeaderBytes", int64(l.MaxHeaderBytes)},
+		{"MaxConnections", int64(l.MaxConnections)},
+		{"MaxStreamsPerConnection", int64(l.MaxStreamsPerConnection)},
+		{"MaxInFlight", l.MaxInFlight},
+		{"MaxWaiting", l.MaxWaiting},
+		{"MaxWatchStreams", l.MaxWatchStreams},
+		{"MaxTsoStreams", l.MaxTsoStreams},
+		{"MaxRouteStreams", l.MaxRouteStreams},
+		{"MaxPublishStreams", l.MaxPublishStreams},
+		{"MaxHealthStreams", l.MaxHealthStreams},
+		{"MaxQueued", int64(l.MaxQueued)},
+		{"StreamIdle", int64(l.StreamIdle)},
+		{"SendTimeout", int64(l.SendTimeout)},
+		{"StreamWait", int64(l.StreamWait)},
+		{"StopTimeout", int64(l.StopTimeout)},
+	} {
+		if f.value <= 0 {
+			return fmt.Errorf("coordinator limits: %s is %d; it must be positive", f.name, f.value)
+		}
+	}
+	if l.MaxWaiting > l.MaxInFlight {
+		return fmt.Errorf("coordinator limits: MaxWaiting %d is above MaxInFlight %d", l.MaxWaiting, l.MaxInFlight)
+	}
+	return nil
+}
+
+// gauge counts what is under way up to a limit.
+type gauge struct {
+	what  string
+	limit int64
+	n     atomic.Int64
+}
+
+// retryAfterMillis is the pause that a refusal for want of room asks for.
+const retryAfterMillis = 20
+
+// enter takes a place, or says that there is none.
+func (g *gauge) enter() error {
+	if g.n.Add(1) <= g.limit {
+		return nil
+	}
+	g.n.Add(-1)
+	refusal := reason.New(rootv1.Reason_REASON_OVERLOADED,
+		"%d %s are under way, the limit: try again, or ask another coordinator", g.limit, g.what)
+	refusal.Detail.Limit = uint64(g.limit)
+	refusal.Detail.RetryAfterMillis = retryAfterMillis
+	return refusal
+}
+
+func (g *gauge) leave() { g.n.Add(-1) }

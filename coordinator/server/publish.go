@@ -1,0 +1,261 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// PublishRootEvent implements coordinatorv1.CoordinatorServer. A rejection is
+// a result, not an error.
+func (s *Server) PublishRootEvent(ctx context.Context, req *coordinatorv1.PublishRootEventRequest) (*coordinatorv1.PublishRootEventResponse, error) {
+	if err := checkPublished("event", req.GetEvent()); err != nil {
+		return nil, err
+	}
+	cmd := &rootv1.Command{Events: []*rootv1.Event{req.GetEvent()}}
+	if err := checkCommand("event", cmd); err != nil {
+		return nil, err
+	}
+	results, err := s.propose(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.PublishRootEventResponse{Result: results[0], Assessment: s.assessment(req.GetEvent(), results[0])}, nil
+}
+
+// PublishRootEvents implements coordinatorv1.CoordinatorServer.
+func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.PublishRootEventsRequest) (*coordinatorv1.PublishRootEventsResponse, error) {
+	if err := checkCommands(req.GetCommands()); err != nil {
+		return nil, err
+	}
+	results, err := s.propose(ctx, req.GetCommands()...)
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId(), Results: results}, nil
+}
+
+// publication is a request of a PublishStream with what is wrong with it.
+type publication struct {
+	req     *coordinatorv1.PublishRootEventsRequest
+	refused error
+}
+
+// PublishStream implements coordinatorv1.CoordinatorServer. Requests are
+// proposed in the order they came, those that wait together; a refused request
+// is answered and the stream goes on.
+func (s *Server) PublishStream(stream grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
+	return s.run(stream.Context(), s.publishStreams, func(l *live) error {
+		recv := func() (publication, error) {
+			req, err := stream.Recv()
+			if err != nil {
+				return publication{}, err
+			}
+			return publication{req, checkCommands(req.GetCommands())}, nil
+		}
+		answer := func(waiting []publication) error {
+			for len(waiting) > 0 {
+				n := together(waiting)
+				for i, resp := range s.publishTogether(l.ctx, waiting[:n]) {
+					resp.RequestId = waiting[i].req.GetRequestId()
+					if err := l.send(stream, resp); err != nil {
+						return err
+					}
+				}
+				waiting = waiting[n:]
+			}
+			return nil
+		}
+		return exchange(l, s.cfg.Limits.MaxQueued, recv, answer)
+	})
+}
+
+// together is how many requests, at least one, fit in one proposal.
+func together(waiting []publication) int {
+	commands, bytes := 0, 0
+	for i, p := range waiting {
+		commands += len(p.req.GetCommands())
+		bytes += proto.Size(p.req)
+		if i > 0 && (commands > MaxCommands || bytes > MaxCommandsBytes) {
+			return i
+		}
+	}
+	return len(waiting)
+}
+
+// publishTogether proposes the commands of all requests that are well formed.
+func (s *Server) publishTogether(ctx context.Context, requests []publication) []*coordinatorv1.PublishRootEventsResponse {
+	var all []*rootv1.Command
+	for _, p := range requests {
+		if p.refused == nil {
+			all = append(all, p.req.GetCommands()...)
+		}
+	}
+	var results []*rootv1.CommandResult
+	var failed error
+	if len(all) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
+		defer cancel()
+		results, failed = s.proposeUnbounded(ctx, all...)
+	}
+	out := make([]*coordinatorv1.PublishRootEventsResponse, len(requests))
+	for i, p := range requests {
+		switch {
+		case p.refused != nil:
+			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(p.refused)}
+		case failed != nil:
+			out[i] = &coordinatorv1.PublishRootEventsResponse{Error: s.detail(failed)}
+		default:
+			n := len(p.req.GetCommands())
+			out[i] = &coordinatorv1.PublishRootEventsResponse{Results: results[:n:n]}
+			results = results[n:]
+		}
+	}
+	return out
+}
+
+// detail is a refusal as it rides in a stream's message.
+func (s *Server) detail(err error) *rootv1.ErrorDetail {
+	err = s.refusal(err)
+	if d := reason.From(err); d != nil {
+		return d
+	}
+	return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNSPECIFIED, Message: err.Error()}
+}
+
+// RemoveRegion implements coordinatorv1.CoordinatorServer.
+func (s *Server) RemoveRegion(ctx context.Context, req *coordinatorv1.RemoveRegionRequest) (*coordinatorv1.RemoveRegionResponse, error) {
+	if req.GetRegionId() == 0 {
+		return nil, invalid("region_id", "it is 0")
+	}
+	result, err := s.change(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{
+		RegionId: req.GetRegionId(), ExpectedEpoch: req.GetExpectedEpoch(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED:
+		return &coordinatorv1.RemoveRegionResponse{Removed: true, Token: result.GetToken()}, nil
+	case result.GetOutcome() == rootv1.Outcome_OUTCOME_ALREADY_APPLIED,
+		result.GetError().GetReason() == rootv1.Reason_REASON_NOT_FOUND:
+		return &coordinatorv1.RemoveRegionResponse{Token: result.GetToken()}, nil
+	default:
+		return nil, rejection(result)
+	}
+}
+
+// change proposes one event of a typed call.
+func (s *Server) change(ctx context.Context, event *rootv1.Event) (*rootv1.CommandResult, error) {
+	cmd := &rootv1.Command{Events: []*rootv1.Event{event}}
+	if d := state.CheckCommand(cmd); d != nil {
+		return nil, &reason.Error{Detail: d}
+	}
+	results, err := s.propose(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return results[0], nil
+}
+
+// accepted is change for calls where a rejection is an error.
+func (s *Server) accepted(ctx context.Context, event *rootv1.Event) (*rootv1.CommandResult, error) {
+	result, err := s.change(ctx, event)
+	if err == nil && result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
+		err = rejection(result)
+	}
+	return result, err
+}
+
+// rejection is a rejected command as an error of the call.
+func rejection(result *rootv1.CommandResult) error {
+	return &reason.Error{Detail: result.GetError()}
+}
+
+// propose is proposeUnbounded within MaxWaiting.
+func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	if err := s.waiting.enter(); err != nil {
+		return nil, err
+	}
+	defer s.waiting.leave()
+	return s.proposeUnbounded(ctx, cmds...)
+}
+
+// proposeUnbounded sends commands to the root and returns one result each.
+// When no answer came, nobody knows the outcome.
+func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	results, err := s.cfg.Root.Propose(ctx, cmds...)
+	if err != nil {
+		if _, ok := errors.AsType[*reason.Error](err); ok {
+			return nil, err
+		}
+		return nil, reason.New(rootv1.Reason_REASON_OUTCOME_UNKNOWN,
+			"the root did not answer (%v): send it again, that is safe", err)
+	}
+	if len(results) != len(cmds) {
+		return nil, fmt.Errorf("the root answered %d commands with %d results", len(cmds), len(results))
+	}
+	return results, nil
+}
+
+// checkCommands says what is wrong with the commands of a publish. Nothing of
+// them is proposed when one is malformed.
+func checkCommands(cmds []*rootv1.Command) error {
+	if len(cmds) == 0 {
+		return invalid("commands", "there are none")
+	}
+	if len(cmds) > MaxCommands {
+		return invalidLimit("commands", uint64(len(cmds)), MaxCommands)
+	}
+	bytes := 0
+	for i, cmd := range cmds {
+		if bytes += proto.Size(cmd); bytes > MaxCommandsBytes {
+			return invalidLimit("commands", uint64(bytes), MaxCommandsBytes)
+		}
+		field := fmt.Sprintf("commands[%d]", i)
+		if len(cmd.GetEvents()) == 0 {
+			return invalid(field+".events", "there are none")
+		}
+		for j, event := range cmd.GetEvents() {
+			if err := checkPublished(fmt.Sprintf("%s.events[%d]", field, j), event); err != nil {
+				return err
+			}
+		}
+		if err := checkCommand(field, cmd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCommand is the root's own check, before anything is sent.
+func checkCommand(field string, cmd *rootv1.Command) error {
+	d := state.CheckCommand(cmd)
+	if d == nil {
+		return nil
+	}
+	named := proto.CloneOf(d)
+	named.Message = field + ": " + d.GetMessage()
+	return &reason.Error{Detail: named}
+}
+
+// checkPublished refuses events that are not the callers' to ask for: a
+// coordinator's authority is claimed, not published.
+func checkPublished(field string, event *rootv1.Event) error {
+	switch event.GetKind().(type) {
+	case nil:
+		return invalid(field, "it has no kind")
+	case *rootv1.Event_ClusterBootstrapped, *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed,
+		*rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced:
+		return invalid(field, "%T is the root's and the Tenure holder's own: it cannot be published", event.GetKind())
+	default:
+		return nil
+	}
+}

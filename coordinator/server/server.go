@@ -1,0 +1,235 @@
+// Package server is the Coordinator gRPC service: it checks requests, passes
+// them to those who know (the view, the Tenure holder, the metadata root), and
+// puts answers and refusals into the words of the wire. It decides nothing.
+//
+// It owns the calls under way and nothing that outlives them, but for what
+// heartbeats reported. It promises:
+//
+//  1. a refusal changed nothing, and its ErrorDetail says why and names the
+//     field or the way out; the exception is REASON_OUTCOME_UNKNOWN;
+//  2. no request can make it panic: what is malformed is refused before
+//     anybody else is asked;
+//  3. everything is bounded by a named limit, and what is above is refused at
+//     once, not queued;
+//  4. every answer from a view says what it is worth (Disclosure), and a view
+//     is never older than the request allows;
+//  5. the answers of a stream come in the order of its requests; a reader that
+//     takes nothing is cut;
+//  6. a watcher sees every change behind its token once and in order, or is told
+//     to start from a snapshot;
+//  7. a stop takes no longer than Limits.StopTimeout.
+//
+// Freshness is judged by coordinator/rootview, lookups by coordinator/catalog,
+// authority by coordinator/tenure, changes by the root.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+)
+
+// Config says who the coordinator is and whom it asks.
+type Config struct {
+	// ID is the configured identity, Address where callers reach it
+	// (host:port), Incarnation random per process start. Required.
+	ID          state.CoordinatorID
+	Address     string
+	Incarnation uint64
+	// Version of the software, shown by Status.
+	Version string
+
+	// Views, Authority and Root are asked. Required.
+	Views     Views
+	Authority Authority
+	Root      Root
+	// Soft keeps what members report. Nil: one of its own.
+	Soft *catalog.Soft
+	// RootPeers lists the root peers for Status. Nil: none are shown.
+	RootPeers func(context.Context) []*coordinatorv1.RootEndpoint
+
+	// Limits bound what callers can make it hold. Zero: DefaultLimits.
+	Limits Limits
+	// Clock tells ages. Default: the machine's.
+	Clock clock.Clock
+	// Logger hears of the lifecycle and of failures. Nil: nothing is logged.
+	Logger hclog.Logger
+	// Stats counts calls. Nil: they are counted where nobody looks.
+	Stats *rpcstats.Stats
+	// ServerOptions come after the server's own, so they may replace them.
+	ServerOptions []grpc.ServerOption
+}
+
+// Validate says what is missing.
+func (c *Config) Validate() error {
+	switch {
+	case c.ID == "":
+		return errors.New("coordinator server: no id")
+	case c.Address == "":
+		return errors.New("coordinator server: no address")
+	case c.Views == nil, c.Authority == nil, c.Root == nil:
+		return errors.New("coordinator server: views, authority and root are required")
+	default:
+		return c.Limits.Validate()
+	}
+}
+
+func (c *Config) setDefaults() {
+	if c.Limits == (Limits{}) {
+		c.Limits = DefaultLimits()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.NewSystem()
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Soft == nil {
+		c.Soft = catalog.NewSoft(catalog.SoftConfig{})
+	}
+	if c.Stats == nil {
+		c.Stats = rpcstats.New()
+	}
+}
+
+// Server is the service of one coordinator. Make it with New, start it with
+// Run, once.
+type Server struct {
+	coordinatorv1.UnimplementedCoordinatorServer // GetRegionByKey, GetRegionsByKeys, RouteStream and TsoStream: see serviceDesc
+
+	cfg     Config
+	log     hclog.Logger
+	grpc    *grpc.Server
+	started clock.Instant
+
+	inFlight       *gauge
+	waiting        *gauge
+	watchStreams   *gauge
+	tsoStreams     *gauge
+	routeStreams   *gauge
+	publishStreams *gauge
+	healthStreams  *gauge
+	streams        streams
+	stopping       atomic.Bool
+}
+
+// New checks the configuration and returns a server that does not serve yet.
+func New(cfg Config) (*Server, error) {
+	cfg.setDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	l := cfg.Limits
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, started: cfg.Clock.Now(),
+		inFlight:       &gauge{what: "calls", limit: l.MaxInFlight},
+		waiting:        &gauge{what: "calls that wait for the root", limit: l.MaxWaiting},
+		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
+		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
+		routeStreams:   &gauge{what: "route streams", limit: l.MaxRouteStreams},
+		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
+		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
+		streams:        streams{all: map[*live]struct{}{}},
+	}
+	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
+	s.grpc.RegisterService(serviceDesc(), s)
+	healthpb.RegisterHealthServer(s.grpc, newHealth(s))
+	reflection.Register(s.grpc)
+	return s, nil
+}
+
+// streamWorkers serve calls without a goroutine start each; more calls than
+// that start their own.
+const streamWorkers = 64
+
+// options are the settings of the gRPC server.
+func (s *Server) options() []grpc.ServerOption {
+	l := s.cfg.Limits
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.admitStream),
+		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
+		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
+		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
+		grpc.NumStreamWorkers(streamWorkers),
+		grpc.WriteBufferSize(64 << 10),
+		grpc.ConnectionTimeout(10 * time.Second),
+		// A connection whose peer is gone is found by pings; a peer that pings
+		// more often than every 5 s is cut.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// admitStream says what became of a stream in the words of package reason.
+func (s *Server) admitStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := handler(srv, stream); err != nil {
+		return s.refusal(err)
+	}
+	return nil
+}
+
+// Run serves until ctx ends or the listener fails. It owns lis and closes it.
+// When ctx ends it refuses new calls, cuts the streams, and waits for the calls
+// under way for at most Limits.StopTimeout.
+func (s *Server) Run(ctx context.Context, lis net.Listener) error {
+	bounded := &boundedListener{Listener: lis, limit: int64(s.cfg.Limits.MaxConnections)}
+	var background sync.WaitGroup
+	defer background.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	background.Go(func() { s.forget(ctx) })
+	failed := make(chan error, 1)
+	background.Go(func() { failed <- s.grpc.Serve(bounded) })
+	s.log.Info("coordinator serves", "addr", lis.Addr().String())
+	var err error
+	select {
+	case err = <-failed:
+		s.stop()
+	case <-ctx.Done():
+		s.stop()
+		err = <-failed
+	}
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+func (s *Server) stop() {
+	s.stopping.Store(true)
+	s.streams.endAll(status.Errorf(codes.Unavailable, "coordinator %s is stopping: use another one", s.cfg.ID))
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.grpc.GracefulStop()
+	}()
+	late := time.NewTimer(s.cfg.Limits.StopTimeout)
+	defer late.Stop()
+	select {
+	case <-stopped:
+	case <-late.C:
+		s.log.Warn("calls did not end in time and were cut")
+		s.grpc.Stop()
+		<-stopped
+	}
+	s.streams.work.Wait()
+}

@@ -1,0 +1,59 @@
+package server
+
+import (
+	"context"
+	"slices"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"google.golang.org/grpc"
+)
+
+// serviceDesc is the generated description of the service, with the hot
+// methods replaced by ones that read and write the wire format themselves.
+func serviceDesc() *grpc.ServiceDesc {
+	desc := coordinatorv1.Coordinator_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	desc.Streams = slices.Clone(desc.Streams)
+	for i := range desc.Methods {
+		switch m := &desc.Methods[i]; methodPrefix + m.MethodName {
+		case coordinatorv1.Coordinator_GetRegionByKey_FullMethodName:
+			m.Handler = direct(coordinatorv1.Coordinator_GetRegionByKey_FullMethodName, (*Server).regionByKey)
+		case coordinatorv1.Coordinator_GetRegionsByKeys_FullMethodName:
+			m.Handler = direct(coordinatorv1.Coordinator_GetRegionsByKeys_FullMethodName, (*Server).regionsByKeys)
+		}
+	}
+	for i := range desc.Streams {
+		switch d := &desc.Streams[i]; methodPrefix + d.StreamName {
+		case coordinatorv1.Coordinator_TsoStream_FullMethodName:
+			d.Handler = func(srv any, stream grpc.ServerStream) error { return srv.(*Server).tsoStream(stream) }
+		case coordinatorv1.Coordinator_RouteStream_FullMethodName:
+			d.Handler = func(srv any, stream grpc.ServerStream) error { return srv.(*Server).routeStream(stream) }
+		}
+	}
+	return &desc
+}
+
+// direct makes a method handler of a function that reads a raw request and
+// answers with a packet.
+func direct[R any, P interface {
+	*R
+	decoder
+	release()
+}](method string, f func(*Server, context.Context, P) (*packet, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		s := srv.(*Server)
+		req := P(new(R))
+		defer req.release()
+		if err := dec(req); err != nil {
+			return nil, err
+		}
+		info := &grpc.UnaryServerInfo{Server: s, FullMethod: method}
+		return interceptor(ctx, req, info, func(ctx context.Context, _ any) (any, error) {
+			p, err := f(s, ctx, req)
+			if err != nil {
+				return nil, err
+			}
+			return p, nil
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/tenure"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// rootPeersTimeout is how long Status waits for the root peers to answer.
+const rootPeersTimeout = 500 * time.Millisecond
+
+// Status implements coordinatorv1.CoordinatorServer. It answers also while
+// there is no view.
+func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
+	view := s.view()
+	v := served{s, view, view.State, coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT, s.cfg.Clock.Now()}
+	authority := s.cfg.Authority.Status()
+	resp := &coordinatorv1.StatusResponse{
+		CoordinatorId: string(s.cfg.ID), Address: s.cfg.Address, Incarnation: s.cfg.Incarnation,
+		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
+		ServingAuthority: authority.Phase == tenure.Holding,
+		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft,
+		Disclosure:   v.disclosure(),
+		Keyspaces:    uint64(v.state.KeyspaceCount()),
+		Regions:      uint64(v.state.RegionCount()),
+		Members:      uint64(v.state.MemberCount()),
+		Coordinators: v.coordinators(),
+		UptimeMillis: uint64(v.now.Sub(s.started).Milliseconds()),
+		Version:      s.cfg.Version,
+	}
+	if handovers := v.state.Handovers(); len(handovers) > 0 {
+		resp.Handover = handovers[len(handovers)-1]
+	}
+	if s.cfg.RootPeers != nil {
+		ask, cancel := context.WithTimeout(ctx, rootPeersTimeout)
+		defer cancel()
+		resp.RootPeers = s.cfg.RootPeers(ask)
+	}
+	return resp, nil
+}
+
+// ListCoordinators implements coordinatorv1.CoordinatorServer.
+func (s *Server) ListCoordinators(ctx context.Context, req *coordinatorv1.ListCoordinatorsRequest) (*coordinatorv1.ListCoordinatorsResponse, error) {
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.ListCoordinatorsResponse{Coordinators: v.coordinators(), Disclosure: v.disclosure()}, nil
+}
+
+// coordinators are at most state.MaxCoordinators.
+func (v *served) coordinators() []*rootv1.Coordinator {
+	var all []*rootv1.Coordinator
+	v.state.Coordinators(func(c *rootv1.Coordinator) bool {
+		all = append(all, c)
+		return true
+	})
+	return all
+}
+
+// ListTransitions implements coordinatorv1.CoordinatorServer.
+func (s *Server) ListTransitions(ctx context.Context, req *coordinatorv1.ListTransitionsRequest) (*coordinatorv1.ListTransitionsResponse, error) {
+	limit, err := limitOf(req.GetLimit(), DefaultListLimit, MaxListLimit)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	resp := &coordinatorv1.ListTransitionsResponse{Disclosure: v.disclosure()}
+	v.state.Transitions(func(t *rootv1.Transition) bool {
+		if listed(t, req) {
+			resp.Transitions = append(resp.Transitions, t)
+		}
+		return len(resp.Transitions) < limit
+	})
+	return resp, nil
+}
+
+func listed(t *rootv1.Transition, req *coordinatorv1.ListTransitionsRequest) bool {
+	if id := req.GetRegionId(); id != 0 && t.GetRegionId() != id && t.GetRightRegionId() != id {
+		return false
+	}
+	return req.GetIncludeEnded() || t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING
+}
+
+// AssessRootEvent implements coordinatorv1.CoordinatorServer.
+func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessRootEventRequest) (*coordinatorv1.AssessRootEventResponse, error) {
+	if err := checkPublished("event", req.GetEvent()); err != nil {
+		return nil, err
+	}
+	if err := checkCommand("event", &rootv1.Command{Events: []*rootv1.Event{req.GetEvent()}}); err != nil {
+		return nil, err
+	}
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	result, status := v.state.Assess(req.GetEvent())
+	return &coordinatorv1.AssessRootEventResponse{Result: result.Proto(), Assessment: status, Disclosure: v.disclosure()}, nil
+}
+
+// assessment is what a published event was found to be: what its transition
+// became, or, for a refused one, what the view makes of it.
+func (s *Server) assessment(event *rootv1.Event, result *rootv1.CommandResult) rootv1.TransitionStatus {
+	if t := made(result).GetTransition(); t != nil {
+		return t.GetStatus()
+	}
+	switch event.GetKind().(type) {
+	case *rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned,
+		*rootv1.Event_TransitionCompleted, *rootv1.Event_TransitionCancelled:
+		_, status := s.view().State.Assess(event)
+		return status
+	default:
+		return rootv1.TransitionStatus_TRANSITION_STATUS_UNSPECIFIED
+	}
+}

@@ -1,0 +1,266 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// live is a stream under way.
+type live struct {
+	ctx context.Context // the stream itself, as gRPC has it
+	// received counts messages taken; sending is odd while one is being sent.
+	received atomic.Uint64
+	sending  atomic.Uint64
+	slow     atomic.Pointer[reason.Error] // what a reader that takes nothing is cut with
+
+	once sync.Once
+	end  chan struct{} // closed when the stream is to end
+	why  error         // set before end is closed
+}
+
+// cut ends the stream with an error. Only the first error counts.
+func (l *live) cut(why error) {
+	l.once.Do(func() {
+		l.why = why
+		close(l.end)
+	})
+}
+
+// streams are all streams under way, so that a stop can end them.
+type streams struct {
+	mu      sync.Mutex
+	all     map[*live]struct{}
+	stopped error // set by the stop
+	// work waits for what the streams started.
+	work sync.WaitGroup
+}
+
+// run serves a stream: work does everything, and may block in the stream for
+// as long as it likes. gRPC unblocks it only when the handler returns, which it
+// does when work is done or the stream is cut. Run of the Server waits for
+// work; it ends right after the handler.
+func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) error {
+	if err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	l := &live{ctx: ctx, end: make(chan struct{})}
+	l.slow.Store(errSlowReader)
+	if err := s.streams.add(l); err != nil {
+		return err
+	}
+	defer s.streams.remove(l)
+	defer s.guard(l).Stop()
+	s.streams.work.Go(func() { l.cut(work(l)) })
+	<-l.end
+	return l.why
+}
+
+func (st *streams) add(l *live) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.stopped == nil {
+		st.all[l] = struct{}{}
+	}
+	return st.stopped
+}
+
+func (st *streams) remove(l *live) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	delete(st.all, l)
+}
+
+// endAll cuts every stream and refuses new ones.
+func (st *streams) endAll(why error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.stopped = why
+	for l := range st.all {
+		l.cut(why)
+	}
+}
+
+// guardTicks is how often in a SendTimeout a stream is looked at.
+const guardTicks = 4
+
+// guard looks at a stream now and then, and cuts it when its reader takes
+// nothing or its writer says nothing for too long.
+func (s *Server) guard(l *live) *time.Timer {
+	tick := max(s.cfg.Limits.SendTimeout/guardTicks, time.Millisecond)
+	var received, sending uint64
+	var silent, stuck time.Duration
+	var timer *time.Timer
+	var armed sync.WaitGroup // timer is set before the first look
+	armed.Add(1)
+	timer = time.AfterFunc(tick, func() {
+		armed.Wait()
+		r, q := l.received.Load(), l.sending.Load()
+		silent, stuck = silent+tick, stuck+tick
+		if r != received {
+			silent = 0
+		}
+		if q != sending || q%2 == 0 {
+			stuck = 0
+		}
+		received, sending = r, q
+		switch {
+		case stuck >= s.cfg.Limits.SendTimeout:
+			l.cut(l.slow.Load())
+		case silent >= s.cfg.Limits.StreamIdle:
+			l.cut(errIdle)
+		default:
+			timer.Reset(tick)
+		}
+	})
+	armed.Done()
+	return timer
+}
+
+var (
+	errSlowReader = reason.New(rootv1.Reason_REASON_OVERLOADED,
+		"the reader of this stream takes nothing: it was cut; open a new stream")
+	errIdle = status.Error(codes.Unavailable, "the stream was silent for too long: open a new one when it is needed")
+)
+
+// send sends one message, watched by guard.
+func (l *live) send(stream grpc.ServerStream, m any) error {
+	l.sending.Add(1)
+	err := stream.SendMsg(m)
+	l.sending.Add(1)
+	return err
+}
+
+// exchange answers the requests of a stream in order. It reads ahead while
+// answers are made: answer gets everything that was read since it was last
+// called, so that what costs a round trip costs it once for all of them. A
+// request that is refused by check ends the stream, after what came before it
+// is answered.
+func exchange[T any](l *live, queue int, recv func() (T, error), answer func(requests []T) error) error {
+	in := newInbox[T](queue)
+	answered := make(chan error, 1)
+	go func() {
+		err := in.drain(answer)
+		if err != nil {
+			in.close()
+			l.cut(err) // which unblocks recv
+		}
+		answered <- err
+	}()
+	var err error
+	for err == nil {
+		var request T
+		if request, err = recv(); err == nil {
+			l.received.Add(1)
+			err = in.put(l.ctx, request)
+		}
+	}
+	in.close()
+	if failed := <-answered; failed != nil {
+		return failed
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// inbox is a bounded queue with one writer and one reader, who takes all that
+// there is at once.
+type inbox[T any] struct {
+	limit int
+	mu    sync.Mutex
+	// Below mu.
+	items  []T
+	spare  []T
+	closed bool
+
+	ready chan struct{} // level: there is something, or it is closed
+	room  chan struct{} // level: there may be room, or it is closed
+}
+
+func newInbox[T any](limit int) *inbox[T] {
+	return &inbox[T]{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+}
+
+// put appends an item, waiting for room. It returns io.EOF when the inbox is closed.
+func (b *inbox[T]) put(ctx context.Context, item T) error {
+	for {
+		b.mu.Lock()
+		if b.closed {
+			b.mu.Unlock()
+			return io.EOF
+		}
+		if len(b.items) < b.limit {
+			b.items = append(b.items, item)
+			first := len(b.items) == 1
+			b.mu.Unlock()
+			if first {
+				signal(b.ready)
+			}
+			return nil
+		}
+		b.mu.Unlock()
+		select {
+		case <-b.room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// drain calls f with what is queued, until the inbox is closed and empty or f fails.
+func (b *inbox[T]) drain(f func([]T) error) error {
+	for {
+		items, open := b.take()
+		if len(items) > 0 {
+			if err := f(items); err != nil {
+				return err
+			}
+			continue
+		}
+		if !open {
+			return nil
+		}
+		<-b.ready
+	}
+}
+
+// take returns all that is queued. The slice is reused by the take after the next.
+func (b *inbox[T]) take() (items []T, open bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	items = b.items
+	clear(b.spare)
+	b.items, b.spare = b.spare[:0], items
+	if len(items) >= b.limit {
+		signal(b.room)
+	}
+	return items, !b.closed
+}
+
+func (b *inbox[T]) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	signal(b.ready)
+	signal(b.room)
+}
+
+// signal raises a level.
+func signal(level chan struct{}) {
+	select {
+	case level <- struct{}{}:
+	default:
+	}
+}
