@@ -421,16 +421,21 @@ func TestRestoreRefuses(t *testing.T) {
 	m.must(publish(&rootv1.Region{KeyspaceId: 1, StartKey: []byte("m")}).Events...)
 	region := func(all []*rootv1.Record, n int) *rootv1.Region { return all[n].GetRegion() }
 	for name, change := range map[string]func(all []*rootv1.Record) []*rootv1.Record{
-		"order":     func(all []*rootv1.Record) []*rootv1.Record { slices.Reverse(all); return all },
-		"twice":     func(all []*rootv1.Record) []*rootv1.Record { return append(all, all[len(all)-1]) },
-		"overlap":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).EndKey = []byte("n"); return all },
-		"same id":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).Id = region(all, 5).Id; return all },
-		"no owner":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).Owners[0].MemberId = "m9"; return all },
-		"no space":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).KeyspaceId = 9; return all },
-		"no kind":   func(all []*rootv1.Record) []*rootv1.Record { return append(all, &rootv1.Record{}) },
-		"unknown":   func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1}); return all },
-		"other":     func(all []*rootv1.Record) []*rootv1.Record { all[0].GetCluster().Incarnation = 2; return all },
-		"unclaimed": func(all []*rootv1.Record) []*rootv1.Record { return slices.Insert(all, 3, &rootv1.Record{Kind: &rootv1.Record_Tenure{Tenure: &rootv1.Tenure{Era: 1}}}) },
+		"order":    func(all []*rootv1.Record) []*rootv1.Record { slices.Reverse(all); return all },
+		"twice":    func(all []*rootv1.Record) []*rootv1.Record { return append(all, all[len(all)-1]) },
+		"overlap":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).EndKey = []byte("n"); return all },
+		"same id":  func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).Id = region(all, 5).Id; return all },
+		"no owner": func(all []*rootv1.Record) []*rootv1.Record { region(all, 5).Owners[0].MemberId = "m9"; return all },
+		"no space": func(all []*rootv1.Record) []*rootv1.Record { region(all, 6).KeyspaceId = 9; return all },
+		"no kind":  func(all []*rootv1.Record) []*rootv1.Record { return append(all, &rootv1.Record{}) },
+		"unknown": func(all []*rootv1.Record) []*rootv1.Record {
+			region(all, 5).ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
+			return all
+		},
+		"other": func(all []*rootv1.Record) []*rootv1.Record { all[0].GetCluster().Incarnation = 2; return all },
+		"unclaimed": func(all []*rootv1.Record) []*rootv1.Record {
+			return slices.Insert(all, 3, &rootv1.Record{Kind: &rootv1.Record_Tenure{Tenure: &rootv1.Tenure{Era: 1}}})
+		},
 	} {
 		var all []*rootv1.Record
 		for _, r := range records(t, m.s) {

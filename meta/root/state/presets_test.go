@@ -1,0 +1,79 @@
+package state_test
+
+import (
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// TestPresets compares the presets with the table of the design: layout,
+// slots, placement, owners, fence, liveness in ms, strategy, vnodes.
+func TestPresets(t *testing.T) {
+	type row struct {
+		slots                   uint32
+		points                  bool
+		placement               rootv1.Placement
+		maxOwners               uint32
+		fence                   rootv1.Fence
+		interval, suspect, dead uint64
+		strategy                rootv1.Strategy
+		vnodes                  uint32
+	}
+	assigned, reported := rootv1.Placement_PLACEMENT_ASSIGNED, rootv1.Placement_PLACEMENT_REPORTED
+	for name, want := range map[string]row{
+		"tenants":    {0, true, assigned, state.MaxOwners, 0, 10_000, 0, 30_000, rootv1.Strategy_STRATEGY_ROUND_ROBIN, 0},
+		"games":      {0, true, assigned, 1, rootv1.Fence_FENCE_ERA, 200, 1000, 5000, rootv1.Strategy_STRATEGY_LEAST_LOADED, 0},
+		"actors":     {1024, false, assigned, 1, rootv1.Fence_FENCE_TTL, 30_000, 0, 90_000, rootv1.Strategy_STRATEGY_RING, 150},
+		"kv":         {0, false, reported, 0, 0, 3000, 0, 10_000, 0, 0},
+		"partitions": {128, false, assigned, 1, rootv1.Fence_FENCE_TTL, 5000, 15_000, 30_000, rootv1.Strategy_STRATEGY_RING, 128},
+	} {
+		s, ok := state.Preset(name)
+		if !ok {
+			t.Fatalf("no preset %s", name)
+		}
+		l, o := s.GetLiveness(), s.GetOwnership()
+		got := row{
+			s.GetLayout().GetSlots().GetCount(), s.GetLayout().GetPoints() != nil, s.GetPlacement(), o.GetMaxOwners(), o.GetFence(),
+			l.GetIntervalMillis(), l.GetSuspectAfterMillis(), l.GetDeadAfterMillis(), s.GetPolicy().GetStrategy(), s.GetPolicy().GetRingVnodes(),
+		}
+		if got != want || s.GetPreset() != name {
+			t.Errorf("%s is %+v, want %+v", name, got, want)
+		}
+		if d := state.CheckCommand(settingsCommand(s)); d != nil {
+			t.Errorf("%s: %s", name, d.GetMessage())
+		}
+	}
+	if d := state.CheckCommand(settingsCommand(state.DefaultSettings())); d != nil {
+		t.Errorf("default: %s", d.GetMessage())
+	}
+	if _, ok := state.Preset("nope"); ok {
+		t.Errorf("there is a preset nope")
+	}
+}
+
+// TestMergeSettings lays settings over a preset.
+func TestMergeSettings(t *testing.T) {
+	base, _ := state.Preset("actors")
+	over := &rootv1.KeyspaceSettings{
+		Layout: &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 64}}},
+		Policy: &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_BALANCED},
+		Labels: map[string]string{"team": "a"},
+	}
+	merged := state.MergeSettings(base, over)
+	want := proto.CloneOf(base)
+	want.Layout = over.Layout
+	want.Policy.Strategy = rootv1.Strategy_STRATEGY_BALANCED
+	want.Labels = over.Labels
+	if !proto.Equal(merged, want) {
+		t.Errorf("merged %v, want %v", merged, want)
+	}
+	if again, _ := state.Preset("actors"); !proto.Equal(again, base) || !proto.Equal(state.MergeSettings(nil, base), base) || !proto.Equal(state.MergeSettings(base, nil), base) {
+		t.Errorf("merging changed the base")
+	}
+	if points := state.MergeSettings(base, &rootv1.KeyspaceSettings{Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}}); points.GetLayout().GetPoints() == nil {
+		t.Errorf("the layout is %v, want points", points.GetLayout())
+	}
+}
