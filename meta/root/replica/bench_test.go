@@ -90,12 +90,13 @@ func each(b *testing.B, callers int, fn func(caller int) error) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	var slowest atomic.Int64
+	var failed sync.Once
 	for caller := range callers {
 		wg.Go(func() {
 			for next.Add(1) <= int64(b.N) {
 				began := time.Now()
 				if err := fn(caller); err != nil {
-					b.Error(err)
+					failed.Do(func() { b.Error(err) })
 					return
 				}
 				if d := int64(time.Since(began)); d > slowest.Load() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -288,14 +289,7 @@ func (c *Core) step(m *raftpb.Message) {
 	}
 }
 
-func (c *Core) isVoter(id uint64) bool {
-	for _, v := range c.cfg.Voters {
-		if v == id {
-			return true
-		}
-	}
-	return false
-}
+func (c *Core) isVoter(id uint64) bool { return slices.Contains(c.cfg.Voters, id) }
 
 func (c *Core) tick(out *Output) {
 	c.ticks++

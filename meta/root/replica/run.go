@@ -53,13 +53,19 @@ func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error 
 	}
 }
 
+// stoodStill is the number of election timeouts without a Turn after which a
+// leader steps down without waiting for raft to notice. A busy machine makes
+// shorter gaps.
+const stoodStill = 5
+
 // turn takes one Turn with all that waits.
 func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err error) {
 	*in = r.box.take(*in)
 	// After the mailbox: what is in it came before Now.
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
-	// Ticks come more often than that: the process or the machine stood still.
-	in.Stalled = r.idleSince != 0 && in.Now.Sub(r.idleSince) > r.cfg.electionTimeout()
+	// Ticks come more often than that: the process or the machine stood still,
+	// and the others have elected somebody else.
+	in.Stalled = r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
 	out, err := r.core.Turn(*in)
 	if err != nil {
 		return false, err
@@ -136,7 +142,7 @@ func (r *Replica) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			r.box.tick()
+			r.box.tick(max(1, r.cfg.ElectionTicks/2))
 		}
 	}
 }

@@ -317,8 +317,12 @@ func (s *sim) step(faults bool) {
 		// A leader that is cut off: all its mail is lost.
 		var kept []*raftpb.Message
 		for _, m := range s.mail {
-			if m.GetFrom() != p.id && m.GetTo() != p.id {
+			switch {
+			case m.GetFrom() != p.id && m.GetTo() != p.id:
 				kept = append(kept, m)
+			case m.GetType() == raftpb.MsgSnap:
+				from := s.peers[m.GetFrom()-1]
+				from.events = append(from.events, replica.Event{Kind: replica.SnapshotFailed, Peer: m.GetTo()})
 			}
 		}
 		s.mail = kept
@@ -351,7 +355,7 @@ func (s *sim) finish() {
 			break
 		}
 		if n > 200_000 {
-			s.t.Fatal("not healed after 200,000 steps")
+			s.t.Fatalf("not healed after 200,000 steps: %s", s.describe())
 		}
 	}
 	have := make(map[string]bool)
@@ -364,6 +368,19 @@ func (s *sim) finish() {
 			s.t.Fatalf("acknowledged write %s is gone", name)
 		}
 	}
+}
+
+// describe says where everybody is.
+func (s *sim) describe() string {
+	text := fmt.Sprintf("acknowledged %d, %d messages", s.acknowledged, len(s.mail))
+	for _, p := range s.peers {
+		text += fmt.Sprintf("; peer %d up %v", p.id, p.core != nil)
+		if v := p.view; v != nil {
+			text += fmt.Sprintf(" %v term %d leader %d commit %d applied %d log [%d, %d] checkpoint %d peers %v",
+				v.Role, v.Term, v.Leader, v.Commit, v.Applied, v.FirstIndex, v.LastIndex, v.Checkpoint.Index, v.Peers)
+		}
+	}
+	return text
 }
 
 // healed writes once more and says whether all peers have it.
@@ -395,6 +412,26 @@ func (s *sim) healed() bool {
 		}
 	}
 	return s.acknowledged > 0
+}
+
+// The same seed gives the same run.
+func TestSimulationRepeats(t *testing.T) {
+	var first string
+	for range 2 {
+		cryptotest.SetGlobalRandom(t, 4)
+		s := newSim(t, 4)
+		for range simSteps {
+			s.step(true)
+		}
+		s.finish()
+		got := fmt.Sprintf("%+v %d %x", s.count, s.now, s.hashes)
+		if first == "" {
+			first = got
+		}
+		if got != first {
+			t.Fatalf("first %.300s\nthen %.300s", first, got)
+		}
+	}
 }
 
 func TestSimulation(t *testing.T) {

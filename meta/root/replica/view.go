@@ -63,12 +63,17 @@ func (c *Core) nextView() *View {
 	v.FirstIndex, _ = c.log.FirstIndex()
 	v.Checkpoint, v.HasCheckpoint = c.log.Checkpoint()
 	if c.leads() {
-		v.Peers = make(map[uint64]Progress, len(c.cfg.Voters))
-		c.raft.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
-			v.Peers[id] = Progress{Match: p.Match, Active: p.RecentActive}
-		})
+		v.Peers = c.progress()
 	}
 	return v
+}
+
+func (c *Core) progress() map[uint64]Progress {
+	peers := make(map[uint64]Progress, len(c.cfg.Voters))
+	c.raft.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
+		peers[id] = Progress{Match: p.Match, Active: p.RecentActive || id == c.cfg.NodeID}
+	})
+	return peers
 }
 
 func roleOf(r raft.StateType) rootv1.RaftRole {
