@@ -7,13 +7,14 @@ import (
 	"testing/cryptotest"
 	"time"
 
+	"github.com/nokv/nokv/internal/testreport"
 	"github.com/nokv/nokv/meta/root/roottest"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 var (
-	seeds = flag.Int("seeds", 150, "how many seeds the simulation runs")
+	seeds = flag.Int("seeds", 1000, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 )
 
@@ -155,7 +156,7 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("fault %q never happened", kind)
 		}
 	}
-	fmt.Printf("root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; faults: %s\n",
+	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; faults: %s",
 		*seeds, total, checkpoints, transfers, roottest.FaultCounts(faults))
 }
 
