@@ -21,7 +21,7 @@ import (
 // ended badly, whoever ended it.
 type Root interface {
 	// Tail streams committed entries behind a position. The stream ends with the
-	// context. REASON_BOOTSTRAP_REQUIRED, here or from Recv: the peer no longer
+	// context, and with it a Recv that waits. REASON_BOOTSTRAP_REQUIRED, here or from Recv: the peer no longer
 	// has what follows.
 	Tail(ctx context.Context, after state.Token) (TailStream, error)
 	// Snapshot calls fn with the chunks of one snapshot, in order, and returns
@@ -29,8 +29,8 @@ type Root interface {
 	Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error
 }
 
-// TailStream is one tail. Recv is called by one goroutine; Close may overlap it
-// and ends it.
+// TailStream is one tail, used by one goroutine. After an error Recv returns
+// errors only; Close releases it in any case.
 type TailStream = interface {
 	Recv() (*rootv1.TailResponse, error)
 	Close()

@@ -173,6 +173,32 @@ func TestStrongRefusals(t *testing.T) {
 	})
 }
 
+// A view that stands still is asked again and again: who gave up leaves no
+// trace in what is bounded.
+func TestStrongRequestsThatGiveUpMakeRoom(t *testing.T) {
+	bubble(t, func(c *rootview.Config) { c.MaxWaiting = 2 }, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
+		r.set(func(r *fakeRoot) { r.visible = 2 })
+		for range 5 {
+			r.grow(1)
+			_, err := f.Strong(within(t, time.Second))
+			refused(t, err, rootv1.Reason_REASON_ROOT_LAG_EXCEEDED)
+		}
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	r := newFakeRoot(t)
+	for _, c := range []rootview.Config{
+		{}, {Root: r, ReadIndexer: r},
+		{Root: r, ReadIndexer: r, Clock: clock.NewMonotonic(), RetryMin: time.Second, RetryMax: time.Millisecond},
+		{Root: r, ReadIndexer: r, Clock: clock.NewMonotonic(), MaxWaiting: -1},
+	} {
+		if _, err := rootview.New(c); err == nil {
+			t.Errorf("taken: %+v", c)
+		}
+	}
+}
+
 func TestStrongAfterTheEndIsRefusedAtOnce(t *testing.T) {
 	var f *rootview.Follower
 	bubble(t, nil, func(_ *testing.T, follower *rootview.Follower, _ *fakeRoot) { f = follower })

@@ -53,7 +53,6 @@ func (t *tail) pump(ctx context.Context, after state.Token) {
 		return
 	}
 	defer stream.Close()
-	defer context.AfterFunc(ctx, stream.Close)()
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
