@@ -189,7 +189,8 @@ func TestStrongRequestsThatGiveUpMakeRoom(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	r := newFakeRoot(t)
 	for _, c := range []rootview.Config{
-		{}, {Root: r, ReadIndexer: r},
+		{},
+		{Root: r, ReadIndexer: r},
 		{Root: r, ReadIndexer: r, Clock: clock.NewMonotonic(), RetryMin: time.Second, RetryMax: time.Millisecond},
 		{Root: r, ReadIndexer: r, Clock: clock.NewMonotonic(), MaxWaiting: -1},
 	} {
