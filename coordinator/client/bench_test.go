@@ -232,3 +232,56 @@ func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
 	}
 	return k, keys
 }
+
+func (f *bare) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsByKeysRequest, coordinatorv1.GetRegionsByKeysResponse]) error {
+	reply := &coordinatorv1.GetRegionsByKeysResponse{
+		Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "10.0.0.1:7000"}},
+		Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id, Era: 1, ServedRootToken: at(7), CurrentRootToken: at(7)},
+	}
+	for i := range 128 {
+		reply.Regions = append(reply.Regions, region(uint64(i+1), fmt.Sprintf("user/%08d", i), fmt.Sprintf("user/%08d", i+1), 1))
+		reply.RegionOfKey = append(reply.RegionOfKey, uint32(i+1))
+	}
+	encoded := &grpc.PreparedMsg{}
+	if err := encoded.Encode(s, reply); err != nil {
+		return err
+	}
+	for {
+		if _, err := s.Recv(); err != nil {
+			return nil
+		}
+		if err := s.SendMsg(encoded); err != nil {
+			return err
+		}
+	}
+}
+
+// Batches of 128 keys in 128 regions; the metric counts batches.
+func BenchmarkGetRegionsByKeys(b *testing.B) {
+	keys := make([][]byte, 128)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "user/%08d", i)
+	}
+	for _, n := range []int{1, 16} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			callers(b, n, func(ctx context.Context) error {
+				_, err := c.GetRegionsByKeys(ctx, keys)
+				return err
+			})
+		})
+	}
+}
+
+func BenchmarkGetRegionByKey(b *testing.B) {
+	for _, n := range []int{1, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := loopback(b)
+			key := []byte("user/1")
+			callers(b, n, func(ctx context.Context) error {
+				_, err := c.GetRegionByKey(ctx, key)
+				return err
+			})
+		})
+	}
+}

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +11,8 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // cluster is the truth that fake coordinators share.
@@ -43,6 +46,9 @@ type fake struct {
 	commit func(*rootv1.Command) *rootv1.CommandResult
 	list   []*rootv1.Coordinator
 	layout *rootv1.Layout
+
+	malformed func(*rootv1.Command) bool // refuses the whole request
+	idle      time.Duration              // after which a TsoStream is ended; 0: never
 }
 
 func (f *fake) note(ctx context.Context, method string) error {
@@ -98,6 +104,20 @@ func (f *fake) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest) (
 }
 
 func (f *fake) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
+	if f.idle == 0 {
+		return f.serveTso(s)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.serveTso(s) }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(f.idle):
+		return status.Error(codes.Unavailable, "silent for too long")
+	}
+}
+
+func (f *fake) serveTso(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
 	var req coordinatorv1.TsoRequest
 	for {
 		if err := s.RecvMsg(&req); err != nil {
@@ -131,8 +151,13 @@ func (f *fake) PublishStream(s grpc.BidiStreamingServer[coordinatorv1.PublishRoo
 			return err
 		}
 		reply := &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId()}
+		if f.malformed != nil && slices.ContainsFunc(req.GetCommands(), f.malformed) {
+			reply.Error = &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_INVALID_REQUEST, Message: "malformed"}
+		}
 		for _, cmd := range req.GetCommands() {
-			reply.Results = append(reply.Results, f.apply(cmd))
+			if reply.GetError() == nil {
+				reply.Results = append(reply.Results, f.apply(cmd))
+			}
 		}
 		if err := s.Send(reply); err != nil {
 			return err

@@ -165,7 +165,7 @@ func (m *merger) release() {
 	m.busy.Add(-1)
 	if m.open.Load().state.Load() != 0 {
 		// Somebody joined in between, and may have found the slots taken.
-		m.start(nil, nil)
+		m.start(context.Background(), nil)
 	}
 }
 

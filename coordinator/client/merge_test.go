@@ -301,3 +301,49 @@ func TestCloseEndsEverything(t *testing.T) {
 		// The bubble fails if a goroutine is left.
 	})
 }
+
+// A request that is refused as a whole because of one caller's command is
+// sent again command by command: the others do not pay for it.
+func TestOneBadCommandHarmsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.malformed = func(cmd *rootv1.Command) bool { return cmd.GetRequireEra() == 13 }
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var wg sync.WaitGroup
+		for i := range 50 {
+			wg.Go(func() {
+				_, err := c.Publish(t.Context(), &rootv1.Command{RequireEra: uint64(i), Events: []*rootv1.Event{{}}})
+				if i == 13 {
+					wantIs(t, err, client.ErrInvalidRequest)
+				} else if err != nil {
+					t.Errorf("command %d: %v", i, err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A stream that a coordinator ends while nobody uses it is no failure.
+func TestIdleStreamEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k, idle: time.Minute}, &fake{cluster: k}
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		for range 3 {
+			_, err := c.Tso(t.Context(), 1)
+			must(t, err)
+			time.Sleep(2 * time.Minute) // of the bubble
+		}
+		if n := b.called("TsoStream"); n != 0 || c.Stats().StreamBreaks != 3 || c.Stats().Retries != 0 {
+			t.Errorf("b was asked %d times; %+v", n, c.Stats())
+		}
+	})
+}

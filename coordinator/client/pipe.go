@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -44,13 +45,24 @@ type pipe[Q, R any] struct {
 	work    chan struct{} // the queue is not empty; capacity 1
 }
 
+// maxQueued is the most requests of a pipe without an answer. More callers
+// than that are refused while coordinators are away.
+const maxQueued = 4096
+
+// overloaded is a refusal by this client itself.
+func overloaded(op, format string, args ...any) *Error {
+	d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_OVERLOADED, Message: fmt.Sprintf(format, args...)}
+	return &Error{Op: op, Reason: d.GetReason(), Detail: d, Cause: errOwn{words(d)}}
+}
+
 // request is one request of a pipe.
 type request[Q, R any] struct {
 	msg *Q
 	// expires is when it is given up if no coordinator has answered it.
 	expires time.Time
 	sentAt  int64 // Unix nanoseconds
-	// finish gets the answer, or a final error. Called once, on the reading goroutine.
+	// finish gets the answer, or a final error. Called once, on
+	// the reading goroutine or inside send.
 	finish func(*R, error)
 }
 
@@ -76,6 +88,11 @@ func (p *pipe[Q, R]) send(r *request[Q, R]) {
 	if p.ended {
 		p.mu.Unlock()
 		r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
+		return
+	}
+	if len(p.queue) >= maxQueued {
+		p.mu.Unlock()
+		r.finish(nil, overloaded(p.op.name, "%d requests wait for coordinators", maxQueued))
 		return
 	}
 	p.queue = append(p.queue, r)
@@ -117,6 +134,9 @@ func (p *pipe[Q, R]) run() {
 			helped, err := p.serve(&w, e)
 			if p.c.ctx.Err() != nil {
 				return
+			}
+			if helped && !p.pending() {
+				break // ended while nobody used it: nothing is wrong with e
 			}
 			if helped {
 				w.reset(p.c, p.op)

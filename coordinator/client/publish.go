@@ -21,6 +21,8 @@ const (
 	// publishSlots is how many merged requests are under way before callers
 	// wait for each other.
 	publishSlots = 4
+	// maxPublishBytes is the most bytes of commands without an answer.
+	maxPublishBytes = 64 << 20
 )
 
 type (
@@ -45,20 +47,26 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 	case size > maxCommandBytes:
 		return nil, invalid("Publish", "the command has %d bytes, above the limit of %d", size, maxCommandBytes)
 	}
+	alone := false
 	for {
 		if c.ctx.Err() != nil {
 			return nil, &Error{Op: "Publish", Cause: ErrClosed}
 		}
-		b, i := c.publish.join(cmd, size)
+		b, i, err := c.publish.join(cmd, size, alone)
+		if err != nil {
+			return nil, err
+		}
 		select {
 		case <-b.done:
 		case <-ctx.Done():
 			return nil, waited("Publish", ctx.Err(), c.publish.pipe.seen.Load())
 		}
-		if b.err == nil {
+		switch {
+		case b.err == nil:
 			return b.results[i], rejection("Publish", b.by, b.results[i])
-		}
-		if !again(ctx, b.err) {
+		case b.refusedTogether():
+			alone = true // so that nobody pays for what another one sent
+		case !again(ctx, b.err):
 			return nil, waited("Publish", b.err, c.publish.pipe.seen.Load())
 		}
 	}
@@ -92,6 +100,7 @@ type publisher struct {
 	mu     sync.Mutex // guards what follows
 	open   *changes   // gathers callers; nil: there are none
 	busy   int        // batches under way
+	bytes  int        // of commands without an answer
 	lastID uint64
 }
 
@@ -135,11 +144,30 @@ func judgePublish(_ *endpoint, r *request[publishRequest, publishResponse], repl
 	return nil
 }
 
-// join puts a command into the open batch and returns its place there. It
-// launches the batch if no more than publishSlots are under way, and a full
-// one at once.
-func (p *publisher) join(cmd *rootv1.Command, size int) (*changes, int) {
+// refusedTogether says that the request was refused as a whole, and had
+// commands of several callers.
+func (b *changes) refusedTogether() bool {
+	e, ok := b.err.(*Error)
+	return ok && len(b.msg.GetCommands()) > 1 && e.Cause == errRefused && e.Detail != nil
+}
+
+// join puts a command into the open batch and returns its place there, or into
+// a batch of its own. It launches the batch if no more than publishSlots are
+// under way, and a full one at once.
+func (p *publisher) join(cmd *rootv1.Command, size int, alone bool) (*changes, int, error) {
 	p.mu.Lock()
+	if waiting := p.bytes; waiting+size > maxPublishBytes {
+		p.mu.Unlock()
+		return nil, 0, overloaded("Publish", "commands of %d bytes wait for coordinators", waiting)
+	}
+	p.bytes += size
+	if alone {
+		b := &changes{msg: &publishRequest{Commands: []*rootv1.Command{cmd}}, bytes: size, born: time.Now(), done: make(chan struct{})}
+		p.startLocked(b)
+		p.mu.Unlock()
+		p.launch(b)
+		return b, 0, nil
+	}
 	var filled *changes
 	if b := p.open; b != nil && (len(b.msg.GetCommands()) == maxCommands || b.bytes+size > maxCommandBytes) {
 		filled = p.sealLocked()
@@ -158,18 +186,22 @@ func (p *publisher) join(cmd *rootv1.Command, size int) (*changes, int) {
 	p.mu.Unlock()
 	p.launch(filled)
 	p.launch(launched)
-	return mine, i
+	return mine, i, nil
 }
 
 func (p *publisher) sealLocked() *changes {
 	b := p.open
 	if b != nil {
 		p.open = nil
-		p.busy++
-		p.lastID++
-		b.msg.RequestId = p.lastID
+		p.startLocked(b)
 	}
 	return b
+}
+
+func (p *publisher) startLocked(b *changes) {
+	p.busy++
+	p.lastID++
+	b.msg.RequestId = p.lastID
 }
 
 func (p *publisher) launch(b *changes) {
@@ -200,6 +232,7 @@ func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 	}
 	p.mu.Lock()
 	p.busy--
+	p.bytes -= b.bytes
 	var next *changes
 	if p.busy < publishSlots {
 		next = p.sealLocked()

@@ -74,12 +74,13 @@ func invalidCount(op string, count, most uint64) *Error {
 // invalid is the refusal of a request that need not be sent to be refused.
 func invalid(op, format string, args ...any) *Error {
 	d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_INVALID_REQUEST, Message: fmt.Sprintf(format, args...)}
-	return &Error{Op: op, Reason: d.GetReason(), Detail: d, Cause: errInvalid{d.GetMessage()}}
+	return &Error{Op: op, Reason: d.GetReason(), Detail: d, Cause: errOwn{words(d)}}
 }
 
-type errInvalid struct{ words string }
+// errOwn is a refusal that no coordinator made.
+type errOwn struct{ words string }
 
-func (e errInvalid) Error() string { return "invalid_request: " + e.words }
+func (e errOwn) Error() string { return e.words }
 
 // waited makes the error of a merged caller. When its context ended, it says
 // what coordinators said last.

@@ -140,9 +140,22 @@ func (w *watch) broken(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the stream was ended")
 	}
-	if w.at != (state.Token{}) && reason.Of(err) == rootv1.Reason_REASON_BOOTSTRAP_REQUIRED {
+	if w.at != (state.Token{}) && needsSnapshot(w.at, reason.From(err)) {
 		w.at = state.Token{}
 		w.c.count.watchRestarts.Add(1)
 	}
 	return err
+}
+
+// needsSnapshot says whether a refusal means that changes behind a position
+// will never come: it is no longer retained, or of before a restore.
+func needsSnapshot(at state.Token, d *rootv1.ErrorDetail) bool {
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_BOOTSTRAP_REQUIRED:
+		return true
+	case rootv1.Reason_REASON_CLUSTER_MISMATCH:
+		return d.GetCurrentToken().GetIncarnation() > at.Incarnation
+	default:
+		return false
+	}
 }
