@@ -46,7 +46,9 @@ func BenchmarkPropose(b *testing.B) {
 				if log == "disk" {
 					logs = diskLogs(b)
 				}
-				r := run(b, 3, logs, nil)
+				// A busy machine stands still longer than an election timeout of
+				// 200 ms.
+				r := run(b, 3, logs, func(cfg *replica.Config) { cfg.ElectionTicks = 100 })
 				l := r.leader(1, 2, 3)
 				commands := make([][]*rootv1.Command, callers)
 				for i := range commands {

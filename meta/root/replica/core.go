@@ -94,10 +94,12 @@ type Core struct {
 	wall uint64
 
 	// From raft's last Ready.
-	role       raft.StateType
-	leader     uint64
-	hard       *raftpb.HardState
-	hardDirty  bool
+	role      raft.StateType
+	leader    uint64
+	hard      *raftpb.HardState
+	hardDirty bool
+	// commitDue is the tick from which a commit index alone is written.
+	commitDue  uint64
 	persisted  uint64
 	leaderless clock.Instant
 
@@ -229,6 +231,9 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 	}
 	c.muted = false
+	if err := c.saveCommit(in.Ticks, &out); err != nil {
+		return out, err
+	}
 	out.More = len(out.Done) > 0 && c.mayPropose()
 	out.Checkpoint = c.nextCheckpoint()
 	out.View = c.nextView()

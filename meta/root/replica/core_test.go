@@ -325,3 +325,26 @@ func TestCrashAndReopenAll(t *testing.T) {
 		}
 	}
 }
+
+// An idle peer that restarts has its state without a leader.
+func TestRestartKnowsWhatWasCommitted(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.elect()
+	p := propose(t, "c1")
+	l.turn(0, p)
+	c.settle()
+	c.tick(15)
+	for _, id := range c.order {
+		c.peers[id].crash()
+	}
+	f := c.peers[2]
+	f.open()
+	f.view = nil
+	f.turn(0)
+	if f.view.Applied < p.Results[0].Token.Index || f.view.Leader != 0 {
+		t.Fatalf("applied %d, leader %d, written at %d", f.view.Applied, f.view.Leader, p.Results[0].Token.Index)
+	}
+	if trace := strings.Join(f.trace, ","); strings.Count(trace, "append 0") > 4 {
+		t.Fatalf("an idle peer keeps writing: %s", trace)
+	}
+}

@@ -146,24 +146,40 @@ func (c *Core) send(messages []*raftpb.Message) {
 	}
 }
 
-// persist makes entries, term and vote durable. A commit index alone is not
-// worth a write: it rides with the next one.
+// persist makes entries, term and vote durable. A commit index alone rides
+// with the next entries.
 func (c *Core) persist(rd raft.Ready, out *Output) error {
 	if !rd.MustSync {
 		return nil
 	}
-	var hard *raftpb.HardState
-	if c.hardDirty {
-		hard = c.hard
-	}
-	if err := c.log.Append(hard, rd.Entries, true); err != nil {
-		return fmt.Errorf("append %d entries: %w", len(rd.Entries), err)
-	}
-	c.hardDirty = false
 	if n := len(rd.Entries); n > 0 {
 		c.persisted = rd.Entries[n-1].GetIndex()
 		c.changed = true
 	}
+	return c.append(rd.Entries, true, out)
+}
+
+// saveCommit writes a commit index that no entries came along for, from time
+// to time and without waiting for the disk: a restart then finds the state as
+// it was and needs no leader for that. Nothing depends on it.
+func (c *Core) saveCommit(ticks int, out *Output) error {
+	if !c.hardDirty || ticks == 0 || c.ticks < c.commitDue {
+		return nil
+	}
+	return c.append(nil, false, out)
+}
+
+// append is the one place where the log grows.
+func (c *Core) append(entries []*raftpb.Entry, sync bool, out *Output) error {
+	var hard *raftpb.HardState
+	if c.hardDirty {
+		hard = c.hard
+	}
+	if err := c.log.Append(hard, entries, sync); err != nil {
+		return fmt.Errorf("append %d entries: %w", len(entries), err)
+	}
+	c.hardDirty = false
+	c.commitDue = c.ticks + uint64(c.cfg.ElectionTicks)
 	if c.cfg.Overdue != nil && c.cfg.Overdue() {
 		c.stepDown(out)
 	}
