@@ -23,7 +23,7 @@ type Client struct {
 	tso     *timestamps
 	ids     *merger
 	publish *publisher
-	routes  *pipe[keysRequest, keysResponse]
+	routes  *pipe[keysRequest, keysReply]
 
 	// ctx ends with Close.
 	ctx    context.Context

@@ -44,6 +44,7 @@ type fake struct {
 	lookup func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
 	watch  func(*coordinatorv1.WatchRegionsRequest, grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error
 	commit func(*rootv1.Command) *rootv1.CommandResult
+	batch  func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error)
 	list   []*rootv1.Coordinator
 	layout *rootv1.Layout
 

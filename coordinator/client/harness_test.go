@@ -108,6 +108,7 @@ func silent(methods ...string) func(context.Context, string) error {
 		for _, want := range methods {
 			if m == want {
 				<-ctx.Done()
+				return ctx.Err()
 			}
 		}
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
@@ -51,14 +52,20 @@ func (c *Client) GetRegionsByKeys(ctx context.Context, keys [][]byte, opts ...Re
 		return nil, invalid("GetRegionsByKeys", "%d keys are not in 1 to %d", len(keys), MaxKeys)
 	}
 	r := readOf(opts)
-	req := &coordinatorv1.GetRegionsByKeysRequest{Keys: keys, Keyspace: r.keyspace, Read: r.options}
-	ask := c.streamed
-	if r.mayWait() {
-		ask = func(ctx context.Context, req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
-			return do(ctx, c, operation{name: "GetRegionsByKeys"}, req, coordinatorv1.CoordinatorClient.GetRegionsByKeys)
+	req := &keysRequest{Keys: keys, Keyspace: r.keyspace, Read: r.options}
+	if !r.mayWait() {
+		reply, err := c.streamed(ctx, req)
+		if err != nil {
+			return nil, err
 		}
+		r.saw(reply.disclosure)
+		routes, err := reply.routes(len(keys))
+		if err != nil {
+			return nil, &Error{Op: "GetRegionsByKeys", Cause: err}
+		}
+		return routes, nil
 	}
-	reply, err := ask(ctx, req)
+	reply, err := do(ctx, c, operation{name: "GetRegionsByKeys"}, req, coordinatorv1.CoordinatorClient.GetRegionsByKeys)
 	if err != nil {
 		return nil, err
 	}
@@ -87,20 +94,19 @@ func spread(reply *coordinatorv1.GetRegionsByKeysResponse, keys int) ([]Route, e
 	return out, nil
 }
 
-type (
-	keysRequest  = coordinatorv1.GetRegionsByKeysRequest
-	keysResponse = coordinatorv1.GetRegionsByKeysResponse
-)
+type keysRequest = coordinatorv1.GetRegionsByKeysRequest
 
-func newRouteStream(c *Client) *pipe[keysRequest, keysResponse] {
-	return &pipe[keysRequest, keysResponse]{
+func newRouteStream(c *Client) *pipe[keysRequest, keysReply] {
+	codec := newRouteCodec()
+	return &pipe[keysRequest, keysReply]{
 		c: c, op: operation{name: "GetRegionsByKeys"},
-		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[keysRequest, keysResponse], error) {
-			return e.rpc.RouteStream(ctx)
+		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[keysRequest, keysReply], error) {
+			s, err := e.conn.NewStream(ctx, routeStream, coordinatorv1.Coordinator_RouteStream_FullMethodName, grpc.ForceCodecV2(codec))
+			return &grpc.GenericClientStream[keysRequest, keysReply]{ClientStream: s}, err
 		},
-		match: first[keysRequest, keysResponse],
-		judge: func(e *endpoint, _ *request[keysRequest, keysResponse], reply *keysResponse) error {
-			if d := reply.GetError(); d != nil {
+		match: first[keysRequest, keysReply],
+		judge: func(e *endpoint, _ *request[keysRequest, keysReply], reply *keysReply) error {
+			if d := reply.refusal; d != nil {
 				return refused(d)
 			}
 			return c.accept(e, reply)
@@ -109,10 +115,17 @@ func newRouteStream(c *Client) *pipe[keysRequest, keysResponse] {
 	}
 }
 
+// routeStream is the service's own description of the stream.
+var routeStream = func() *grpc.StreamDesc {
+	streams := coordinatorv1.Coordinator_ServiceDesc.Streams
+	i := slices.IndexFunc(streams, func(s grpc.StreamDesc) bool { return s.StreamName == "RouteStream" })
+	return &streams[i]
+}()
+
 // streamed is GetRegionsByKeys over the shared stream.
-func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysResponse, error) {
+func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysReply, error) {
 	type answer struct {
-		reply *keysResponse
+		reply *keysReply
 		err   error
 	}
 	done := make(chan answer, 1)
@@ -120,9 +133,9 @@ func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysResponse,
 	if !ok {
 		expires = time.Now().Add(c.cfg.DefaultTimeout)
 	}
-	c.routes.send(&request[keysRequest, keysResponse]{
+	c.routes.send(&request[keysRequest, keysReply]{
 		msg: req, expires: expires,
-		finish: func(reply *keysResponse, err error) { done <- answer{reply, err} },
+		finish: func(reply *keysReply, err error) { done <- answer{reply, err} },
 	})
 	select {
 	case a := <-done:
