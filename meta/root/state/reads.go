@@ -2,7 +2,6 @@ package state
 
 import (
 	"encoding/binary"
-	"math"
 	"unsafe"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -202,12 +201,4 @@ func appendKeyspace(dst []byte, ks KeyspaceID) []byte {
 func regionKey(ks KeyspaceID, start string) string {
 	var room [keyRoom]byte
 	return string(append(appendKeyspace(room[:0], ks), start...))
-}
-
-// afterKeyspace is above every region key of the keyspace.
-func afterKeyspace(ks KeyspaceID) (key string, ok bool) {
-	if ks == math.MaxUint32 {
-		return "", false
-	}
-	return regionKey(ks+1, ""), true
 }
