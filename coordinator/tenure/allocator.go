@@ -29,6 +29,8 @@ type allocator struct {
 	inherited uint64
 	limit     int
 	count     *Counters
+	// extensions counts windows rooted.
+	extensions *atomic.Uint64
 	// low is signalled when the extender should look.
 	low chan struct{}
 	// fenced: the first window is rooted.

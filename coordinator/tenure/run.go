@@ -19,7 +19,7 @@ func (h *Holder) Run(ctx context.Context) error {
 	if h.cfg.Probe != nil {
 		workers.Go(func() { h.probeLoop(work) })
 	}
-	l := &loop{h: h, work: work, workers: &workers}
+	l := &loop{h: h, work: work, limit: work, workers: &workers}
 	l.watch(ctx, func() bool { return false })
 	l.shutdown()
 	stop()
@@ -29,10 +29,11 @@ func (h *Holder) Run(ctx context.Context) error {
 
 // loop is the part of a Holder that belongs to Run's goroutine.
 type loop struct {
-	h       *Holder
-	work    context.Context
-	workers *sync.WaitGroup
-	started *term
+	h *Holder
+	// work ends after Run's own context; limit is what retiring must keep to.
+	work, limit context.Context
+	workers     *sync.WaitGroup
+	started     *term
 }
 
 // watch follows the view and the Core's deadlines until ctx ends or done says so.
@@ -96,8 +97,8 @@ func (h *Holder) runTerm(ctx context.Context, t *term) {
 	for range MaxConfirmations {
 		workers.Go(func() { h.confirmLoop(ctx, t) })
 	}
-	workers.Go(func() { h.extendLoop(ctx, t, t.ids, &h.counters.IDExtensions) })
-	workers.Go(func() { h.extendLoop(ctx, t, t.tso, &h.counters.TsoExtensions) })
+	workers.Go(func() { h.extendLoop(ctx, t, t.ids) })
+	workers.Go(func() { h.extendLoop(ctx, t, t.tso) })
 	workers.Go(func() { h.advanceLoop(ctx, t) })
 	select {
 	case <-t.over:
@@ -112,6 +113,7 @@ func (l *loop) shutdown() {
 	h := l.h
 	bound, cancel := context.WithTimeout(l.work, stopWithin)
 	defer cancel()
+	l.limit = bound
 	h.closing.Store(true)
 	h.input(func(c *Core, now clock.Instant) { c.Shutdown(now) })
 	drain, cancelDrain := context.WithTimeout(bound, drainFor)
@@ -145,7 +147,7 @@ func (l *loop) retirePending() {
 	if retire == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(l.work, stopWithin)
+	ctx, cancel := context.WithTimeout(l.limit, stopWithin)
 	defer cancel()
 	command := &rootv1.Command{Events: []*rootv1.Event{
 		{Kind: &rootv1.Event_TenureRetired{TenureRetired: retire}},

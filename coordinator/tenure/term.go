@@ -50,12 +50,14 @@ func (h *Holder) newTerm(t *rootv1.Tenure) *term {
 	in := t.GetInherited()
 	ids := idalloc.New(in.GetAllocId(), h.cfg.IDStart, h.cfg.IDWindow)
 	n.ids = h.newAllocator(rootv1.Mandate_MANDATE_ALLOC_ID, in.GetAllocId(), ids)
+	n.ids.extensions = &h.counters.IDExtensions
 	n.ids.take = ids.Take
 	n.ids.need = ids.NeedExtend
 	n.ids.clockRefused = func(clock.Instant) {}
 
 	stamps := tso.New(in.GetTso(), h.cfg.TSOStart, h.cfg.TSOAhead)
 	n.tso = h.newAllocator(rootv1.Mandate_MANDATE_TSO, in.GetTso(), stamps)
+	n.tso.extensions = &h.counters.TsoExtensions
 	n.tso.take = func(count uint64) (uint64, bool) { return stamps.Take(count, h.cfg.Clock.Wall()) }
 	n.tso.need = func(waiting uint64, now clock.Instant) (from, to uint64, want bool) {
 		return stamps.NeedExtend(waiting, h.cfg.Clock.Wall(), now)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -84,14 +83,13 @@ func (h *Holder) advance(ctx context.Context, a Action) (rootv1.HandoverStage, e
 // extendLoop roots the windows of one allocator ahead of use, one at a time. A
 // window whose outcome is unknown is asked for again unchanged, so that it is
 // found already applied.
-func (h *Holder) extendLoop(ctx context.Context, t *term, a *allocator, extensions *atomic.Uint64) {
+func (h *Holder) extendLoop(ctx context.Context, t *term, a *allocator) {
 	for {
 		from, to, want, waiting := a.next(h.cfg.Clock.Now())
 		if want {
 			if !h.extend(ctx, t, a, from, to) {
 				return
 			}
-			extensions.Add(1)
 			continue
 		}
 		if waiting {
@@ -143,6 +141,7 @@ func (h *Holder) onExtended(t *term, a *allocator, from, to uint64, result *root
 		h.broken(t, err)
 		return false
 	}
+	a.extensions.Add(1)
 	if !a.fenced.Swap(true) && t.fences.Add(1) == 2 {
 		h.input(func(c *Core, now clock.Instant) { c.OnFenced(t.grant.era, now) })
 	}

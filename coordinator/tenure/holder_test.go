@@ -1,0 +1,435 @@
+package tenure_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// process is a Holder that runs, until stop or the end of the test.
+type process struct {
+	*tenure.Holder
+	stop func()
+}
+
+func startHolder(t testing.TB, r *testRoot, id string, change func(*tenure.Config)) *process {
+	t.Helper()
+	cfg := tenure.Config{
+		ID: id, Incarnation: uint64(len(id)) + 1, Address: id + ":1", TTL: 200 * time.Millisecond,
+		IDStart: 1, TSOStart: 1, Root: endpoint{r, id}, Views: endpoint{r, id}, Clock: clock.NewMonotonic(),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	h, err := tenure.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := h.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	p := &process{Holder: h, stop: sync.OnceFunc(func() { cancel(); wg.Wait() })}
+	t.Cleanup(p.stop)
+	return p
+}
+
+func within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+func must(t *testing.T) func(first, era uint64, err error) (uint64, uint64) {
+	return func(first, era uint64, err error) (uint64, uint64) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return first, era
+	}
+}
+
+func TestHolderServes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
+			t.Fatalf("before the era began: %v", err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		at := time.Now()
+		first, era := must(t)(h.Tso(within(time.Second), 10))
+		next, _ := must(t)(h.Tso(within(time.Second), 1))
+		id, _ := must(t)(h.AllocID(within(time.Second), 5))
+		if era != 1 || first>>18 != uint64(at.UnixMilli()) || next != first+10 || id != 1 {
+			t.Fatalf("era %d first %d next %d id %d", era, first, next, id)
+		}
+		if time.Since(at) != 0 {
+			t.Fatalf("took %v though confirmed", time.Since(at))
+		}
+		s := h.Status()
+		if s.Stage != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED || !s.Confirmed || s.IDsLeft != 9995 {
+			t.Fatalf("status %+v", s)
+		}
+		r.look(func(m *machine) {
+			if got := m.handover().Stage; got != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
+				t.Errorf("handover is at %v", got)
+			}
+		})
+		h.stop()
+	})
+}
+
+// An idle holder renews its confirmations and writes nothing.
+func TestIdleHolderWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		var before uint64
+		r.look(func(m *machine) { before = m.index })
+		time.Sleep(time.Minute)
+		r.look(func(m *machine) {
+			if m.index != before {
+				t.Errorf("%d entries in an idle minute", m.index-before)
+			}
+		})
+		h.stop()
+	})
+}
+
+func TestBadCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := startHolder(t, newTestRoot(0), "c1", nil)
+		time.Sleep(time.Second)
+		for _, n := range []uint64{0, 1<<18 + 1, 1 << 63} {
+			if _, _, err := h.Tso(within(time.Second), n); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+				t.Errorf("Tso(%d): %v", n, err)
+			}
+		}
+		for _, n := range []uint64{0, 1_000_001, 1 << 63} {
+			if _, _, err := h.AllocID(within(time.Second), n); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+				t.Errorf("AllocID(%d): %v", n, err)
+			}
+		}
+		must(t)(h.AllocID(within(time.Second), 1_000_000))
+		must(t)(h.Tso(within(time.Second), 1<<18))
+		h.stop()
+	})
+}
+
+// Rule 4: an orderly end retires with exact frontiers, and the successor takes
+// over at once and skips nothing.
+func TestRetireOnShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		a := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		b := startHolder(t, r, "c22", nil)
+		time.Sleep(100 * time.Millisecond)
+		last, _ := must(t)(a.AllocID(within(time.Second), 7))
+		stamp, _ := must(t)(a.Tso(within(time.Second), 7))
+		if _, _, err := b.AllocID(within(time.Second), 1); reason.From(err).GetHolderAddress() != "c1:1" {
+			t.Fatalf("standby says %v", err)
+		}
+		began := time.Now()
+		a.stop()
+		if took := time.Since(began); took > 10*time.Millisecond {
+			t.Fatalf("stopping took %v", took)
+		}
+		if _, _, err := a.AllocID(within(time.Second), 1); err == nil {
+			t.Fatal("serves after its end")
+		}
+		time.Sleep(10 * time.Millisecond)
+		first, era := must(t)(b.AllocID(within(time.Second), 1))
+		second, _ := must(t)(b.Tso(within(time.Second), 1))
+		if era != 2 || first != last+7 || second < stamp+7 {
+			t.Fatalf("era %d first %d after %d, stamp %d after %d", era, first, last, second, stamp)
+		}
+		r.look(func(m *machine) {
+			if l := m.handover().Legacy; !l.Exact || l.Consumed.AllocId != last+6 {
+				t.Errorf("legacy %v", l)
+			}
+		})
+		b.stop()
+	})
+}
+
+// A holder that is cut off stops when its confirmation has run out, and the
+// standby serves soon after.
+func TestStandbyTakesOverFromAHolderCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		a := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		b := startHolder(t, r, "c22", func(c *tenure.Config) {
+			c.Probe = func(context.Context, string) tenure.Health { return tenure.HealthRefused }
+		})
+		time.Sleep(500 * time.Millisecond)
+		stamp, _ := must(t)(a.Tso(within(time.Second), 1))
+		r.mu.Lock()
+		r.cut["c1"] = true
+		r.mu.Unlock()
+		cut := time.Now()
+		for {
+			first, era, err := b.Tso(within(time.Second), 1)
+			if err == nil {
+				if era != 2 || first <= stamp {
+					t.Fatalf("era %d: %d after %d", era, first, stamp)
+				}
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(cut); took > 280*time.Millisecond {
+			t.Errorf("takeover took %v", took)
+		}
+		if first, era, err := a.Tso(within(100*time.Millisecond), 1); err == nil {
+			t.Errorf("the old holder served %d of era %d", first, era)
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
+// Rule 6: a lapsed confirmation means waiting, not failing.
+func TestLapseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		r.mu.Lock()
+		r.cut["c1"] = true
+		r.mu.Unlock()
+		time.Sleep(300 * time.Millisecond)
+		if _, _, err := h.AllocID(within(100*time.Millisecond), 1); reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
+			t.Fatalf("lapsed: %v", err)
+		}
+		time.AfterFunc(100*time.Millisecond, func() {
+			r.mu.Lock()
+			r.cut["c1"] = false
+			r.mu.Unlock()
+		})
+		began := time.Now()
+		must(t)(h.AllocID(within(5*time.Second), 1))
+		if time.Since(began) < 100*time.Millisecond {
+			t.Fatal("served without a confirmation")
+		}
+		if h.Counters().Lapses.Load() == 0 || h.Counters().GateRejections.Load() != 1 {
+			t.Fatal("not counted")
+		}
+		h.stop()
+	})
+}
+
+// Rule 6 with a ttl of 0: every batch waits for a confirmation of its own or a
+// shared one, and callers share.
+func TestNoClockTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(10 * time.Millisecond)
+		h := startHolder(t, r, "c1", func(c *tenure.Config) { c.TTL = 0 })
+		time.Sleep(time.Second)
+		r.mu.Lock()
+		before := r.confirms
+		r.mu.Unlock()
+		began := time.Now()
+		must(t)(h.Tso(within(time.Second), 1))
+		if took := time.Since(began); took != 10*time.Millisecond {
+			t.Fatalf("took %v, want one round trip", took)
+		}
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() { must(t)(h.Tso(within(time.Second), 1)) })
+		}
+		wg.Wait()
+		if took := time.Since(began); took > 40*time.Millisecond {
+			t.Errorf("1000 callers took %v", took)
+		}
+		r.mu.Lock()
+		n := r.confirms - before
+		r.mu.Unlock()
+		if n > 5 {
+			t.Errorf("%d confirmations for 1001 callers in two waves", n)
+		}
+		h.stop()
+	})
+}
+
+func TestSupersededHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		h.OnSuperseded()
+		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_COORDINATOR_SUPERSEDED {
+			t.Fatalf("superseded: %v", err)
+		}
+		time.Sleep(time.Second)
+		r.look(func(m *machine) {
+			if !m.s.Tenure().Retired {
+				t.Error("the era is not retired")
+			}
+		})
+		h.stop()
+	})
+}
+
+// The root gives ids itself: windows go around them.
+func TestRootTakesIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", func(c *tenure.Config) { c.IDWindow = 10 })
+		time.Sleep(time.Second)
+		r.mu.Lock()
+		given := r.applyLocked(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{
+			RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{KeyspaceId: 1}},
+		}}}}).Events[0].Region.Id
+		r.mu.Unlock()
+		last := uint64(0)
+		for range 100 {
+			first, _ := must(t)(h.AllocID(within(time.Second), 3))
+			if first <= last || given >= first && given < first+3 {
+				t.Fatalf("ids from %d after %d; the root gave %d", first, last, given)
+			}
+			last = first + 2
+		}
+		h.stop()
+	})
+}
+
+// A clock far ahead of the root's does not stop timestamps.
+func TestClockAheadOfTheRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		c := &shiftedClock{Clock: clock.NewMonotonic()}
+		h := startHolder(t, r, "c1", func(cfg *tenure.Config) { cfg.Clock = c })
+		time.Sleep(time.Second)
+		first, _ := must(t)(h.Tso(within(time.Second), 1))
+		r.mu.Lock()
+		r.wall = uint64(time.Now().UnixMilli()) + 60_000
+		r.mu.Unlock()
+		c.set(3_600_000)
+		next, _ := must(t)(h.Tso(within(time.Second), 1))
+		if next <= first || next>>18 > first>>18+3_000 {
+			t.Fatalf("%d ms after %d ms", next>>18, first>>18)
+		}
+		if h.Counters().ClockRefusals.Load() == 0 {
+			t.Fatal("not counted")
+		}
+		h.stop()
+	})
+}
+
+type shiftedClock struct {
+	clock.Clock
+	mu    sync.Mutex
+	shift uint64
+}
+
+func (c *shiftedClock) set(shift uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.shift = shift
+}
+
+func (c *shiftedClock) Wall() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Clock.Wall() + c.shift
+}
+
+// Waiting is bounded in number.
+func TestOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(50 * time.Millisecond)
+		h := startHolder(t, r, "c1", func(c *tenure.Config) { c.TTL, c.MaxWaiting = 0, 10 })
+		time.Sleep(time.Second)
+		var mu sync.Mutex
+		served, refused := 0, 0
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				_, _, err := h.Tso(within(time.Second), 1)
+				mu.Lock()
+				defer mu.Unlock()
+				if reason.Of(err) == rootv1.Reason_REASON_OVERLOADED {
+					refused++
+				} else if err == nil {
+					served++
+				}
+			})
+		}
+		wg.Wait()
+		if served != 10 || refused != 20 {
+			t.Fatalf("%d served, %d refused", served, refused)
+		}
+		h.stop()
+	})
+}
+
+// An orderly end is bounded even when the root is away.
+func TestShutdownWithoutRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		r.mu.Lock()
+		r.cut["c1"] = true
+		r.mu.Unlock()
+		time.Sleep(300 * time.Millisecond)
+		go h.AllocID(within(time.Hour), 1)
+		synctest.Wait()
+		began := time.Now()
+		h.stop()
+		if took := time.Since(began); took > 2*time.Second+10*time.Millisecond {
+			t.Fatalf("stopping took %v", took)
+		}
+	})
+}
+
+func TestCancelledCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(50 * time.Millisecond)
+		h := startHolder(t, r, "c1", func(c *tenure.Config) { c.TTL = 0 })
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		if _, _, err := h.Tso(ctx, 1); !errors.Is(err, context.Canceled) {
+			t.Fatalf("cancelled: %v", err)
+		}
+		h.stop()
+	})
+}
+
+// The planner's use of the guard: an era that is over is refused.
+func TestCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		era, held := h.Era()
+		if !held || h.Check(within(time.Second), era) != nil {
+			t.Fatal("the era held is refused")
+		}
+		if err := h.Check(within(time.Second), era+1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
+			t.Fatalf("a later era: %v", err)
+		}
+		h.stop()
+		if err := h.Check(within(time.Second), era); reason.Of(err) != rootv1.Reason_REASON_ERA_STALE {
+			t.Fatalf("after the end: %v", err)
+		}
+	})
+}
