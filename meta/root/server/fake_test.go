@@ -161,7 +161,9 @@ func (r *fakeReplica) Confirm(_ context.Context, req *rootv1.ConfirmTenureReques
 	return &rootv1.ConfirmTenureResponse{Active: req.Era == 1}, nil
 }
 
-func (r *fakeReplica) TransferLeadership(_ context.Context, to uint64) (uint64, error) { return to, nil }
+func (r *fakeReplica) TransferLeadership(_ context.Context, to uint64) (uint64, error) {
+	return to, nil
+}
 
 func (r *fakeReplica) View() *replica.View {
 	r.mu.Lock()

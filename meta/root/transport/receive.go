@@ -1,0 +1,156 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// accept takes connections of other peers until ctx ends.
+func (t *Transport) accept(ctx context.Context) error {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	strangers := make(chan struct{}, maxStrangers)
+	for {
+		conn, err := t.cfg.Listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				continue
+			}
+			return err
+		}
+		select {
+		case strangers <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		serving.Go(func() {
+			defer conn.Close()
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			from, why, frames := t.meet(conn)
+			<-strangers
+			if from != nil {
+				t.serve(conn, from, why, frames)
+			}
+		})
+	}
+}
+
+// meet shakes hands on an accepted connection; nil: there is nothing to serve.
+func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
+	h, frames, err := hear(conn, t.cfg.HandshakeTimeout)
+	if err != nil {
+		t.log.Debug("stranger", "remote", conn.RemoteAddr(), "err", err)
+		return nil, 0, nil
+	}
+	me := t.cfg.Identity
+	if why := judge(h, me); why != "" {
+		t.log.Error("refused a root peer", "peer", h.from, "remote", conn.RemoteAddr(), "reason", why)
+		refuse(conn, why)
+		return nil, 0, nil
+	}
+	w := welcome{node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, peerMap: peerMapHash(me.Peers), address: t.cfg.Address}
+	if h.purpose == forBootstrap {
+		w.members = me.Peers
+		if known := incarnationOf(me, h.from); known != h.fromIncarnation {
+			t.log.Error("refused a root peer", "peer", h.from, "remote", conn.RemoteAddr(), "reason",
+				fmt.Sprintf("it is workdir %016x, the cluster knows %016x: wiped, or the wrong one", h.fromIncarnation, known))
+		}
+	}
+	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil || h.purpose == forBootstrap {
+		return nil, 0, nil
+	}
+	p := t.peers[h.from]
+	p.heard(h.address)
+	return p, h.purpose, frames
+}
+
+func (t *Transport) serve(conn net.Conn, from *remote, why purpose, frames *frameReader) {
+	var err error
+	switch why {
+	case forMessages:
+		err = t.receive(conn, from, frames)
+	case forCheckpoint:
+		err = t.receiveCheckpoint(conn, from, frames)
+	default:
+		err = fmt.Errorf("purpose %d is not known", why)
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		t.log.Info("connection of root peer broke", "peer", from.id.NodeID, "err", err)
+	}
+}
+
+// receive hands over what a peer sends, and gives signs of life back.
+func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) error {
+	var heardAt, toldAt time.Time
+	for {
+		// A deadline costs a lock in the runtime: one a quarter of DeadAfter is enough.
+		if now := time.Now(); now.Sub(heardAt) > t.cfg.DeadAfter/4 {
+			heardAt = now
+			if err := conn.SetDeadline(now.Add(t.cfg.DeadAfter)); err != nil {
+				return err
+			}
+		}
+		k, payload, err := frames.next()
+		if err != nil {
+			return err
+		}
+		if err := t.take(from, k, payload); err != nil {
+			return err
+		}
+		if now := time.Now(); now.Sub(toldAt) >= t.cfg.AliveEvery {
+			toldAt = now
+			if _, err := conn.Write(appendFrame(nil, kindAlive, nil)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (t *Transport) take(from *remote, k kind, payload []byte) error {
+	switch k {
+	case kindAlive:
+	case kindHash:
+		if len(payload) != 16 {
+			return fmt.Errorf("state hash of %d bytes", len(payload))
+		}
+		t.receiver.PeerStateHash(from.id.NodeID, binary.BigEndian.Uint64(payload), binary.BigEndian.Uint64(payload[8:]))
+	case kindMessage:
+		m, err := t.decode(from, payload)
+		if err != nil {
+			return err
+		}
+		if m.GetType() == raftpb.MsgSnap {
+			return errors.New("MsgSnap without its checkpoint")
+		}
+		t.receiver.Deliver(m)
+	default:
+		return fmt.Errorf("frame of kind %d is not expected here", k)
+	}
+	return nil
+}
+
+// decode reads a message and checks that it is between these two peers.
+func (t *Transport) decode(from *remote, payload []byte) (*raftpb.Message, error) {
+	m := &raftpb.Message{}
+	if err := proto.Unmarshal(payload, m); err != nil {
+		return nil, fmt.Errorf("decode message: %w", err)
+	}
+	if m.GetFrom() != from.id.NodeID || m.GetTo() != t.cfg.Identity.NodeID {
+		return nil, fmt.Errorf("message from %d to %d on the connection from %d to %d", m.GetFrom(), m.GetTo(), from.id.NodeID, t.cfg.Identity.NodeID)
+	}
+	return m, nil
+}

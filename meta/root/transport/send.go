@@ -1,0 +1,302 @@
+package transport
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/nokv/nokv/meta/root/storage"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// flushBytes is about where a write is cut, so that a long queue does not
+// become one huge buffer.
+const flushBytes = 1 << 20
+
+// item is one thing to send: a message, or else a state hash.
+type item struct {
+	message     *raftpb.Message
+	index, hash uint64
+}
+
+// remote is another peer as this one sends to it.
+type remote struct {
+	t  *Transport
+	id storage.Peer
+
+	connected atomic.Bool
+	connects  atomic.Uint64
+	sent      atomic.Uint64
+	dropped   atomic.Uint64
+	writes    atomic.Uint64
+	bytes     atomic.Uint64
+	address   atomic.Pointer[string] // gRPC address
+
+	ready chan struct{} // a level: the queue is not empty
+	offer chan struct{} // a level: there is a checkpoint to send
+
+	mu       sync.Mutex // guards what follows
+	queue    []item
+	lossTold bool            // the replica knows that messages were lost
+	snapshot *raftpb.Message // the MsgSnap to send or being sent; nil: none
+
+	// Used by run alone.
+	refusal   string
+	refusalAt time.Time
+}
+
+func newRemote(t *Transport, p storage.Peer) *remote {
+	return &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1)}
+}
+
+func (p *remote) told() string {
+	if a := p.address.Load(); a != nil {
+		return *a
+	}
+	return ""
+}
+
+// heard notes the gRPC address that the peer told.
+func (p *remote) heard(address string) {
+	if address != "" && p.told() != address {
+		p.address.Store(&address)
+	}
+}
+
+// put queues an item. Without a connection, or when the queue is full, it is
+// dropped.
+func (p *remote) put(i item) {
+	p.mu.Lock()
+	if !p.connected.Load() || len(p.queue) >= p.t.cfg.MaxQueued {
+		tell := !p.lossTold && i.message != nil && p.t.running.Load()
+		p.lossTold = p.lossTold || tell
+		p.mu.Unlock()
+		p.dropped.Add(1)
+		if tell {
+			p.t.receiver.PeerUnreachable(p.id.NodeID)
+		}
+		return
+	}
+	p.queue = append(p.queue, i)
+	first := len(p.queue) == 1
+	p.mu.Unlock()
+	if first {
+		signal(p.ready)
+	}
+}
+
+// take empties the queue into batch's old room.
+func (p *remote) take(room []item) []item {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	batch := p.queue
+	p.queue = room[:0]
+	p.lossTold = false
+	return batch
+}
+
+func signal(level chan struct{}) {
+	select {
+	case level <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps one connection to the peer.
+func (p *remote) run(ctx context.Context) {
+	wait := p.t.cfg.MinRedial
+	var broken brokenness
+	for ctx.Err() == nil {
+		conn, err := p.connect(ctx, forMessages)
+		if err == nil {
+			wait, broken = p.t.cfg.MinRedial, worked
+			p.pump(ctx, conn)
+			continue // At once: the answer tells a dead process from a lost connection.
+		}
+		p.noteRefusal(err)
+		if ctx.Err() == nil {
+			broken = p.judge(broken, err)
+		}
+		pause(ctx, wait/2+rand.N(wait/2+1))
+		wait = min(2*wait, p.t.cfg.MaxRedial)
+	}
+}
+
+// brokenness is what the replica was told since the last connection.
+type brokenness int
+
+const (
+	neverWorked brokenness = iota // or all was told
+	worked                        // nothing told yet
+	unreachable                   // told that messages are lost
+)
+
+// judge tells the replica what a failure behind a working connection means. A
+// process that dies may close its connections before its port, so a refusal
+// counts also behind other failures.
+func (p *remote) judge(b brokenness, err error) brokenness {
+	switch {
+	case b == neverWorked:
+		return neverWorked
+	case errors.Is(err, syscall.ECONNREFUSED):
+		p.t.log.Info("root peer is gone", "peer", p.id.NodeID, "address", p.id.Address)
+		p.t.receiver.PeerRefused(p.id.NodeID)
+		return neverWorked
+	case b == worked:
+		p.t.receiver.PeerUnreachable(p.id.NodeID)
+	}
+	return unreachable
+}
+
+// noteRefusal logs a refusal when it is new, and every half a minute.
+func (p *remote) noteRefusal(err error) {
+	refused := new(RefusedError)
+	if !errors.As(err, &refused) || (p.refusal == refused.Why && time.Since(p.refusalAt) < 30*time.Second) {
+		return
+	}
+	p.refusal, p.refusalAt = refused.Why, time.Now()
+	p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.id.Address, "reason", refused.Why)
+}
+
+// connect dials the peer and shakes hands.
+func (p *remote) connect(ctx context.Context, why purpose) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.t.cfg.HandshakeTimeout)
+	defer cancel()
+	conn, err := p.t.cfg.Dial(ctx, p.id.Address)
+	if err != nil {
+		return nil, fmt.Errorf("dial root peer %d at %s: %w", p.id.NodeID, p.id.Address, err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	h := p.t.hello(p.id, why)
+	w, err := greet(conn, h, p.t.cfg.HandshakeTimeout)
+	if err == nil {
+		err = checkWelcome(w, h)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	p.heard(w.address)
+	return conn, nil
+}
+
+// pump sends the queue on conn until it breaks.
+func (p *remote) pump(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	p.connects.Add(1)
+	p.connected.Store(true)
+	p.t.log.Info("connected to root peer", "peer", p.id.NodeID, "address", p.id.Address)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		p.listen(conn)
+		cancel()
+	})
+	err := p.write(ctx, conn)
+	p.connected.Store(false)
+	lost := len(p.take(nil)) > 0
+	cancel()
+	conn.Close()
+	listening.Wait()
+	if ctx.Err() == nil || err != nil {
+		p.t.log.Info("connection to root peer broke", "peer", p.id.NodeID, "err", err)
+	}
+	if lost {
+		p.t.receiver.PeerUnreachable(p.id.NodeID)
+	}
+}
+
+// listen reads the signs of life that come back, so that the end of the peer's
+// process is seen at once and that of its machine after DeadAfter.
+func (p *remote) listen(conn net.Conn) {
+	frames := newFrameReader(conn, kindAlive)
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(p.t.cfg.DeadAfter)); err != nil {
+			return
+		}
+		if _, _, err := frames.next(); err != nil {
+			return
+		}
+	}
+}
+
+func (p *remote) write(ctx context.Context, conn net.Conn) error {
+	idle := time.NewTicker(p.t.cfg.AliveEvery)
+	defer idle.Stop()
+	var batch []item
+	buf := make([]byte, 0, 64<<10)
+	for {
+		select {
+		case <-p.ready:
+		case <-idle.C:
+			buf = appendFrame(buf, kindAlive, nil)
+		case <-ctx.Done():
+			return nil
+		}
+		batch = p.take(batch)
+		for _, i := range batch {
+			buf = p.appendItem(buf, i)
+			if len(buf) >= flushBytes {
+				if err := p.flush(conn, buf); err != nil {
+					return err
+				}
+				buf = buf[:0]
+			}
+		}
+		p.sent.Add(uint64(len(batch)))
+		clear(batch)
+		if err := p.flush(conn, buf); err != nil {
+			return err
+		}
+		if buf = buf[:0]; cap(buf) > 2*flushBytes {
+			buf = make([]byte, 0, 64<<10)
+		}
+	}
+}
+
+func (p *remote) flush(conn net.Conn, buf []byte) error {
+	if len(buf) == 0 {
+		return nil
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(p.t.cfg.DeadAfter)); err != nil {
+		return err
+	}
+	p.writes.Add(1)
+	p.bytes.Add(uint64(len(buf)))
+	_, err := conn.Write(buf)
+	return err
+}
+
+// appendItem encodes one item behind buf. A message that is too large for a
+// frame is a broken invariant of the replica's limits: it is dropped and said.
+func (p *remote) appendItem(buf []byte, i item) []byte {
+	start := len(buf)
+	if i.message == nil {
+		buf = beginFrame(buf, kindHash)
+		buf = binary.BigEndian.AppendUint64(buf, i.index)
+		buf = binary.BigEndian.AppendUint64(buf, i.hash)
+		return endFrame(buf, start)
+	}
+	buf, err := proto.MarshalOptions{}.MarshalAppend(beginFrame(buf, kindMessage), i.message)
+	if err == nil && len(buf)-start-headerBytes > maxMessageBytes {
+		err = fmt.Errorf("%d bytes, at most %d fit a frame", len(buf)-start-headerBytes, maxMessageBytes)
+	}
+	if err != nil {
+		p.t.log.Error("drop message", "peer", p.id.NodeID, "type", i.message.GetType(), "err", err)
+		p.t.receiver.PeerUnreachable(p.id.NodeID)
+		return buf[:start]
+	}
+	return endFrame(buf, start)
+}

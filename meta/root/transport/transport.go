@@ -1,0 +1,283 @@
+// Package transport carries messages between root peers over framed TCP, and
+// has an empty set of workdirs agree to be one cluster.
+//
+// It owns connections, queues and the handshake; what it is handed it may lose,
+// delay and repeat, as raft allows. It promises:
+//
+//  1. Send never blocks. Each peer has one bounded queue; what does not fit is
+//     dropped, and the replica is told once until the queue has drained.
+//  2. Each peer dials every other one and sends on that connection; connections
+//     it accepted are for receiving (signs of life go both ways). Everything that
+//     queued up while a write was under way leaves in the next write.
+//  3. Before anything else both ends prove who they are: protocol version, cluster,
+//     node ids, incarnations of both workdirs, the peers they were given. Any
+//     mismatch is answered with a sentence that names both ends, is logged at
+//     both, and ends the connection.
+//  4. A frame has a kind with its own length limit, checked before anything is
+//     allocated, and a checksum over header and payload. Every read and write has
+//     a deadline: a connection that is silent for DeadAfter is closed.
+//  5. PeerRefused is told once when a connection that worked breaks and the
+//     peer's machine refuses the next one.
+//  6. A MsgSnap is delivered after the checkpoint it stands for was received and
+//     verified completely; SnapshotDelivered tells the sender how it ended, for
+//     every MsgSnap.
+//
+// # Bootstrap
+//
+// Agree makes one cluster of workdirs that were started with the same peers and
+// nothing else. A peer first makes a random incarnation durable (pending), then
+// tells it; it becomes a member, durably, when it knows the incarnations of all
+// peers of its map, or when a member lists its own incarnation. The cluster id is
+// a function of the (node, incarnation) list.
+//
+// Why crashes do no harm: an incarnation is durable before anybody hears it, so
+// whoever crashes comes back as the one the others counted. Whoever crashes
+// between the others' second save and its own is still pending and finds itself
+// in their list. A workdir that is wiped comes back with another incarnation:
+// members refuse it for good, because their list has the old one, and nobody can
+// become a member without a word from every node of the map. If it was wiped while
+// peers were pending, they may have heard different incarnations and end with
+// different lists: then each list is another cluster id, peers of different lists
+// refuse each other, and since every node has one workdir with one list, at most
+// one list has a majority: no two clusters can ever serve under one map.
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/meta/root/storage"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// maxStrangers bounds connections that have not said who they are.
+const maxStrangers = 64
+
+// Receiver takes what other peers send. *replica.Replica is one. Its methods do
+// not block.
+type Receiver interface {
+	Deliver(m *raftpb.Message)
+	PeerStateHash(node, index, hash uint64)
+	// PeerRefused: promise 5. PeerUnreachable: messages to the peer were lost.
+	PeerRefused(node uint64)
+	PeerUnreachable(node uint64)
+	SnapshotDelivered(node uint64, ok bool)
+}
+
+// Checkpoints are the checkpoint files of the workdir. *storage.Storage is one.
+type Checkpoints interface {
+	// OpenCheckpoint opens the current one for reading.
+	OpenCheckpoint() (io.ReadCloser, storage.CheckpointMeta, error)
+	// ReceiveCheckpoint keeps what r holds once it is verified completely.
+	ReceiveCheckpoint(r io.Reader) (storage.CheckpointMeta, error)
+}
+
+// Config configures a Transport. Zero durations and limits take the defaults.
+type Config struct {
+	// Identity is who this peer is: what Agree returned. The peers' addresses are
+	// where their transports listen.
+	Identity storage.Identity
+	// Address is this peer's gRPC address, told to the others.
+	Address string
+	// Listener accepts the other peers; Run closes it.
+	Listener net.Listener
+	// Dial reaches them.
+	Dial        Dial
+	Checkpoints Checkpoints
+	// Logger hears of connections and checkpoints. Nil: nothing is logged.
+	Logger hclog.Logger
+
+	// HandshakeTimeout bounds dialing and the handshake. Default 2 s.
+	HandshakeTimeout time.Duration
+	// AliveEvery is the pause between signs of life on an idle connection;
+	// DeadAfter the silence after which it is closed. Defaults 1 s and 5 s.
+	AliveEvery, DeadAfter time.Duration
+	// MinRedial and MaxRedial bound the jittered pause between two tries to reach
+	// a peer. Defaults 10 ms and 500 ms.
+	MinRedial, MaxRedial time.Duration
+	// MaxQueued bounds the messages that wait for one peer. Default 8,192.
+	MaxQueued int
+	// CheckpointTimeout is how long the receiver of a checkpoint may take to verify
+	// it behind the last byte. Default 1 min.
+	CheckpointTimeout time.Duration
+}
+
+func (c *Config) setDefaults() {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Dial == nil {
+		c.Dial = (&TCP{}).Dial
+	}
+	setDefault(&c.HandshakeTimeout, 2*time.Second)
+	setDefault(&c.AliveEvery, time.Second)
+	setDefault(&c.DeadAfter, 5*time.Second)
+	setDefault(&c.MinRedial, 10*time.Millisecond)
+	setDefault(&c.MaxRedial, 500*time.Millisecond)
+	setDefault(&c.MaxQueued, 8192)
+	setDefault(&c.CheckpointTimeout, time.Minute)
+}
+
+func setDefault[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+// TCP dials over TCP without delay for small writes.
+type TCP struct{}
+
+// Dial implements Dial.
+func (*TCP) Dial(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer // Go sets TCP_NODELAY itself.
+	return d.DialContext(ctx, "tcp", address)
+}
+
+// Transport connects one member to the others. Make it with New.
+type Transport struct {
+	cfg   Config
+	log   hclog.Logger
+	peers map[uint64]*remote // without this one; never changed
+
+	receiver Receiver    // set by Run before anything runs
+	running  atomic.Bool // receiver is set
+}
+
+// New checks the configuration and returns a transport that is not connected.
+func New(cfg Config) (*Transport, error) {
+	cfg.setDefaults()
+	if !cfg.Identity.Member {
+		return nil, fmt.Errorf("transport: root peer %d has not finished its bootstrap", cfg.Identity.NodeID)
+	}
+	if cfg.Listener == nil || cfg.Checkpoints == nil {
+		return nil, errors.New("transport: listener and checkpoints are needed")
+	}
+	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[uint64]*remote{}}
+	for _, p := range cfg.Identity.Peers {
+		if p.NodeID != cfg.Identity.NodeID {
+			t.peers[p.NodeID] = newRemote(t, p)
+		}
+	}
+	return t, nil
+}
+
+// Run connects to the peers and hands what they send to receiver, until ctx
+// ends or accepting fails. It may be called once.
+func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
+	t.receiver = receiver
+	t.running.Store(true)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	for _, p := range t.peers {
+		running.Go(func() { p.run(ctx) })
+		running.Go(func() { p.sendCheckpoints(ctx) })
+	}
+	accepted := make(chan error, 1)
+	running.Go(func() { accepted <- t.accept(ctx) })
+	var err error
+	select {
+	case err = <-accepted:
+		cancel()
+	case <-ctx.Done():
+	}
+	closeErr := t.cfg.Listener.Close()
+	running.Wait()
+	if err != nil {
+		return fmt.Errorf("accept root peers on %s: %w", t.cfg.Listener.Addr(), err)
+	}
+	if closeErr != nil {
+		return fmt.Errorf("close listener of root peers: %w", closeErr)
+	}
+	return nil
+}
+
+// Send queues messages for their peers; promises 1 and 6. It may be called
+// before Run and while it runs, and keeps the messages.
+func (t *Transport) Send(messages []*raftpb.Message) {
+	for _, m := range messages {
+		p, ok := t.peers[m.GetTo()]
+		if !ok {
+			continue
+		}
+		if m.GetType() == raftpb.MsgSnap {
+			p.offerCheckpoint(m)
+			continue
+		}
+		p.put(item{message: m})
+	}
+}
+
+// SendStateHash tells every peer the hash of this peer's state at index.
+func (t *Transport) SendStateHash(index, hash uint64) {
+	for _, p := range t.peers {
+		p.put(item{index: index, hash: hash})
+	}
+}
+
+// Address is a peer's gRPC address as it told in a handshake; empty before.
+func (t *Transport) Address(node uint64) string {
+	if node == t.cfg.Identity.NodeID {
+		return t.cfg.Address
+	}
+	if p, ok := t.peers[node]; ok {
+		return p.told()
+	}
+	return ""
+}
+
+// Connected says that messages to a peer find a connection.
+func (t *Transport) Connected(node uint64) bool {
+	p, ok := t.peers[node]
+	return ok && p.connected.Load()
+}
+
+// PeerMetrics are the numbers of one peer's outgoing side.
+type PeerMetrics struct {
+	// Connected says that there is a connection now; Connects counts them.
+	Connected bool   `json:"connected"`
+	Connects  uint64 `json:"connects"`
+	// Sent and Dropped count messages, Writes the writes they left in, Bytes their size.
+	Sent    uint64 `json:"sent"`
+	Dropped uint64 `json:"dropped"`
+	Writes  uint64 `json:"writes"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// Metrics returns the numbers by node id.
+func (t *Transport) Metrics() map[uint64]PeerMetrics {
+	out := make(map[uint64]PeerMetrics, len(t.peers))
+	for id, p := range t.peers {
+		out[id] = PeerMetrics{
+			Connected: p.connected.Load(), Connects: p.connects.Load(), Sent: p.sent.Load(),
+			Dropped: p.dropped.Load(), Writes: p.writes.Load(), Bytes: p.bytes.Load(),
+		}
+	}
+	return out
+}
+
+func (t *Transport) hello(p storage.Peer, why purpose) hello {
+	me := t.cfg.Identity
+	return hello{
+		version: Version, purpose: why, from: me.NodeID, to: p.NodeID, cluster: me.ClusterID,
+		fromIncarnation: me.Incarnation, toIncarnation: p.Incarnation, peerMap: peerMapHash(me.Peers), address: t.cfg.Address,
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
