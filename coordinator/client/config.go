@@ -27,7 +27,9 @@ type Config struct {
 	// ClusterID is the cluster that is meant. 0: the cluster of the first answer.
 	ClusterID uint64
 
-	// DefaultTimeout bounds a call whose context has no deadline. Default 10 s.
+	// DefaultTimeout bounds a call whose context has no deadline, and the wait of
+	// a merged request: while no coordinator answers, callers that joined late in
+	// it and have no deadline of their own are told earlier. Default 10 s.
 	DefaultTimeout time.Duration
 	// TryTimeout is how long one coordinator may say nothing before the next
 	// one is asked as well. Default 1 s.

@@ -30,8 +30,8 @@ func newWorld(t testing.TB) *world {
 }
 
 // start serves a fake at an address; stop ends it and its connections.
-func (w *world) start(address string, f coordinatorv1.CoordinatorServer) {
-	l, s := bufconn.Listen(1<<16), grpc.NewServer()
+func (w *world) start(address string, f coordinatorv1.CoordinatorServer, opts ...grpc.ServerOption) {
+	l, s := bufconn.Listen(1<<16), grpc.NewServer(opts...)
 	coordinatorv1.RegisterCoordinatorServer(s, f)
 	w.mu.Lock()
 	w.at[address], w.by[address] = l, s
