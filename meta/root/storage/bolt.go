@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -59,6 +58,9 @@ func OpenBolt(path string) (Registers, error) {
 	}
 	r := &boltRegisters{values: values, turn: newToken()}
 	if r.db, err = bbolt.Open(tmp, filePerm, &bbolt.Options{Timeout: boltLockTimeout, PageSize: boltPageSize}); err != nil {
+		if errors.Is(err, berrors.ErrTimeout) {
+			return nil, &LockedError{Dir: filepath.Dir(path), Err: err}
+		}
 		return nil, fmt.Errorf("open %s: %w", tmp, err)
 	}
 	err = r.Put(nil)
@@ -108,63 +110,6 @@ func (r *boltRegisters) Put(values map[string][]byte) error {
 }
 
 func (r *boltRegisters) Close() error { return r.db.Close() }
-
-// ReadBolt reads all registers of a bbolt file and changes nothing.
-// *LockedError, *DamageError; a missing file is fs.ErrNotExist.
-func ReadBolt(path string) (values map[string][]byte, err error) {
-	if _, err := os.Stat(path); err != nil {
-		return nil, err
-	}
-	damaged := func(what any) error {
-		return &DamageError{File: path, What: fmt.Sprint(what), Do: doReplace}
-	}
-	// bbolt panics on some spoilt pages and follows others out of the file.
-	old := debug.SetPanicOnFault(true)
-	defer debug.SetPanicOnFault(old)
-	var db *bbolt.DB
-	defer func() {
-		if p := recover(); p != nil {
-			values, err = nil, damaged(p)
-		}
-		if db != nil {
-			err = errors.Join(err, db.Close())
-		}
-	}()
-	db, err = bbolt.Open(path, filePerm, &bbolt.Options{ReadOnly: true, Timeout: boltLockTimeout, OpenFile: openExisting})
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return nil, &LockedError{Dir: filepath.Dir(path), Err: err}
-	case errors.Is(err, fs.ErrPermission):
-		return nil, err
-	case err != nil:
-		return nil, damaged(err)
-	}
-	record, err := readRecord(db)
-	if err != nil {
-		return nil, err
-	}
-	if values, err = decodeRecord(record); err != nil {
-		return nil, damaged(err)
-	}
-	return values, nil
-}
-
-func openExisting(path string, _ int, perm os.FileMode) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY, perm)
-}
-
-// readRecord copies the record out without a transaction left open by a panic.
-func readRecord(db *bbolt.DB) (record []byte, err error) {
-	tx, err := db.Begin(false)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, tx.Rollback()) }()
-	if b := tx.Bucket([]byte(boltBucket)); b != nil {
-		record = slices.Clone(b.Get([]byte(boltKey)))
-	}
-	return record, nil
-}
 
 // encodeRecord: per value u32 length, key, u32 length, value, in order of the
 // keys; then a CRC32C.
