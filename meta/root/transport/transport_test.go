@@ -324,6 +324,7 @@ func TestMessageOfSomebodyElseBreaksTheConnection(t *testing.T) {
 				t.Errorf("delivered %v", b.in.messages)
 			}
 		})
+		b.stop()
 		if !strings.Contains(b.log.String(), "message from 3 to 2 on the connection from 1 to 2") {
 			t.Errorf("log: %s", b.log)
 		}
