@@ -260,6 +260,11 @@ func TestSimulationIsDeterministic(t *testing.T) {
 	}
 }
 
+// rare are seeds just before one that shows a variant that few seeds show.
+var rare = map[variant]uint64{
+	checkThenGenerate: 82, countsFromReply: 21, newLeaderDoesNotWait: 14, confirmDuringClaim: 127, clocksBeyondBound: 12,
+}
+
 // Leaving out one rule must be caught by a checker: otherwise the checkers
 // would prove nothing.
 func TestContrast(t *testing.T) {
@@ -269,7 +274,9 @@ func TestContrast(t *testing.T) {
 	} {
 		t.Run(string(v), func(t *testing.T) {
 			t.Parallel()
-			for seed := uint64(1); seed <= 300; seed++ {
+			for i := range uint64(300) {
+				// The rare ones begin where they are known to show.
+				seed := 1 + (rare[v]+i)%300
 				w := newWorld(simKnobs(seed, v))
 				w.live()
 				for name, err := range w.log.check() {
