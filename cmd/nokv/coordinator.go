@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/config"
+	"github.com/nokv/nokv/coordinator"
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/debugvars"
+)
+
+func coordinatorCommand() *command {
+	return &command{
+		name: "coordinator", args: "-coordinator-id ID -root-peer ID=ADDR ... [flags]", summary: "serve routes, ids and timestamps",
+		long: `
+A coordinator owns no files: kill it at any time. It follows the metadata root
+and serves routes; the one that holds the Tenure also serves ids and timestamps.
+
+  nokv coordinator -addr 127.0.0.1:2379 -coordinator-id c1 \
+    -root-peer 1=127.0.0.1:2380 -root-peer 2=127.0.0.1:2381 -root-peer 3=127.0.0.1:2382
+
+With -config the address and the root peers come from the file; flags win.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			s := f.server(config.DefaultCoordinatorAddr)
+			var roots peerMap
+			f.Var(&roots, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each")
+			id := f.String("coordinator-id", "", "stable `name` of this coordinator, the same after a restart (required)")
+			advertise := f.String("advertise-addr", "", "`address` that callers use (default -addr)")
+			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "how long the root's confirmation of authority is good for; 0: confirm every reply and trust no clock")
+			idStart := f.Uint64("id-start", 1, "lowest id ever to serve")
+			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				return serveCoordinator(ctx, e, s, &coordinatorOptions{
+					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, idStart: *idStart, tsoStart: *tsStart,
+				})
+			}
+		},
+	}
+}
+
+// coordinatorOptions describe one coordinator to run in this process.
+type coordinatorOptions struct {
+	roots             map[uint64]string
+	id, advertise     string
+	ttl               time.Duration
+	idStart, tsoStart uint64
+}
+
+func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinatorOptions) error {
+	file, scope, err := s.load()
+	if err != nil {
+		return err
+	}
+	addr := *s.addr
+	if file != nil {
+		if addr == "" {
+			if addr, err = file.ResolveCoordinatorAddr(scope); err != nil {
+				return err
+			}
+		}
+		if len(o.roots) == 0 {
+			if o.roots, err = file.RootPeers(scope); err != nil {
+				return err
+			}
+		}
+	}
+	if addr == "" {
+		addr = config.DefaultCoordinatorAddr
+	}
+	if err := o.check(addr); err != nil {
+		return err
+	}
+	logger, flush, err := s.logger(e, "coordinator")
+	if err != nil {
+		return err
+	}
+	defer flush()
+	lis, err := listen("coordinator "+o.id, addr)
+	if err != nil {
+		return err
+	}
+	var metrics net.Listener
+	if *s.metricsAddr != "" {
+		if metrics, err = listen("metrics", *s.metricsAddr); err != nil {
+			return err
+		}
+	}
+	return o.run(ctx, lis, metrics, logger)
+}
+
+func (o *coordinatorOptions) check(addr string) error {
+	if o.id == "" {
+		return usagef("-coordinator-id is required: a stable name, the same after a restart")
+	}
+	if len(o.roots) == 0 {
+		return usagef("-root-peer is required: ID=ADDR for each of the root peers (or -config)")
+	}
+	if err := checkAddr(addr); err != nil {
+		return usagef("-addr %s", err)
+	}
+	if o.advertise != "" {
+		if err := checkAddr(o.advertise); err != nil {
+			return usagef("-advertise-addr %s", err)
+		}
+	}
+	return nil
+}
+
+// run serves a coordinator on listeners that are open already, until ctx ends.
+func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener, logger hclog.Logger) error {
+	if o.advertise == "" {
+		o.advertise = lis.Addr().String()
+	}
+	c, err := coordinator.New(coordinator.Config{
+		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, Logger: logger,
+	})
+	if err != nil {
+		return usagef("%s", err)
+	}
+	var roots []string
+	for _, id := range sortedIDs(o.roots) {
+		roots = append(roots, fmt.Sprintf("%d=%s", id, o.roots[id]))
+	}
+	logger.Info("coordinator starts", "coordinator", o.id, "addr", lis.Addr(), "advertise", o.advertise,
+		"roots", strings.Join(roots, ","), "tenure_ttl", o.ttl)
+	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy}, func(ctx context.Context) error { return c.Run(ctx, lis) })
+	logger.Info("coordinator stopped", "coordinator", o.id)
+	return err
+}

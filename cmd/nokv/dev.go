@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/meta/root"
+)
+
+// devRoots is the number of root peers of `nokv dev`.
+const devRoots = 3
+
+func devCommand() *command {
+	return &command{
+		name: "dev", args: "[--workdir DIR] [--coordinators N]", summary: "run a whole cluster in one process, to try NoKV",
+		long: `
+Three root peers and coordinators on free loopback ports. The other commands find
+it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
+user's that NOKV_COORDINATOR_ADDR overrules. With --workdir the data is kept; without, it
+is gone when the process ends. Stop it with Ctrl-C.
+
+dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"}.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			workdir := f.String("workdir", "", "keep the data in this `folder` (default: a temporary one, removed at the end)")
+			n := f.Int("coordinators", 2, "how many coordinators, 1 to 16")
+			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "see nokv coordinator --help")
+			level := f.String("log-level", "warn", "`trace, debug, info, warn, error or off`")
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				if *n < 1 || *n > 16 {
+					return usagef("coordinators %d: want 1 to 16", *n)
+				}
+				if hclog.LevelFromString(*level) == hclog.NoLevel {
+					return usagef("log-level %q: use trace, debug, info, warn, error or off", *level)
+				}
+				return runDev(ctx, e, *workdir, *n, *ttl, hclog.LevelFromString(*level))
+			}
+		},
+	}
+}
+
+// dev is a cluster in one process.
+type dev struct {
+	logger hclog.Logger
+	file   devFile
+	peers  []*root.Peer
+	// Listeners, opened before anything starts so that every address is known.
+	rootLis, transportLis, coordinatorLis, metricsLis []net.Listener
+	options                                           []*coordinatorOptions
+}
+
+func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duration, level hclog.Level) (err error) {
+	keep := workdir != ""
+	if !keep {
+		if workdir, err = os.MkdirTemp("", "nokv-dev-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(workdir)
+	}
+	if workdir, err = filepath.Abs(workdir); err != nil {
+		return err
+	}
+	sink := newSink(e.stderr)
+	defer sink.close()
+	d := &dev{
+		logger: hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: sink}),
+		file:   devFile{Workdir: workdir, PID: os.Getpid()},
+	}
+	defer d.closeListeners()
+	if err := d.prepare(workdir, n, ttl); err != nil {
+		return err
+	}
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var rootsCtx, stopRoots = context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRoots()
+	var roots, coordinators sync.WaitGroup
+	d.start(rootsCtx, runCtx, stop, &roots, &coordinators)
+	if err := d.announce(runCtx, e, keep); err != nil {
+		stop(err)
+	}
+	<-runCtx.Done()
+	// Coordinators first: they retire their era, so that the next start skips nothing.
+	coordinators.Wait()
+	stopRoots()
+	roots.Wait()
+	d.withdraw()
+	if cause := context.Cause(runCtx); ctx.Err() == nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// prepare opens every listener and workdir.
+func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
+	peers, roots := make(map[uint64]string), make(map[uint64]string)
+	for i := range devRoots {
+		id := uint64(i) + 1
+		peers[id] = d.listen(&d.transportLis)
+		roots[id] = d.listen(&d.rootLis)
+		d.file.RootPeers = append(d.file.RootPeers, roots[id])
+		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis))
+	}
+	for i := range n {
+		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis))
+		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis))
+		d.options = append(d.options, &coordinatorOptions{id: fmt.Sprintf("c%d", i+1), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1})
+	}
+	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {
+		return errors.New("no free loopback ports")
+	}
+	for i := range devRoots {
+		id := uint64(i) + 1
+		peer, err := root.Open(root.Config{
+			NodeID: id, Workdir: filepath.Join(workdir, fmt.Sprintf("meta-root-%d", id)), Peers: peers,
+			Advertise: roots[id], Logger: d.logger.Named(fmt.Sprintf("meta-root-%d", id)),
+		})
+		if err != nil {
+			for _, p := range d.peers {
+				err = errors.Join(err, p.Close())
+			}
+			return err
+		}
+		d.peers = append(d.peers, peer)
+	}
+	return nil
+}
+
+// listen opens a loopback listener on a free port; "" when there is none.
+func (d *dev) listen(to *[]net.Listener) string {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return ""
+	}
+	*to = append(*to, lis)
+	return lis.Addr().String()
+}
+
+func (d *dev) closeListeners() {
+	for _, list := range [][]net.Listener{d.rootLis, d.transportLis, d.coordinatorLis, d.metricsLis} {
+		for _, lis := range list {
+			_ = lis.Close()
+		}
+	}
+}
+
+// start runs everything; whatever ends early ends the whole.
+func (d *dev) start(rootsCtx, ctx context.Context, stop context.CancelCauseFunc, roots, coordinators *sync.WaitGroup) {
+	ended := func(what string, err error) {
+		if err != nil {
+			stop(fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	for i, peer := range d.peers {
+		roots.Go(func() {
+			ended(fmt.Sprintf("meta-root %d", i+1), serveMetrics(rootsCtx, d.metricsLis[i], debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy},
+				func(ctx context.Context) error { return peer.Run(ctx, d.rootLis[i], d.transportLis[i]) }))
+		})
+	}
+	for i, o := range d.options {
+		coordinators.Go(func() {
+			ended("coordinator "+o.id, o.run(ctx, d.coordinatorLis[i], d.metricsLis[devRoots+i], d.logger.Named("coordinator-"+o.id)))
+		})
+	}
+}
+
+// announce waits until the cluster serves, then says where it is.
+func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
+	cl, err := client.New(client.Config{Endpoints: d.file.Coordinators})
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if _, err := cl.Tso(ready, 1); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("the cluster did not become ready: %w", err)
+	}
+	if err := errors.Join(d.file.write(filepath.Join(d.file.Workdir, "dev.json")), d.file.write(devPointer())); err != nil {
+		return err
+	}
+	data := d.file.Workdir
+	if !keep {
+		data += " (removed at the end; keep it with --workdir DIR)"
+	}
+	fmt.Fprintf(e.stdout, "NoKV is running. Ctrl-C stops it.\n\n")
+	for i, a := range d.file.Coordinators {
+		fmt.Fprintf(e.stdout, "  coordinator c%d  %s   metrics http://%s/debug/vars\n", i+1, a, d.file.Metrics[devRoots+i])
+	}
+	for i, a := range d.file.RootPeers {
+		fmt.Fprintf(e.stdout, "  meta-root %d     %s   metrics http://%s/debug/vars\n", i+1, a, d.file.Metrics[i])
+	}
+	fmt.Fprintf(e.stdout, "  data            %s\n\nTry, in another terminal:\n", data)
+	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
+	return nil
+}
+
+// withdraw takes the user's note of this process away, unless a newer one is there.
+func (d *dev) withdraw() {
+	_ = os.Remove(filepath.Join(d.file.Workdir, "dev.json"))
+	if noted := readDevFile(devPointer()); noted != nil && noted.PID == d.file.PID {
+		_ = os.Remove(devPointer())
+	}
+}
+
+// waitBriefly waits for done, but not for a reader that has stopped.
+func waitBriefly(done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-time.After(time.Second):
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nokv/nokv/config"
+)
+
+// devFile is dev.json: where a running `nokv dev` is found. The field names
+// are documented and stay.
+type devFile struct {
+	// Coordinators, RootPeers and Metrics are lists of host:port.
+	Coordinators []string `json:"coordinators"`
+	RootPeers    []string `json:"root_peers"`
+	Metrics      []string `json:"metrics"`
+	Workdir      string   `json:"workdir"`
+	PID          int      `json:"pid"`
+}
+
+// devPointer is where the running `nokv dev` of this user is noted, whatever
+// its workdir is.
+func devPointer() string {
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	if dir == "" {
+		dir = filepath.Join(os.TempDir(), "nokv-"+strconv.Itoa(os.Getuid()))
+	} else {
+		dir = filepath.Join(dir, "nokv")
+	}
+	return filepath.Join(dir, "dev.json")
+}
+
+// write puts the file where it belongs, whole or not at all.
+func (d *devFile) write(path string) error {
+	raw, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// readDevFile returns nil when no `nokv dev` runs.
+func readDevFile(path string) *devFile {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	var d devFile
+	if json.Unmarshal(raw, &d) != nil || d.PID <= 0 || len(d.Coordinators) == 0 {
+		return nil
+	}
+	if err := syscall.Kill(d.PID, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+		return nil
+	}
+	return &d
+}
+
+// coordinatorFlag declares --coordinator-addr.
+func (f *flags) coordinatorFlag() *string {
+	return f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] "+
+		"(default: NOKV_COORDINATOR_ADDR, a running `nokv dev`, "+config.DefaultCoordinatorAddr+")")
+}
+
+// coordinators resolves --coordinator-addr: the flag, the environment, a
+// running `nokv dev`, the documented port.
+func coordinators(flagValue string) ([]string, error) {
+	value := flagValue
+	if value == "" {
+		value = os.Getenv("NOKV_COORDINATOR_ADDR")
+	}
+	if value == "" {
+		if d := readDevFile(devPointer()); d != nil {
+			return d.Coordinators, nil
+		}
+		return []string{config.DefaultCoordinatorAddr}, nil
+	}
+	return splitAddrs(value)
+}
+
+// rootPeers resolves the root peers that the root commands talk to: the flag,
+// a running `nokv dev`, the documented ports.
+func rootPeers(p *peerMap) map[uint64]string {
+	if len(p.peers) > 0 {
+		return p.peers
+	}
+	addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
+	if d := readDevFile(devPointer()); d != nil {
+		addrs = d.RootPeers
+	}
+	peers := make(map[uint64]string, len(addrs))
+	for i, a := range addrs {
+		peers[uint64(i)+1] = a
+	}
+	return peers
+}
+
+func splitAddrs(s string) ([]string, error) {
+	var addrs []string
+	for a := range strings.SplitSeq(s, ",") {
+		a = strings.TrimSpace(a)
+		if err := checkAddr(a); err != nil {
+			return nil, usagef("coordinator address %s", err)
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs, nil
+}
+
+func checkAddr(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("%q: want HOST:PORT", addr)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q: port %q is not a number below 65536", addr, port)
+	}
+	if strings.ContainsAny(host, " /") {
+		return fmt.Errorf("%q: host %q has a space or a slash", addr, host)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var errHelp = flag.ErrHelp
+
+// flags is a command's flag set: the standard package's, plus flags between
+// and behind arguments, and -o.
+type flags struct {
+	*flag.FlagSet
+	path   string
+	cmd    *command
+	output string
+}
+
+func newFlags(path string, cmd *command) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet(path, flag.ContinueOnError), path: path, cmd: cmd, output: "table"}
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	return f
+}
+
+// withOutput declares -o table|json.
+func (f *flags) withOutput() {
+	f.Func("o", "output: `table or json` (default table)", func(s string) error {
+		if s != "table" && s != "json" {
+			return fmt.Errorf("use table or json")
+		}
+		f.output = s
+		return nil
+	})
+}
+
+// parse accepts flags before, between and behind positional arguments; "--"
+// ends them.
+func (f *flags) parse(args []string) ([]string, error) {
+	var positional []string
+	for {
+		if err := f.Parse(args); err != nil {
+			return nil, err
+		}
+		rest := f.Args()
+		if len(rest) == 0 {
+			return positional, nil
+		}
+		if consumed := len(args) - len(rest); consumed > 0 && args[consumed-1] == "--" {
+			return append(positional, rest...), nil
+		}
+		positional, args = append(positional, rest[0]), rest[1:]
+	}
+}
+
+func (f *flags) usage(w io.Writer) {
+	fmt.Fprintf(w, "%s: %s\n\nUsage: %s\n", f.path, f.cmd.summary, strings.TrimSpace(f.path+" "+f.cmd.args))
+	if f.cmd.long != "" {
+		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(f.cmd.long))
+	}
+	any := false
+	f.VisitAll(func(*flag.Flag) { any = true })
+	if any {
+		fmt.Fprint(w, "\nFlags (-x or --x):\n")
+		f.SetOutput(w)
+		f.PrintDefaults()
+		f.SetOutput(io.Discard)
+	}
+}
+
+// peerMap is a repeated flag id=addr.
+type peerMap struct {
+	flag  string
+	peers map[uint64]string
+}
+
+func (p *peerMap) String() string { return "" }
+
+func (p *peerMap) Set(s string) error {
+	id, addr, ok := strings.Cut(s, "=")
+	n, err := strconv.ParseUint(id, 10, 64)
+	if !ok || err != nil || n == 0 {
+		return fmt.Errorf("want ID=HOST:PORT with an id of 1 or more")
+	}
+	if err := checkAddr(addr); err != nil {
+		return err
+	}
+	if p.peers == nil {
+		p.peers = make(map[uint64]string)
+	}
+	if other, ok := p.peers[n]; ok {
+		return fmt.Errorf("id %d stands twice (%s and %s)", n, other, addr)
+	}
+	for id, other := range p.peers {
+		if other == addr {
+			return fmt.Errorf("address %s stands twice (ids %d and %d)", addr, id, n)
+		}
+	}
+	p.peers[n] = addr
+	return nil
+}
+
+// durationFlag is a duration of zero or more.
+func (f *flags) duration(name string, def time.Duration, usage string) *time.Duration {
+	d := def
+	f.Func(name, fmt.Sprintf("%s (default %s)", usage, def), func(s string) error {
+		v, err := time.ParseDuration(s)
+		if err != nil {
+			return errors.New("want a duration such as 500ms or 3s")
+		}
+		if v < 0 {
+			return errors.New("want zero or more")
+		}
+		d = v
+		return nil
+	})
+	return &d
+}

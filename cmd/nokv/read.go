@@ -1,0 +1,106 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// readFlags choose how fresh an answer must be.
+type readFlags struct {
+	set      *flag.FlagSet
+	strong   *bool
+	atLeast  *string
+	maxLag   *int64
+	maxStale *time.Duration
+}
+
+func (f *flags) read() *readFlags {
+	return &readFlags{
+		set:      f.FlagSet,
+		strong:   f.Bool("strong", false, "linearizable: reflects every change acknowledged before"),
+		atLeast:  f.String("at-least", "", "read your writes: wait until the answer reflects `token` (incarnation.term.index, as printed)"),
+		maxLag:   f.Int64("max-lag", -1, "refuse when more than so many `entries` behind (default no bound)"),
+		maxStale: f.duration("max-stale", 0, "refuse when not level with the root within so `long`; 0: no bound"),
+	}
+}
+
+func (r *readFlags) options() ([]client.ReadOption, error) {
+	var opts []client.ReadOption
+	bounded := *r.maxLag >= 0 || *r.maxStale > 0
+	switch {
+	case *r.strong && bounded:
+		return nil, usagef("--strong and --max-lag or --max-stale exclude each other")
+	case *r.strong:
+		opts = append(opts, client.Strong())
+	case bounded:
+		lag, stale := uint64(1<<63), 1000*time.Hour
+		if *r.maxLag >= 0 {
+			lag = uint64(*r.maxLag)
+		}
+		if *r.maxStale > 0 {
+			stale = *r.maxStale
+		}
+		opts = append(opts, client.Bounded(lag, stale))
+	}
+	if *r.atLeast != "" {
+		token, err := parseToken(*r.atLeast)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, client.AtLeast(token))
+	}
+	return opts, nil
+}
+
+// parseToken reads a RootToken as showToken prints it.
+func parseToken(s string) (state.Token, error) {
+	parts := strings.Split(s, ".")
+	var n [3]uint64
+	ok := len(parts) == 3
+	for i := 0; ok && i < 3; i++ {
+		v, err := strconv.ParseUint(parts[i], 10, 64)
+		n[i], ok = v, err == nil
+	}
+	if !ok {
+		return state.Token{}, usagef("token %q: want incarnation.term.index, such as 1.2.345", s)
+	}
+	return state.Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
+}
+
+func showToken(t *rootv1.RootToken) string {
+	return fmt.Sprintf("%d.%d.%d", t.GetIncarnation(), t.GetTerm(), t.GetIndex())
+}
+
+// disclosureOutput is what every read says of itself in JSON. The field names stay.
+type disclosureOutput struct {
+	ServedToken  string `json:"served_token"`
+	CurrentToken string `json:"current_token"`
+	LagEntries   uint64 `json:"lag_entries"`
+	LagMillis    uint64 `json:"lag_millis"`
+	ServingClass string `json:"serving_class"`
+	DegradedMode string `json:"degraded_mode"`
+	CatchUpState string `json:"catch_up_state"`
+	SyncHealth   string `json:"sync_health"`
+	Era          uint64 `json:"era"`
+	Coordinator  string `json:"coordinator"`
+}
+
+func showDisclosure(d *coordinatorv1.Disclosure) disclosureOutput {
+	return disclosureOutput{
+		showToken(d.GetServedRootToken()), showToken(d.GetCurrentRootToken()), d.GetRootLag(), d.GetRootLagMillis(),
+		word(d.GetServingClass().String(), "SERVING_CLASS_"), word(d.GetDegradedMode().String(), "DEGRADED_MODE_"),
+		word(d.GetCatchUpState().String(), "CATCH_UP_STATE_"), word(d.GetSyncHealth().String(), "SYNC_HEALTH_"),
+		d.GetEra(), d.GetCoordinatorId(),
+	}
+}
+
+// word is an enum value as users see it: lower case without the prefix.
+func word(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

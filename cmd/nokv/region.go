@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func regionCommand() *command {
+	return &command{
+		name: "region", summary: "publish, find, split, merge and remove regions",
+		children: []*command{regionPublish(), regionGet(), regionList(), regionSplit(), regionMerge(), regionRemove()},
+	}
+}
+
+// regionOutput is a region in JSON. The field names stay. Keys are text; bytes
+// that are not are \xNN, and a backslash is \\.
+type regionOutput struct {
+	ID       uint64        `json:"id"`
+	Keyspace uint32        `json:"keyspace_id"`
+	StartKey string        `json:"start_key"`
+	EndKey   string        `json:"end_key"`
+	Version  uint64        `json:"version"`
+	ConfVer  uint64        `json:"conf_version"`
+	Owners   []ownerOutput `json:"owners"`
+	Revision uint64        `json:"revision"`
+}
+
+type ownerOutput struct {
+	MemberID    string `json:"member_id"`
+	PeerID      uint64 `json:"peer_id,omitempty"`
+	Incarnation uint64 `json:"incarnation,omitempty"`
+	Address     string `json:"address,omitempty"`
+}
+
+func showRegion(r *rootv1.Region) regionOutput {
+	out := regionOutput{
+		ID: r.GetId(), Keyspace: r.GetKeyspaceId(), StartKey: showKey(r.GetStartKey()), EndKey: showKey(r.GetEndKey()),
+		Version: r.GetEpoch().GetVersion(), ConfVer: r.GetEpoch().GetConfVersion(), Revision: r.GetRevision(), Owners: []ownerOutput{},
+	}
+	for _, o := range r.GetOwners() {
+		out.Owners = append(out.Owners, ownerOutput{MemberID: o.MemberId, PeerID: o.PeerId, Incarnation: o.Incarnation})
+	}
+	return out
+}
+
+func showRoute(r client.Route) regionOutput {
+	out := showRegion(r.Region.Proto())
+	for _, m := range r.Members() {
+		for i := range out.Owners {
+			if out.Owners[i].MemberID == string(m.ID) {
+				out.Owners[i].Address = m.Address
+			}
+		}
+	}
+	return out
+}
+
+func regionHeader(w *tabwriter.Writer) {
+	row(w, "ID", "KEYSPACE", "START", "END", "EPOCH", "OWNERS", "REVISION")
+}
+
+func regionRow(w *tabwriter.Writer, r regionOutput) {
+	owners := make([]string, 0, len(r.Owners))
+	for _, o := range r.Owners {
+		owners = append(owners, o.MemberID)
+	}
+	row(w, r.ID, r.Keyspace, orDash(r.StartKey), orDash(r.EndKey), fmt.Sprintf("%d.%d", r.Version, r.ConfVer), orDash(strings.Join(owners, ",")), r.Revision)
+}
+
+// orDash shows an empty cell: an open end of a range, or nobody.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func regionID(s string) (state.RegionID, error) {
+	id, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || id == 0 {
+		return 0, usagef("region id %q: want a number of 1 or more", s)
+	}
+	return state.RegionID(id), nil
+}
+
+func regionPublish() *command {
+	return &command{
+		name: "publish", args: "[START END] [flags]", summary: "root a region, or a newer descriptor of one",
+		long: `
+Publishes the interval [START, END) of a keyspace. An empty END ("") is open.
+Without --id the root gives one. With the id of a known region the epoch must be
+newer than the rooted one. Keys are text; \xNN is a byte, \\ a backslash.
+
+  nokv region publish a m
+  nokv region publish m "" --owner m1 --owner m2
+  nokv region publish user:7 --keyspace tenants        (a point: END may be left out)`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			id := f.Uint64("id", 0, "region `id`; 0: the root gives one")
+			keyspace := f.String("keyspace", "default", "`name` of the keyspace")
+			version := f.Uint64("version", 0, "epoch `version`: rises when the range changes")
+			conf := f.Uint64("conf-version", 0, "epoch conf `version`: rises when the owners change")
+			var owners []*rootv1.Owner
+			f.Func("owner", "`MEMBER[=PEER_ID]` that owns it; repeat for more", func(s string) error {
+				member, peer, has := strings.Cut(s, "=")
+				o := &rootv1.Owner{MemberId: member}
+				if has {
+					n, err := strconv.ParseUint(peer, 10, 64)
+					if err != nil {
+						return fmt.Errorf("want MEMBER or MEMBER=PEER_ID")
+					}
+					o.PeerId = n
+				}
+				owners = append(owners, o)
+				return nil
+			})
+			c := f.client()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) < 1 || len(args) > 2 {
+					return usagef("want START and END (END may be \"\", or left out for a point)")
+				}
+				region := &rootv1.Region{Id: *id, Owners: owners, Epoch: &rootv1.RegionEpoch{Version: *version, ConfVersion: *conf}}
+				var err error
+				if region.StartKey, err = parseKey(args[0]); err != nil {
+					return err
+				}
+				if len(args) == 2 {
+					if region.EndKey, err = parseKey(args[1]); err != nil {
+						return err
+					}
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					k, err := cl.GetKeyspace(ctx, *keyspace, client.Strong())
+					if err != nil {
+						return err
+					}
+					if len(args) == 1 && layoutName(k.Keyspace.GetSettings().GetLayout()) != "points" {
+						return usagef("keyspace %s has layout %s: END is needed (\"\" for an open end)", *keyspace, layoutName(k.Keyspace.GetSettings().GetLayout()))
+					}
+					region.KeyspaceId = k.Keyspace.GetId()
+					return publish(ctx, e, cl, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})
+				})
+			}
+		},
+	}
+}
+
+// changeOutput is what a change of regions prints in JSON. The field names stay.
+type changeOutput struct {
+	// Outcome is "applied" or "already_applied".
+	Outcome string         `json:"outcome"`
+	Token   string         `json:"token"`
+	Regions []regionOutput `json:"regions"`
+}
+
+// publish proposes events as one command and prints the regions they made.
+func publish(ctx context.Context, e *env, cl *client.Client, events ...*rootv1.Event) error {
+	result, err := cl.Publish(ctx, &rootv1.Command{Events: events})
+	if err != nil {
+		return err
+	}
+	out := changeOutput{Outcome: word(result.Outcome.String(), "OUTCOME_"), Token: showToken(result.Token), Regions: []regionOutput{}}
+	if n := len(result.Events); n > 0 {
+		last := result.Events[n-1]
+		for _, r := range []*rootv1.Region{last.Region, last.RightRegion} {
+			if r != nil {
+				out.Regions = append(out.Regions, showRegion(r))
+			}
+		}
+	}
+	return e.print(out, func(w *tabwriter.Writer) {
+		regionHeader(w)
+		for _, r := range out.Regions {
+			regionRow(w, r)
+		}
+		row(w, "# "+out.Outcome+" at "+out.Token)
+	})
+}
+
+func regionGet() *command {
+	return &command{
+		name: "get", args: "KEY | --id ID [flags]", summary: "find the region that holds a key",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			id := f.Uint64("id", 0, "look up by region `id` instead")
+			keyspace := f.String("keyspace", "default", "`name` of the keyspace")
+			c, r := f.client(), f.read()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				opts, err := r.options()
+				if err != nil {
+					return err
+				}
+				if (len(args) == 1) == (*id != 0) || len(args) > 1 {
+					return usagef("want one KEY, or --id")
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					var route client.Route
+					var err error
+					if *id != 0 {
+						route, err = cl.GetRegion(ctx, state.RegionID(*id), opts...)
+					} else {
+						var key []byte
+						if key, err = parseKey(args[0]); err != nil {
+							return err
+						}
+						route, err = cl.GetRegionByKey(ctx, key, append(opts, client.In(*keyspace))...)
+					}
+					if err != nil {
+						return err
+					}
+					out := struct {
+						regionOutput
+						Disclosure disclosureOutput `json:"disclosure"`
+					}{showRoute(route), showDisclosure(route.Disclosure())}
+					return e.print(out, func(w *tabwriter.Writer) {
+						regionHeader(w)
+						regionRow(w, out.regionOutput)
+						d := out.Disclosure
+						row(w, fmt.Sprintf("# %s from %s at %s, %d entries behind, %s", d.ServingClass, d.Coordinator, d.ServedToken, d.LagEntries, d.DegradedMode))
+					})
+				})
+			}
+		},
+	}
+}
+
+func regionList() *command {
+	return &command{
+		name: "list", args: "[START [END]] [flags]", summary: "list regions in key order",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			keyspace := f.String("keyspace", "default", "`name` of the keyspace")
+			limit := f.Int("limit", 0, "print so many; 0: all")
+			c, r := f.client(), f.read()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				opts, err := r.options()
+				if err != nil {
+					return err
+				}
+				if len(args) > 2 || *limit < 0 {
+					return usagef("want START and END at most, and a limit of 0 or more")
+				}
+				var bounds [2][]byte
+				for i, a := range args {
+					if bounds[i], err = parseKey(a); err != nil {
+						return err
+					}
+				}
+				opts = append(opts, client.In(*keyspace), client.Limit(*limit))
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					out := []regionOutput{}
+					for route, err := range cl.ScanRegions(ctx, bounds[0], bounds[1], opts...) {
+						if err != nil {
+							return err
+						}
+						out = append(out, showRoute(route))
+					}
+					return e.print(out, func(w *tabwriter.Writer) {
+						regionHeader(w)
+						for _, r := range out {
+							regionRow(w, r)
+						}
+					})
+				})
+			}
+		},
+	}
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sort"
+	"text/tabwriter"
+	"time"
+
+	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func rootCommand() *command {
+	return &command{
+		name: "root", summary: "inspect and steer the metadata root",
+		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootTransfer()},
+	}
+}
+
+// rootFlags are the flags of commands that talk to root peers.
+type rootFlags struct {
+	peers   peerMap
+	timeout *time.Duration
+	verbose *bool
+}
+
+func (f *flags) root() *rootFlags {
+	r := &rootFlags{}
+	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: a running `nokv dev`, then 127.0.0.1:2380 to 2382)")
+	r.timeout = f.duration("timeout", 5*time.Second, "`time` to wait for the whole command")
+	r.verbose = f.Bool("v", false, "log retries to standard error")
+	return r
+}
+
+// call runs fn with a root client.
+func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
+	cl, err := rootclient.New(rootclient.Config{Peers: rootPeers(&r.peers), Logger: cliLogger(*r.verbose)})
+	if err != nil {
+		return usagef("%s", err)
+	}
+	runCtx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = cl.Run(runCtx) }()
+	callCtx, cancel := runCtx, context.CancelFunc(func() {})
+	if timeout > 0 {
+		callCtx, cancel = context.WithTimeout(runCtx, timeout)
+	}
+	err = fn(callCtx, cl)
+	cancel()
+	stop()
+	<-ended
+	cl.Close()
+	if err != nil && ctx.Err() != nil {
+		return errInterrupted
+	}
+	return err
+}
+
+// rootPeerOutput is one peer of `nokv root status -o json`. The field names stay.
+type rootPeerOutput struct {
+	NodeID          uint64 `json:"node_id"`
+	Address         string `json:"address"`
+	Error           string `json:"error,omitempty"`
+	ClusterID       string `json:"cluster_id,omitempty"`
+	Incarnation     uint64 `json:"incarnation"`
+	Role            string `json:"role"`
+	Term            uint64 `json:"term"`
+	LeaderID        uint64 `json:"leader_id"`
+	CommitIndex     uint64 `json:"commit_index"`
+	AppliedIndex    uint64 `json:"applied_index"`
+	FirstIndex      uint64 `json:"first_index"`
+	LastIndex       uint64 `json:"last_index"`
+	CheckpointIndex uint64 `json:"checkpoint_index"`
+	CheckpointBytes uint64 `json:"checkpoint_bytes"`
+	StateHash       string `json:"state_hash"`
+	TailReaders     uint64 `json:"tail_readers"`
+	Stalled         bool   `json:"stalled"`
+	Regions         uint64 `json:"regions"`
+	Keyspaces       uint64 `json:"keyspaces"`
+	Members         uint64 `json:"members"`
+	Era             uint64 `json:"era"`
+	IDFence         uint64 `json:"id_fence"`
+	TSOFence        uint64 `json:"tso_fence"`
+}
+
+func rootStatus() *command {
+	return &command{
+		name: "status", args: "[flags]", summary: "show every root peer",
+		long: `
+Exit status 0 when a leader answers, 3 otherwise.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			r := f.root()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					return showRootStatus(e, cl.Status(ctx))
+				})
+			}
+		},
+	}
+}
+
+func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
+	sort.Slice(peers, func(i, j int) bool { return peers[i].NodeID < peers[j].NodeID })
+	led := false
+	out := make([]rootPeerOutput, 0, len(peers))
+	for _, p := range peers {
+		if p.Err != nil {
+			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: "unreachable", Error: p.Err.Error()})
+			continue
+		}
+		s := p.Status
+		led = led || s.Role == rootv1.RaftRole_RAFT_ROLE_LEADER
+		out = append(out, rootPeerOutput{
+			NodeID: p.NodeID, Address: p.Address, ClusterID: fmt.Sprintf("%016x", s.ClusterId), Incarnation: s.Incarnation,
+			Role: word(s.Role.String(), "RAFT_ROLE_"), Term: s.Term, LeaderID: s.LeaderId,
+			CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex,
+			CheckpointIndex: s.CheckpointIndex, CheckpointBytes: s.CheckpointBytes, StateHash: fmt.Sprintf("%016x", s.StateHash),
+			TailReaders: s.TailReaders, Stalled: s.Stalled, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
+			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
+		})
+	}
+	err := e.print(out, func(w *tabwriter.Writer) {
+		row(w, "NODE", "ADDRESS", "ROLE", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
+		for _, p := range out {
+			if p.Error != "" {
+				row(w, p.NodeID, p.Address, p.Role, p.Error)
+				continue
+			}
+			row(w, p.NodeID, p.Address, p.Role, p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
+				p.CheckpointIndex, p.StateHash, p.TailReaders)
+		}
+	})
+	if err == nil && !led {
+		return errDegraded
+	}
+	return err
+}
+
+func rootTransfer() *command {
+	return &command{
+		name: "transfer", args: "[--to NODE_ID] [flags]", summary: "hand root leadership to another peer",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			to := f.Uint64("to", 0, "peer to hand over to; 0: the most advanced one")
+			r := f.root()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					leader, err := cl.Transfer(ctx, *to)
+					if err != nil {
+						return err
+					}
+					out := struct {
+						LeaderID uint64 `json:"leader_id"`
+					}{leader}
+					return e.print(out, func(w *tabwriter.Writer) { row(w, "leader is", leader) })
+				})
+			}
+		},
+	}
+}
+
+// verifyOutput is what `nokv root verify -o json` prints. The field names stay.
+type verifyOutput struct {
+	Workdir         string         `json:"workdir"`
+	OK              bool           `json:"ok"`
+	InUse           bool           `json:"in_use"`
+	NodeID          uint64         `json:"node_id"`
+	ClusterID       string         `json:"cluster_id"`
+	Segments        int            `json:"segments"`
+	Frames          int            `json:"frames"`
+	Entries         int            `json:"entries"`
+	FirstIndex      uint64         `json:"first_index"`
+	LastIndex       uint64         `json:"last_index"`
+	CheckpointIndex uint64         `json:"checkpoint_index"`
+	Torn            bool           `json:"torn"`
+	Damage          []damageOutput `json:"damage"`
+}
+
+type damageOutput struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	What   string `json:"what"`
+	Do     string `json:"do"`
+}
+
+func rootVerify() *command {
+	return &command{
+		name: "verify", args: "WORKDIR [flags]", summary: "check a root peer's workdir, offline, changing nothing",
+		long: `
+Checks identity, log and checkpoint. Exit status 0 when all is well, 1 when
+something is damaged; each damage is printed with file and offset.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			f.withOutput()
+			return func(_ context.Context, e *env, args []string) error {
+				if len(args) != 1 {
+					return usagef("name one workdir")
+				}
+				return verify(e, args[0])
+			}
+		},
+	}
+}
+
+func verify(e *env, dir string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s is not a folder: name the workdir of a meta-root", dir)
+	}
+	report, err := storage.Verify(dir, storage.Options{})
+	if err != nil {
+		return err
+	}
+	out := verifyOutput{
+		Workdir: dir, OK: len(report.Damage) == 0, InUse: report.InUse, NodeID: report.Identity.NodeID,
+		ClusterID: fmt.Sprintf("%016x", report.Identity.ClusterID), Segments: report.Segments, Frames: report.Frames, Entries: report.Entries,
+		FirstIndex: report.FirstIndex, LastIndex: report.LastIndex, CheckpointIndex: report.Checkpoint.Index, Torn: report.Torn,
+		Damage: []damageOutput{},
+	}
+	for _, d := range report.Damage {
+		out.Damage = append(out.Damage, damageOutput(d))
+	}
+	err = e.print(out, func(w *tabwriter.Writer) {
+		row(w, "workdir", dir)
+		row(w, "identity", fmt.Sprintf("node %d of cluster %s", out.NodeID, out.ClusterID))
+		row(w, "log", fmt.Sprintf("%d segments, %d frames, %d entries: [%d, %d]", out.Segments, out.Frames, out.Entries, out.FirstIndex, out.LastIndex))
+		row(w, "checkpoint", fmt.Sprintf("at %d", out.CheckpointIndex))
+		if out.Torn {
+			row(w, "note", "an append was cut short by a crash; a start cuts it off. Nothing acknowledged is missing")
+		}
+		if out.InUse {
+			row(w, "note", "a process has this workdir open: what looks like damage may be work in progress")
+		}
+		for _, d := range out.Damage {
+			row(w, "DAMAGE", fmt.Sprintf("%s at offset %d: %s", d.File, d.Offset, d.What))
+			row(w, "", d.Do)
+		}
+	})
+	if err == nil && !out.OK {
+		return fmt.Errorf("%s is damaged: %d places", dir, len(out.Damage))
+	}
+	return err
+}

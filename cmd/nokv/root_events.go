@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// eventOutput is one line of `nokv root events -o json`. The field names stay.
+type eventOutput struct {
+	Term  uint64 `json:"term"`
+	Index uint64 `json:"index"`
+	// Command counts the commands of an entry from 0.
+	Command int `json:"command"`
+	// Kind is the name of the event, such as "region_published".
+	Kind string `json:"kind"`
+	// Event is the whole event as protobuf JSON.
+	Event rawJSON `json:"event"`
+}
+
+func rootEvents() *command {
+	return &command{
+		name: "events", args: "[flags]", summary: "print the rooted log: what was asked, in order",
+		long: `
+Prints the events of retained log entries, oldest first. An event in the log was
+asked for; whether its command applied is a matter of the state it met.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			after := f.Uint64("after", 0, "start behind this log `index` (default: the last --last entries)")
+			last := f.Uint64("last", 50, "without --after, start so many `entries` back")
+			follow := f.Bool("follow", false, "go on with new entries until Ctrl-C")
+			r := f.root()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				timeout := *r.timeout
+				if *follow {
+					timeout = 0
+				}
+				err := r.call(ctx, timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					return tailEvents(ctx, e, cl, *after, *last, *follow)
+				})
+				if *follow && ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+		},
+	}
+}
+
+func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last uint64, follow bool) error {
+	at, err := cl.ReadIndex(ctx)
+	if err != nil {
+		return err
+	}
+	from, err := startOfEvents(ctx, cl, at, after, last)
+	if err != nil {
+		return err
+	}
+	stream, err := cl.Tail(ctx, state.Token{Incarnation: at.Incarnation, Index: from})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if e.output != "json" {
+		fmt.Fprintln(e.stdout, "INDEX     TERM  EVENT")
+	}
+	for done := from >= at.Index; !done || follow; {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		for _, entry := range m.GetEntries() {
+			if err := printEntry(e, entry); err != nil {
+				return err
+			}
+			done = done || entry.GetIndex() >= at.Index
+		}
+	}
+	return nil
+}
+
+// startOfEvents is the index to start behind: never before what every peer retains.
+func startOfEvents(ctx context.Context, cl *rootclient.Client, at state.Token, after, last uint64) (uint64, error) {
+	if after > at.Index {
+		return 0, usagef("--after %d is beyond the log's end, %d", after, at.Index)
+	}
+	if after > 0 {
+		return after, nil
+	}
+	from := at.Index - min(at.Index, last)
+	for _, p := range cl.Status(ctx) {
+		if first := p.Status.GetFirstIndex(); p.Err == nil && first > 0 {
+			from = max(from, first-1)
+		}
+	}
+	return from, nil
+}
+
+func printEntry(e *env, t *rootv1.TailEntry) error {
+	var entry rootv1.Entry
+	if err := proto.Unmarshal(t.GetEntry(), &entry); err != nil {
+		return fmt.Errorf("entry %d: %w", t.GetIndex(), err)
+	}
+	if len(entry.Commands) == 0 && e.output != "json" {
+		fmt.Fprintf(e.stdout, "%-9d %-5d %s\n", t.GetIndex(), t.GetTerm(), "(a leader's first entry)")
+	}
+	for i, c := range entry.GetCommands() {
+		for _, event := range c.GetEvents() {
+			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event))}
+			if e.output == "json" {
+				if err := e.printLine(out); err != nil {
+					return err
+				}
+				continue
+			}
+			w := tabwriter.NewWriter(e.stdout, 0, 0, 0, ' ', 0)
+			fmt.Fprintf(w, "%-9d %-5d %s %s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)))
+			if err := w.Flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// kindOf is the event's name on the wire, such as "region_published".
+func kindOf(event *rootv1.Event) string {
+	m := event.ProtoReflect()
+	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("kind"))
+	if field == nil {
+		return "unknown"
+	}
+	return string(field.Name())
+}
+
+// hideSecrets takes keys out of what is printed.
+func hideSecrets(event *rootv1.Event) *rootv1.Event {
+	if event.GetPinKeyRotated() == nil {
+		return event
+	}
+	c := proto.CloneOf(event)
+	c.GetPinKeyRotated().Secret = nil
+	return c
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/config"
+	"github.com/nokv/nokv/internal/debugvars"
+)
+
+// serverFlags are the flags that both servers have.
+type serverFlags struct {
+	addr, metricsAddr, configPath, scope, logLevel *string
+	logJSON                                        *bool
+}
+
+func (f *flags) server(defaultAddr string) *serverFlags {
+	return &serverFlags{
+		addr:        f.String("addr", "", "gRPC `address` to listen on (default "+defaultAddr+")"),
+		metricsAddr: f.String("metrics-addr", "", "`address` for /debug/vars and /healthz (default none)"),
+		configPath:  f.String("config", "", "raft_config.json `file` with addresses and folders; flags win"),
+		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
+		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
+		logJSON:     f.Bool("log-json", false, "log as JSON"),
+	}
+}
+
+// load reads -config when it is set; nil without.
+func (s *serverFlags) load() (*config.File, config.Scope, error) {
+	scope, err := config.ParseScope(*s.scope)
+	if err != nil {
+		return nil, "", usagef("%s", err)
+	}
+	if *s.configPath == "" {
+		return nil, scope, nil
+	}
+	file, err := config.Load(*s.configPath)
+	return file, scope, err
+}
+
+func (s *serverFlags) logger(e *env, name string) (hclog.Logger, func(), error) {
+	level := hclog.LevelFromString(*s.logLevel)
+	if level == hclog.NoLevel {
+		return nil, nil, usagef("log-level %q: use trace, debug, info, warn, error or off", *s.logLevel)
+	}
+	sink := newSink(e.stderr)
+	logger := hclog.New(&hclog.LoggerOptions{Name: name, Level: level, Output: sink, JSONFormat: *s.logJSON})
+	return logger, sink.close, nil
+}
+
+// sink passes log lines on without ever blocking who logs: a reader of
+// standard error that has stopped costs lines, not service.
+type sink struct {
+	lines chan []byte
+	done  chan struct{}
+	mu    sync.Mutex
+	// Guarded by mu.
+	closed  bool
+	dropped int
+}
+
+const sinkLines = 1024
+
+func newSink(w io.Writer) *sink {
+	s := &sink{lines: make(chan []byte, sinkLines), done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		for line := range s.lines {
+			_, _ = w.Write(line)
+		}
+	}()
+	return s
+}
+
+// Write implements io.Writer.
+func (s *sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return len(p), nil
+	}
+	line := append([]byte(nil), p...)
+	if s.dropped > 0 {
+		line = append(fmt.Appendf(nil, "(%d log lines dropped: the reader is slow)\n", s.dropped), line...)
+	}
+	select {
+	case s.lines <- line:
+		s.dropped = 0
+	default:
+		s.dropped++
+	}
+	return len(p), nil
+}
+
+// close writes what is queued, unless the reader has stopped.
+func (s *sink) close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.lines)
+	}
+	s.mu.Unlock()
+	waitBriefly(s.done)
+}
+
+// listen opens a TCP listener and explains a port in use.
+func listen(what, addr string) (net.Listener, error) {
+	lis, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot listen on %s: %w (is another process there? choose another address)", what, addr, err)
+	}
+	return lis, nil
+}
+
+// serveMetrics serves a component's numbers beside run and ends them together.
+func serveMetrics(ctx context.Context, lis net.Listener, s debugvars.Source, run func(context.Context) error) error {
+	if lis == nil {
+		return run(ctx)
+	}
+	metricsCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- debugvars.Serve(metricsCtx, lis, s) }()
+	err := run(ctx)
+	stop()
+	if merr := <-ended; err == nil {
+		err = merr
+	}
+	return err
+}
+
+// randomID is a random number that is not 0.
+func randomID() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand crashes the process instead
+	return binary.LittleEndian.Uint64(b[:]) | 1
+}

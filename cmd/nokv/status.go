@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// statusOutput is what `nokv status -o json` prints. The field names stay.
+type statusOutput struct {
+	ClusterID    string                    `json:"cluster_id"`
+	Era          uint64                    `json:"era"`
+	Holder       string                    `json:"holder"`
+	Coordinators []coordinatorStatusOutput `json:"coordinators"`
+	RootPeers    []rootEndpointOutput      `json:"root_peers"`
+}
+
+type coordinatorStatusOutput struct {
+	Address          string            `json:"address"`
+	ID               string            `json:"id,omitempty"`
+	Error            string            `json:"error,omitempty"`
+	ServingAuthority bool              `json:"serving_authority"`
+	Keyspaces        uint64            `json:"keyspaces"`
+	Regions          uint64            `json:"regions"`
+	Members          uint64            `json:"members"`
+	IDFence          uint64            `json:"id_fence"`
+	TSOFence         uint64            `json:"tso_fence"`
+	IDWindowLeft     uint64            `json:"id_window_left"`
+	TSOWindowLeft    uint64            `json:"tso_window_left"`
+	UptimeMillis     uint64            `json:"uptime_millis"`
+	Version          string            `json:"version,omitempty"`
+	Disclosure       *disclosureOutput `json:"disclosure,omitempty"`
+}
+
+type rootEndpointOutput struct {
+	NodeID    uint64 `json:"node_id"`
+	Address   string `json:"address"`
+	Reachable bool   `json:"reachable"`
+	Leader    bool   `json:"leader"`
+}
+
+func statusCommand() *command {
+	return &command{
+		name: "status", args: "[flags]", summary: "show coordinators, the Tenure and the root as they see them",
+		long: `
+Asks every coordinator: those given and those registered in the root. Exit
+status 0 when at least one answers and the root has a quorum, 3 otherwise.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			c := f.client()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error { return showStatus(ctx, e, cl) })
+			}
+		},
+	}
+}
+
+// errDegraded ends `nokv status` with exit status 3 after it has printed.
+var errDegraded = errors.New("the cluster is degraded: see above")
+
+func showStatus(ctx context.Context, e *env, cl *client.Client) error {
+	_ = cl.Discover(ctx) // what is not found is not shown; the configured ones are
+	out := statusOutput{}
+	var best *coordinatorv1.StatusResponse
+	var firstErr error
+	for _, addr := range cl.Endpoints() {
+		st, err := askStatus(ctx, cl, addr)
+		if err != nil {
+			firstErr = errors.Join(firstErr, err)
+			out.Coordinators = append(out.Coordinators, coordinatorStatusOutput{Address: addr, Error: err.Error()})
+			continue
+		}
+		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
+			best = st
+		}
+	}
+	if best == nil {
+		return firstErr
+	}
+	out.ClusterID = fmt.Sprintf("%016x", best.GetCluster().GetClusterId())
+	out.Era, out.Holder = best.GetTenure().GetEra(), best.GetTenure().GetHolderId()
+	if best.GetTenure().GetRetired() {
+		out.Holder = ""
+	}
+	for _, p := range best.GetRootPeers() {
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader})
+	}
+	if err := e.print(out, out.table); err != nil {
+		return err
+	}
+	if best.GetDisclosure().GetDegradedMode() == coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE {
+		return errDegraded
+	}
+	return nil
+}
+
+func askStatus(ctx context.Context, cl *client.Client, addr string) (*coordinatorv1.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return cl.Status(ctx, addr)
+}
+
+func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorStatusOutput {
+	d := showDisclosure(st.GetDisclosure())
+	return coordinatorStatusOutput{
+		Address: addr, ID: st.CoordinatorId, ServingAuthority: st.ServingAuthority,
+		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
+		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
+		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
+	}
+}
+
+func (s *statusOutput) table(w *tabwriter.Writer) {
+	row(w, "cluster", s.ClusterID)
+	row(w, "tenure", fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder)))
+	row(w)
+	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME")
+	for _, c := range s.Coordinators {
+		if c.Disclosure == nil {
+			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-")
+			continue
+		}
+		authority := "standby"
+		if c.ServingAuthority {
+			authority = "serving"
+		}
+		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
+			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second))
+	}
+	row(w)
+	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE")
+	for _, p := range s.RootPeers {
+		role := "follower"
+		if p.Leader {
+			role = "leader"
+		}
+		if !p.Reachable {
+			role = "-"
+		}
+		row(w, p.NodeID, p.Address, p.Reachable, role)
+	}
+}

@@ -1,0 +1,219 @@
+// Package coordinator puts a coordinator together: a root client, the view it
+// feeds, the Tenure, and the gRPC service over them.
+//
+// It owns the life of these parts and no state of its own. It promises: (1) a
+// coordinator that cannot reach the root serves what it has, labelled; (2) it
+// registers its address in the root and keeps trying until that is true;
+// (3) when a newer process runs under the same id, it stops with
+// ErrSuperseded; (4) on shutdown it retires its era first, while it can still
+// answer, then stops serving.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
+	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// ErrSuperseded: a newer process runs under the same coordinator id.
+var ErrSuperseded = errors.New("a newer coordinator process runs under this id: give each process an id of its own")
+
+// Config describes one coordinator.
+type Config struct {
+	// ID is its configured name, the same after a restart.
+	ID string
+	// Incarnation is random per process start and not 0.
+	Incarnation uint64
+	// Advertise is the address callers reach it at, host:port.
+	Advertise string
+	// RootPeers are the gRPC addresses of the root peers by node id.
+	RootPeers map[uint64]string
+	// TenureTTL is how long a confirmation of authority is good for; 0 trusts no clock.
+	TenureTTL time.Duration
+	// IDStart and TSOStart are the lowest id and timestamp ever to serve.
+	IDStart, TSOStart uint64
+	// Version of the software, shown by Status.
+	Version string
+	// Logger takes the lifecycle.
+	Logger hclog.Logger
+}
+
+// Coordinator is one coordinator process. Make it with New, run it once.
+type Coordinator struct {
+	cfg      Config
+	root     *rootclient.Client
+	follower *rootview.Follower
+	holder   *tenure.Holder
+	server   *server.Server
+	stats    *rpcstats.Stats
+	prober   *prober
+	clock    clock.Clock
+	started  clock.Instant
+	reach    reachability
+}
+
+// New puts a coordinator together; it starts nothing.
+func New(cfg Config) (*Coordinator, error) {
+	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: clock.NewSystem()}
+	c.started = c.clock.Now()
+	var err error
+	c.root, err = rootclient.New(rootclient.Config{Peers: cfg.RootPeers, ReaderID: cfg.ID, Logger: cfg.Logger.Named("root")})
+	if err != nil {
+		return nil, err
+	}
+	c.follower, err = rootview.New(rootview.Config{Root: rootSource{c.root}, ReadIndexer: c.root, Clock: c.clock, Logger: cfg.Logger.Named("view")})
+	if err != nil {
+		return nil, err
+	}
+	c.prober = newProber()
+	c.holder, err = tenure.New(tenure.Config{
+		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
+		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
+		Root: c.root, Views: authorityViews{c.follower}, Probe: c.prober.probe,
+		Clock: c.clock, Logger: cfg.Logger.Named("tenure"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.server, err = server.New(server.Config{
+		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
+		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints,
+		Clock: c.clock, Logger: cfg.Logger.Named("server"), Stats: c.stats,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Run serves on lis until ctx ends or the coordinator is superseded. It closes lis.
+func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
+	// The root client outlives everything, because retiring needs it; the
+	// server outlives the holder, so that clients are told to go elsewhere.
+	rootCtx, stopRoot := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRoot()
+	serveCtx, stopServing := context.WithCancel(rootCtx)
+	defer stopServing()
+	workCtx, stopWork := context.WithCancelCause(ctx)
+	defer stopWork(nil)
+
+	var base, serving, work sync.WaitGroup
+	base.Go(func() { c.fatal(stopWork, "root client", c.root.Run(rootCtx)) })
+	base.Go(func() { c.fatal(stopWork, "root view", c.follower.Run(rootCtx)) })
+	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
+	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
+	work.Go(func() { c.register(workCtx, stopWork) })
+	work.Go(func() { c.reach.watch(workCtx, c.root) })
+
+	<-workCtx.Done()
+	work.Wait() // retires the era
+	stopServing()
+	serving.Wait()
+	stopRoot()
+	base.Wait()
+	c.prober.close()
+	c.root.Close()
+	if cause := context.Cause(workCtx); ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// fatal ends the coordinator with the error of a part of it.
+func (c *Coordinator) fatal(stop context.CancelCauseFunc, part string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		stop(fmt.Errorf("%s: %w", part, err))
+	}
+}
+
+// Healthy answers whether the root answers a read index in time.
+func (c *Coordinator) Healthy(ctx context.Context) error {
+	if _, err := c.root.ReadIndex(ctx); err != nil {
+		return fmt.Errorf("read index: %w", err)
+	}
+	return nil
+}
+
+// rootSource is the root client as a source of views.
+type rootSource struct{ *rootclient.Client }
+
+// Tail implements rootview.Root.
+func (r rootSource) Tail(ctx context.Context, after state.Token) (rootview.TailStream, error) {
+	return r.Client.Tail(ctx, after)
+}
+
+// authorityViews shows the Tenure of the newest view.
+type authorityViews struct{ follower *rootview.Follower }
+
+// Authority implements tenure.Views.
+func (v authorityViews) Authority() (tenure.Authority, bool) {
+	view := v.follower.View()
+	if view.State == nil || view.Token.Index == 0 {
+		return tenure.Authority{}, false
+	}
+	a := tenure.Authority{Tenure: view.State.Tenure()}
+	if h := view.State.Handovers(); len(h) > 0 {
+		a.Handover = h[len(h)-1]
+	}
+	return a, true
+}
+
+// Changed implements tenure.Views.
+func (v authorityViews) Changed() <-chan struct{} { return v.follower.Changed() }
+
+// reachability remembers which root peers answered the last time.
+type reachability struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	last []*coordinatorv1.RootEndpoint
+}
+
+// reachEvery is the time between looks at the root peers.
+const reachEvery = 2 * time.Second
+
+func (r *reachability) watch(ctx context.Context, root *rootclient.Client) {
+	ticker := time.NewTicker(reachEvery)
+	defer ticker.Stop()
+	for {
+		r.look(ctx, root)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *reachability) look(ctx context.Context, root *rootclient.Client) {
+	ctx, cancel := context.WithTimeout(ctx, reachEvery/2)
+	defer cancel()
+	var endpoints []*coordinatorv1.RootEndpoint
+	for _, p := range root.Status(ctx) {
+		endpoints = append(endpoints, &coordinatorv1.RootEndpoint{
+			NodeId: p.NodeID, Address: p.Address, Reachable: p.Err == nil,
+			Leader: p.Status != nil && p.Status.LeaderId == p.NodeID,
+		})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = endpoints
+}
+
+func (r *reachability) endpoints(context.Context) []*coordinatorv1.RootEndpoint {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}

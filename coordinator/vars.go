@@ -1,0 +1,85 @@
+package coordinator
+
+import (
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/rpcstats"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// Vars is what a coordinator shows at /debug/vars. The field names stay.
+type Vars struct {
+	CoordinatorID string `json:"coordinator_id"`
+	UptimeMillis  int64  `json:"uptime_millis"`
+	// Position of the view, newest position known, and the lag between them.
+	TokenIndex    uint64 `json:"token_index"`
+	KnownIndex    uint64 `json:"known_index"`
+	RootLag       uint64 `json:"root_lag"`
+	RootLagMillis uint64 `json:"root_lag_millis"`
+	DegradedMode  string `json:"degraded_mode"`
+	CatchUpState  string `json:"catch_up_state"`
+	// Tenure as the view has it.
+	TenureEra    uint64 `json:"tenure_era"`
+	TenureHolder string `json:"tenure_holder"`
+	// What this coordinator may do itself.
+	Holding       bool   `json:"holding"`
+	Confirmed     bool   `json:"confirmed"`
+	IDWindowLeft  uint64 `json:"id_window_left"`
+	TSOWindowLeft uint64 `json:"tso_window_left"`
+
+	Authority AuthorityVars `json:"authority"`
+	// GuaranteeViolations must all be 0.
+	GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
+	// Follower counts what the view took from the root.
+	Follower rootview.Stats `json:"follower"`
+	Regions  int            `json:"regions"`
+	Members  int            `json:"members"`
+	// RPC counts requests by method.
+	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
+}
+
+// AuthorityVars are counts of what was done to get and keep authority.
+type AuthorityVars struct {
+	EraTransitions uint64 `json:"era_transitions"`
+	Eras           uint64 `json:"eras"`
+	HandoverSteps  uint64 `json:"handover_steps"`
+	Claims         uint64 `json:"claims"`
+	Confirmations  uint64 `json:"confirmations"`
+	Lapses         uint64 `json:"lapses"`
+	GateRejections uint64 `json:"gate_rejections"`
+	IDExtensions   uint64 `json:"id_extensions"`
+	TSOExtensions  uint64 `json:"tso_extensions"`
+	IDs            uint64 `json:"ids"`
+	Timestamps     uint64 `json:"timestamps"`
+	ClockRefusals  uint64 `json:"clock_refusals"`
+	Overloads      uint64 `json:"overloads"`
+}
+
+// Vars returns the coordinator's numbers.
+func (c *Coordinator) Vars() any {
+	now := c.clock.Now()
+	view := c.follower.View()
+	d := view.Disclosure(now, coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT)
+	held := c.holder.Status()
+	n := c.holder.Counters()
+	return Vars{
+		CoordinatorID: c.cfg.ID, UptimeMillis: now.Sub(c.started).Milliseconds(),
+		TokenIndex: view.Token.Index, KnownIndex: view.Known.Index,
+		RootLag: d.RootLag, RootLagMillis: d.RootLagMillis,
+		DegradedMode: d.DegradedMode.String(), CatchUpState: d.CatchUpState.String(),
+		TenureEra: held.Tenure.GetEra(), TenureHolder: held.Tenure.GetHolderId(),
+		Holding: held.Era != 0, Confirmed: held.Confirmed,
+		IDWindowLeft: held.IDsLeft, TSOWindowLeft: held.TimestampsLeft,
+		Authority: AuthorityVars{
+			EraTransitions: n.EraTransitions.Load(), Eras: n.Eras.Load(), HandoverSteps: n.HandoverSteps.Load(),
+			Claims: n.Claims.Load(), Confirmations: n.Confirmations.Load(), Lapses: n.Lapses.Load(),
+			GateRejections: n.GateRejections.Load(), IDExtensions: n.IDExtensions.Load(), TSOExtensions: n.TsoExtensions.Load(),
+			IDs: n.IDs.Load(), Timestamps: n.Timestamps.Load(), ClockRefusals: n.ClockRefusals.Load(), Overloads: n.Overloads.Load(),
+		},
+		GuaranteeViolations: map[string]uint64{
+			"primacy": n.Violations.Primacy.Load(), "inheritance": n.Violations.Inheritance.Load(),
+			"silence": n.Violations.Silence.Load(), "finality": n.Violations.Finality.Load(),
+		},
+		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
+		RPC: c.stats.Snapshot(),
+	}
+}

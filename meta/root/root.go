@@ -1,0 +1,198 @@
+// Package root puts a root peer together: a workdir, the transport to the other
+// peers, the replica, and the gRPC service over it.
+//
+// It owns the life of these parts and no state of its own. It promises: (1) the
+// workdir is locked and checked before anything else happens; (2) the peer
+// serves nothing before it is a member of its cluster; (3) any part that fails
+// ends the whole with its error, and nothing is acknowledged after it; (4) on
+// shutdown leadership is handed over before connections are closed.
+package root
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/server"
+	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/meta/root/transport"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Config describes one root peer.
+type Config struct {
+	// NodeID is this peer's id, Peers the transport addresses of all, by id.
+	NodeID uint64
+	Peers  map[uint64]string
+	// Workdir is this peer's folder; it is made when missing.
+	Workdir string
+	// Advertise is the gRPC address that clients reach this peer at, host:port.
+	Advertise string
+	// ElectionTimeout is the silence of a leader after which another one is
+	// elected. Default 200 ms.
+	ElectionTimeout time.Duration
+	// Logger takes the lifecycle.
+	Logger hclog.Logger
+}
+
+// Peer is one root peer. Make it with Open, run it once.
+type Peer struct {
+	cfg     Config
+	clock   clock.Clock
+	store   *storage.Storage
+	started clock.Instant
+	stats   *rpcstats.Stats
+
+	mu sync.Mutex
+	// Guarded by mu: set when the peer has joined its cluster.
+	replica   *replica.Replica
+	transport *transport.Transport
+	server    *server.Server
+}
+
+// Open locks and checks the workdir. Run or Close must follow.
+func Open(cfg Config) (*Peer, error) {
+	store, err := storage.Open(cfg.Workdir, storage.Options{Logger: cfg.Logger.Named("storage")})
+	if err != nil {
+		return nil, err
+	}
+	p := &Peer{cfg: cfg, clock: clock.NewSystem(), store: store, stats: rpcstats.New()}
+	p.started = p.clock.Now()
+	return p, nil
+}
+
+// Close gives up the workdir of a peer that was not run.
+func (p *Peer) Close() error { return p.store.Close() }
+
+// Run joins the cluster and serves until ctx ends or something fails. lis is
+// for gRPC, peerLis for the other peers; both are closed.
+func (p *Peer) Run(ctx context.Context, lis, peerLis net.Listener) error {
+	err := p.run(ctx, lis, peerLis)
+	_ = lis.Close()
+	_ = peerLis.Close()
+	if closeErr := p.store.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
+	peers, ok := peerLis.(transport.Listener)
+	if !ok {
+		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
+	}
+	identity, err := transport.Agree(ctx, transport.AgreeConfig{
+		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Workdir: p.store, Listener: peers,
+		Dial: new(transport.TCP).Dial, Logger: p.cfg.Logger.Named("bootstrap"),
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if err := p.build(identity, peerLis); err != nil {
+		return err
+	}
+	p.cfg.Logger.Info("root peer starts", "peer", p.cfg.NodeID, "cluster", fmt.Sprintf("%016x", identity.ClusterID),
+		"addr", lis.Addr(), "transport", peerLis.Addr(), "workdir", p.cfg.Workdir)
+	err = p.serve(ctx, lis)
+	p.cfg.Logger.Info("root peer stopped", "peer", p.cfg.NodeID, "err", err)
+	return err
+}
+
+// build makes the parts that need to know the cluster.
+func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
+	cluster := &rootv1.Cluster{ClusterId: identity.ClusterID, Incarnation: 1}
+	var voters []uint64
+	for _, peer := range identity.Peers {
+		voters = append(voters, peer.NodeID)
+		cluster.Peers = append(cluster.Peers, &rootv1.RootPeer{NodeId: peer.NodeID, Incarnation: peer.Incarnation, TransportAddress: peer.Address})
+	}
+	p.store.SetVoters(voters)
+	net, err := transport.New(transport.Config{
+		Identity: identity, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
+		Checkpoints: p.store, Logger: p.cfg.Logger.Named("transport"),
+	})
+	if err != nil {
+		return err
+	}
+	cfg := replica.Defaults()
+	cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Transport = p.cfg.NodeID, voters, cluster, net
+	cfg.Logger = p.cfg.Logger.Named("raft")
+	if p.cfg.ElectionTimeout > 0 {
+		cfg.Tick = p.cfg.ElectionTimeout / time.Duration(cfg.ElectionTicks)
+	}
+	rep, err := replica.New(cfg, p.store, p.clock)
+	if err != nil {
+		return err
+	}
+	srv, err := server.New(server.Config{
+		NodeID: p.cfg.NodeID, ClusterID: identity.ClusterID, Address: p.cfg.Advertise, Replica: rep, Log: p.store,
+		Peers: net, Clock: p.clock, Stats: p.stats, Logger: p.cfg.Logger.Named("server"),
+	})
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.replica, p.transport, p.server = rep, net, srv
+	return nil
+}
+
+// serve runs the parts. The replica ends first, because it hands leadership
+// over through the others; what it hands over to must still hear of it.
+func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
+	replicaCtx, stopReplica := context.WithCancel(ctx)
+	defer stopReplica()
+	restCtx, stopRest := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRest()
+	var rest sync.WaitGroup
+	errs := make(chan error, 3)
+	part := func(what string, run func(context.Context) error) {
+		rest.Go(func() {
+			if err := run(restCtx); err != nil && restCtx.Err() == nil {
+				errs <- fmt.Errorf("%s: %w", what, err)
+				stopReplica()
+			}
+		})
+	}
+	part("transport", func(ctx context.Context) error { return p.transport.Run(ctx, p.replica) })
+	part("serve gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, lis) })
+	part("storage", p.store.Run)
+	err := p.replica.Run(replicaCtx)
+	stopRest()
+	rest.Wait()
+	close(errs)
+	for e := range errs {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// parts returns what build made; nils before.
+func (p *Peer) parts() (*replica.Replica, *transport.Transport, *server.Server) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.replica, p.transport, p.server
+}
+
+// Healthy answers whether a read index comes back in time: this peer hears a
+// leader that has a quorum.
+func (p *Peer) Healthy(ctx context.Context) error {
+	rep, _, _ := p.parts()
+	if rep == nil {
+		return errors.New("waiting for the other root peers to form a cluster")
+	}
+	if _, err := rep.ReadIndex(ctx); err != nil {
+		return fmt.Errorf("read index: %w", err)
+	}
+	return nil
+}

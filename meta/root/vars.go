@@ -1,0 +1,63 @@
+package root
+
+import (
+	"strings"
+
+	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/meta/root/server"
+	"github.com/nokv/nokv/meta/root/transport"
+)
+
+// Vars is what a root peer shows at /debug/vars. The field names stay.
+type Vars struct {
+	NodeID       uint64 `json:"node_id"`
+	UptimeMillis int64  `json:"uptime_millis"`
+	Role         string `json:"role"`
+	Term         uint64 `json:"term"`
+	LeaderID     uint64 `json:"leader_id"`
+	Commit       uint64 `json:"commit"`
+	Applied      uint64 `json:"applied"`
+	FirstIndex   uint64 `json:"first_index"`
+	LastIndex    uint64 `json:"last_index"`
+	// CheckpointIndex is the position of the newest checkpoint; 0 for none.
+	CheckpointIndex uint64 `json:"checkpoint_index"`
+	CheckpointBytes uint64 `json:"checkpoint_bytes"`
+	StateHash       uint64 `json:"state_hash"`
+	// HashMismatches must be 0.
+	HashMismatches  uint64 `json:"hash_mismatches"`
+	QueuedProposals int    `json:"queued_proposals"`
+	Stalled         bool   `json:"stalled"`
+
+	TenureEra    uint64 `json:"tenure_era"`
+	TenureHolder string `json:"tenure_holder"`
+	IDFence      uint64 `json:"id_fence"`
+	TSOFence     uint64 `json:"tso_fence"`
+	Regions      int    `json:"regions"`
+
+	TailReaders []server.Reader                    `json:"tail_readers"`
+	CutReaders  uint64                             `json:"cut_readers"`
+	Peers       map[uint64]transport.PeerMetrics   `json:"peers"`
+	RPC         map[string]rpcstats.MethodSnapshot `json:"rpc"`
+}
+
+// Vars returns the peer's numbers.
+func (p *Peer) Vars() any {
+	out := Vars{NodeID: p.cfg.NodeID, UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
+	rep, net, srv := p.parts()
+	if rep == nil {
+		return out
+	}
+	v := rep.View()
+	out.Role = strings.ToLower(strings.TrimPrefix(v.Role.String(), "RAFT_ROLE_"))
+	out.Term, out.LeaderID, out.Commit, out.Applied = v.Term, v.Leader, v.Commit, v.Applied
+	out.FirstIndex, out.LastIndex = v.FirstIndex, v.LastIndex
+	out.CheckpointIndex, out.CheckpointBytes = v.Checkpoint.Index, v.Checkpoint.Bytes
+	out.StateHash, out.HashMismatches, out.QueuedProposals, out.Stalled = v.State.Hash(), v.HashMismatches, v.QueuedProposals, v.Stalled
+	out.TenureEra, out.TenureHolder = v.State.Tenure().GetEra(), v.State.Tenure().GetHolderId()
+	out.IDFence, out.TSOFence = v.State.Allocators().GetIdFence(), v.State.Allocators().GetTsoFence()
+	out.Regions = v.State.RegionCount()
+	m := srv.Metrics()
+	out.TailReaders, out.CutReaders, out.RPC = m.Readers, m.CutReaders, m.RPCs
+	out.Peers = net.Metrics()
+	return out
+}
