@@ -105,11 +105,6 @@ func rejectedFence(value uint64, format string, args ...any) verdict {
 	return v
 }
 
-// frontier is how far the era has consumed the allocator, by the rooted facts
-// and what its holder says. A holder that says less than its era began with
-// has served nothing.
-func (f *fence) frontier(said, inherited uint64) uint64 { return max(said, inherited) }
-
 // settle ends the era's use of the allocator at an exact frontier, which must
 // not be above the fence. What the era was given last and did not serve goes
 // back: the fence falls to the frontier, but not below the start of the era's

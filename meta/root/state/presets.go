@@ -103,11 +103,11 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 // Preset returns the settings of a named preset, in a message of the caller's
 // own: tenants, games, actors, kv or partitions.
 func Preset(name string) (*rootv1.KeyspaceSettings, bool) {
-	make, ok := presets[name]
+	fill, ok := presets[name]
 	if !ok {
 		return nil, false
 	}
-	settings := make()
+	settings := fill()
 	settings.Preset = name
 	return settings, true
 }

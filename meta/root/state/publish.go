@@ -1,7 +1,6 @@
 package state
 
 import (
-	"fmt"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -64,9 +63,6 @@ func (t *turn) regionPublished(e *rootv1.RegionPublished, r *EventResult) verdic
 	}
 	return t.create(k, want, r)
 }
-
-// String is version.conf_version.
-func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Version, e.ConfVersion) }
 
 // wanted is the region that a request describes.
 func (t *turn) wanted(p *rootv1.Region) *Region {

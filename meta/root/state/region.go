@@ -1,6 +1,7 @@
 package state
 
 import (
+	"fmt"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -23,6 +24,9 @@ func EpochFromProto(e *rootv1.RegionEpoch) Epoch {
 func (e Epoch) Proto() *rootv1.RegionEpoch {
 	return &rootv1.RegionEpoch{Version: e.Version, ConfVersion: e.ConfVersion}
 }
+
+// String is version.conf_version.
+func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Version, e.ConfVersion) }
 
 // NewerThan reports whether e is above o: no component lower, one higher.
 func (e Epoch) NewerThan(o Epoch) bool {

@@ -130,8 +130,8 @@ func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 	case !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_TENURE_NOT_HELD, "era %d belongs to another holder", era))}
 	}
-	id := t.alloc.id.frontier(e.GetConsumed().GetAllocId(), t.tenure.GetInherited().GetAllocId())
-	tso := t.alloc.tso.frontier(e.GetConsumed().GetTso(), t.tenure.GetInherited().GetTso())
+	id := max(e.GetConsumed().GetAllocId(), t.tenure.GetInherited().GetAllocId())
+	tso := max(e.GetConsumed().GetTso(), t.tenure.GetInherited().GetTso())
 	hasID, hasTSO := t.covers(rootv1.Mandate_MANDATE_ALLOC_ID), t.covers(rootv1.Mandate_MANDATE_TSO)
 	if t.tenure.GetRetired() {
 		if hasID && id != t.alloc.id.last.to || hasTSO && tso != t.alloc.tso.last.to {
