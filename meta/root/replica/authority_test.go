@@ -13,9 +13,11 @@ const testTTL = 1000 * time.Millisecond
 
 func claim(t testing.TB, id string, expected uint64, ttl time.Duration) *replica.Claim {
 	t.Helper()
-	c, err := replica.NewClaim(&rootv1.TenureClaimed{HolderId: id, HolderIncarnation: incarnation(id), HolderAddress: "127.0.0.1:9",
+	c, err := replica.NewClaim(&rootv1.TenureClaimed{
+		HolderId: id, HolderIncarnation: incarnation(id), HolderAddress: "127.0.0.1:9",
 		ExpectedEra: expected, TtlMillis: uint64(ttl.Milliseconds()),
-		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}})
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +122,8 @@ func TestRetiredEraIsClaimedAtOnce(t *testing.T) {
 	l := c.elect()
 	c.claim(l, "a", 0, testTTL)
 	retire, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{
-		TenureRetired: &rootv1.TenureRetired{Era: 1, HolderId: "a", HolderIncarnation: incarnation("a"), Consumed: &rootv1.Frontiers{}}}}}}})
+		TenureRetired: &rootv1.TenureRetired{Era: 1, HolderId: "a", HolderIncarnation: incarnation("a"), Consumed: &rootv1.Frontiers{}},
+	}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,8 +265,10 @@ func TestPredecessorExpiredIsCleared(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	l := c.elect()
 	c.claim(l, "a", 0, testTTL)
-	request := &rootv1.TenureClaimed{HolderId: "b", HolderIncarnation: 5, HolderAddress: "127.0.0.1:9", ExpectedEra: 1, TtlMillis: 1000,
-		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO}, PredecessorExpired: true}
+	request := &rootv1.TenureClaimed{
+		HolderId: "b", HolderIncarnation: 5, HolderAddress: "127.0.0.1:9", ExpectedEra: 1, TtlMillis: 1000,
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO}, PredecessorExpired: true,
+	}
 	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: request}}}}})
 	if err != nil {
 		t.Fatal(err)

@@ -172,7 +172,8 @@ func Received(m *raftpb.Message, meta storage.CheckpointMeta) *raftpb.Message {
 		data = binary.BigEndian.AppendUint64(data, *v)
 	}
 	m.Snapshot = &raftpb.Snapshot{Data: data, Metadata: &raftpb.SnapshotMetadata{
-		ConfState: m.GetSnapshot().GetMetadata().GetConfState(), Index: new(meta.Index), Term: new(meta.Term)}}
+		ConfState: m.GetSnapshot().GetMetadata().GetConfState(), Index: new(meta.Index), Term: new(meta.Term),
+	}}
 	return m
 }
 

@@ -187,8 +187,10 @@ type cluster struct {
 const testTick = 20 * time.Millisecond
 
 func newCluster(t testing.TB, n int, change func(*replica.Config)) *cluster {
-	c := &cluster{t: t, peers: make(map[uint64]*peer), cut: make(map[[2]uint64]bool),
-		clock: clock.Manual{Elapsed: 1, WallMillis: 1_700_000_000_000}}
+	c := &cluster{
+		t: t, peers: make(map[uint64]*peer), cut: make(map[[2]uint64]bool),
+		clock: clock.Manual{Elapsed: 1, WallMillis: 1_700_000_000_000},
+	}
 	bootstrap := &rootv1.Cluster{ClusterId: 77, Incarnation: 1}
 	for i := 1; i <= n; i++ {
 		c.order = append(c.order, uint64(i))
@@ -357,7 +359,8 @@ func (c *cluster) heal() { clear(c.cut) }
 // command joins a coordinator: a small write that always applies.
 func command(id string) *rootv1.Command {
 	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
-		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id, Address: "127.0.0.1:1", Incarnation: 1}}}}}
+		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id, Address: "127.0.0.1:1", Incarnation: 1},
+	}}}}
 }
 
 func propose(t testing.TB, id string) *replica.Proposal {

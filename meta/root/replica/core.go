@@ -184,7 +184,8 @@ func (s *raftStorage) Snapshot() (*raftpb.Snapshot, error) {
 		return nil, raft.ErrSnapshotTemporarilyUnavailable
 	}
 	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-		ConfState: &raftpb.ConfState{Voters: s.voters}, Index: new(meta.Index), Term: new(meta.Term)}}, nil
+		ConfState: &raftpb.ConfState{Voters: s.voters}, Index: new(meta.Index), Term: new(meta.Term),
+	}}, nil
 }
 
 func clampCommit(hard *raftpb.HardState, applied uint64) *raftpb.HardState {

@@ -241,7 +241,8 @@ func (c *Core) proposeBootstrap() {
 	cluster.CreatedUnixMillis = c.wall
 	p := &Proposal{call: newCall(), commands: 1, internal: true}
 	if err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{
-		{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: cluster}}}}}}}); err != nil {
+		{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: cluster}}},
+	}}}}); err != nil {
 		panic(fmt.Sprintf("replica: encode bootstrap: %v", err))
 	}
 	c.proposals.bootstrapping = true

@@ -100,8 +100,10 @@ func TestFollowerRetriesReads(t *testing.T) {
 	if f.answered(read) {
 		t.Fatal("answered without asking")
 	}
-	stale := &raftpb.Message{Type: raftpb.MsgReadIndexResp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(f.view.Term),
-		Index: new(uint64(1)), Entries: old[0].GetEntries()}
+	stale := &raftpb.Message{
+		Type: raftpb.MsgReadIndexResp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(f.view.Term),
+		Index: new(uint64(1)), Entries: old[0].GetEntries(),
+	}
 	c.tick(2)
 	f.inbox = append(f.inbox, stale)
 	c.tick(4)

@@ -54,8 +54,10 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 	}
 	r.cfg = cfg
 	r.stall.Store(new(make(chan struct{})))
-	r.view.Store(&View{State: st.Fork(), Applied: st.Token().Index, LeaderlessSince: clk.Now(),
-		Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER})
+	r.view.Store(&View{
+		State: st.Fork(), Applied: st.Token().Index, LeaderlessSince: clk.Now(),
+		Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER,
+	})
 	return r, nil
 }
 

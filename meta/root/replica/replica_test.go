@@ -66,8 +66,10 @@ type running struct {
 }
 
 func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*replica.Config)) *running {
-	r := &running{wire: wire{peers: make(map[uint64]*replica.Replica)}, t: t, logs: make(map[uint64]replica.Log),
-		stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error)}
+	r := &running{
+		wire: wire{peers: make(map[uint64]*replica.Replica)}, t: t, logs: make(map[uint64]replica.Log),
+		stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error),
+	}
 	bootstrap := &rootv1.Cluster{ClusterId: 5, Incarnation: 1}
 	var voters []uint64
 	for id := uint64(1); id <= uint64(n); id++ {

@@ -98,8 +98,10 @@ func (p *simPeer) SendStateHash(index, hash uint64) {
 }
 
 func newSim(t *testing.T, seed uint64) *sim {
-	s := &sim{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: int64(time.Hour), open: make(map[replica.Request]*simCall),
-		hashes: make(map[uint64]uint64), good: make(map[uint64]int64), began: make(map[uint64]int64)}
+	s := &sim{
+		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: int64(time.Hour), open: make(map[replica.Request]*simCall),
+		hashes: make(map[uint64]uint64), good: make(map[uint64]int64), began: make(map[uint64]int64),
+	}
 	bootstrap := &rootv1.Cluster{ClusterId: seed + 1, Incarnation: 1}
 	for id := uint64(1); id <= 3; id++ {
 		bootstrap.Peers = append(bootstrap.Peers, &rootv1.RootPeer{NodeId: id, Incarnation: id, TransportAddress: fmt.Sprintf("127.0.0.1:%d", id)})
