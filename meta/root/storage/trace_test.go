@@ -77,3 +77,24 @@ func TestTrace(t *testing.T) {
 		}
 	}
 }
+
+// TestCleanStartWritesNothing: after Close a start trusts the log as it is,
+// keeps the prepared segment, and only puts the mark.
+func TestCleanStartWritesNothing(t *testing.T) {
+	f := disk.NewFake(1)
+	s, err := storage.Open(workdir, onFake(f))
+	must(t, err)
+	must(t, s.Append(hard(1, 1, 0), entries(1, 3, 1, 100), true))
+	must(t, s.Maintain())
+	must(t, s.Close())
+	f.SetTrace(true)
+	_, err = storage.Open(workdir, onFake(f))
+	must(t, err)
+	for _, op := range f.Trace() {
+		switch {
+		case op.Kind == disk.OpSyncDir, op.Kind == disk.OpPut, !op.Kind.Changes():
+		default:
+			t.Errorf("a clean start did: %v", op)
+		}
+	}
+}
