@@ -85,6 +85,9 @@ func (c *Client) check(ctx context.Context, e *endpoint) error {
 	if e.checked.Load() {
 		return nil
 	}
+	// A stream's context has no deadline, and coordinators want one.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+	defer cancel()
 	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
 	if err != nil {
 		return err

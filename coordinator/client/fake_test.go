@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/reason"
+
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -86,6 +88,9 @@ func (f *fake) disclosure() *coordinatorv1.Disclosure {
 func (f *fake) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
 	if err := f.note(ctx, "Status"); err != nil {
 		return nil, err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		return nil, reason.New(rootv1.Reason_REASON_DEADLINE_REQUIRED, "the call has no deadline")
 	}
 	return &coordinatorv1.StatusResponse{Disclosure: f.disclosure()}, nil
 }
