@@ -190,6 +190,9 @@ func (c *Client) identify(ctx context.Context, p *peer) error {
 	if c.cluster.Load() != 0 {
 		return nil
 	}
+	// The context may be a stream's, without a deadline; peers want one.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
+	defer cancel()
 	status, err := p.root.Status(ctx, &rootv1.StatusRequest{})
 	if err != nil {
 		return err
