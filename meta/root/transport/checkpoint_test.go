@@ -55,7 +55,7 @@ func TestCheckpointArrivesBeforeItsMessage(t *testing.T) {
 		if got := a.told(); !slices.Equal(got, []string{"2 true"}) {
 			t.Errorf("told %v\n%s", got, b.log)
 		}
-		if !bytes.Equal(b.ck.received, a.ck.data) {
+		if received, _ := b.ck.outcome(); !bytes.Equal(received, a.ck.data) {
 			t.Error("other bytes arrived")
 		}
 		b.in.add(func() {
@@ -103,11 +103,12 @@ func TestDamagedCheckpointIsNotDelivered(t *testing.T) {
 				a, b := pair(t, n)
 				a.Send([]*raftpb.Message{snapMessage(1, 2)})
 				time.Sleep(2 * time.Minute)
-				if got := a.told(); !slices.Equal(got, []string{"2 false"}) || b.delivered() != 0 || b.ck.received != nil {
+				received, broken := b.ck.outcome()
+				if got := a.told(); !slices.Equal(got, []string{"2 false"}) || b.delivered() != 0 || received != nil {
 					t.Errorf("told %v, delivered %d", got, b.delivered())
 				}
-				if b.ck.broken == nil || !strings.Contains(b.ck.broken.Error(), c.want) {
-					t.Errorf("storage was told %v, want %q", b.ck.broken, c.want)
+				if broken == nil || !strings.Contains(broken.Error(), c.want) {
+					t.Errorf("storage was told %v, want %q", broken, c.want)
 				}
 				// The next one works.
 				a.Send([]*raftpb.Message{snapMessage(1, 2)})

@@ -82,6 +82,15 @@ func (l *memListener) Close() error {
 		if l.n.listeners[l.address] == l {
 			delete(l.n.listeners, l.address)
 		}
+		for {
+			select {
+			case c := <-l.backlog:
+				c.Close()
+				continue
+			default:
+			}
+			return
+		}
 	})
 	return nil
 }
@@ -183,6 +192,12 @@ func (c *checkpoints) ReceiveCheckpoint(r io.Reader) (storage.CheckpointMeta, er
 	}
 	c.received = data
 	return storage.CheckpointMeta{Index: 77, Term: 6, Bytes: uint64(len(data))}, nil
+}
+
+func (c *checkpoints) outcome() ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.received, c.broken
 }
 
 // node is one running transport.

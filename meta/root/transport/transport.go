@@ -174,22 +174,24 @@ func New(cfg Config) (*Transport, error) {
 func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	t.receiver = receiver
 	t.running.Store(true)
-	ctx, cancel := context.WithCancel(ctx)
+	// The port closes before the connections do: peers that see a connection end
+	// try again at once, and are refused.
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running sync.WaitGroup
 	for _, p := range t.peers {
-		running.Go(func() { p.run(ctx) })
-		running.Go(func() { p.sendCheckpoints(ctx) })
+		running.Go(func() { p.run(inner) })
+		running.Go(func() { p.sendCheckpoints(inner) })
 	}
 	accepted := make(chan error, 1)
-	running.Go(func() { accepted <- t.accept(ctx) })
+	running.Go(func() { accepted <- t.accept(inner) })
 	var err error
 	select {
 	case err = <-accepted:
-		cancel()
 	case <-ctx.Done():
 	}
 	closeErr := t.cfg.Listener.Close()
+	cancel()
 	running.Wait()
 	if err != nil {
 		return fmt.Errorf("accept root peers on %s: %w", t.cfg.Listener.Addr(), err)

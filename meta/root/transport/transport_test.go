@@ -197,7 +197,7 @@ func TestFullQueueDrops(t *testing.T) {
 		var gate gate
 		n.wrap = gate.wrap
 		a, b := n.start(t, ids[0], func(c *Config) { c.MaxQueued = 10 }), n.start(t, ids[1], nil)
-		time.Sleep(time.Second)
+		time.Sleep(1500 * time.Millisecond) // Between two signs of life.
 		gate.close()
 		a.Send([]*raftpb.Message{message(1, 2, 1000, 1)})
 		synctest.Wait() // It is being written.
