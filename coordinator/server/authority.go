@@ -56,12 +56,12 @@ func checkCount(count, most uint64) error {
 // piece and cut up in order.
 func (s *Server) tsoStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.tsoStreams, func(l *live) error {
-		recv := func() (uint64, error) {
+		recv := func() (uint64, int, error) {
 			var req countRequest
 			if err := stream.RecvMsg(&req); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
-			return req.count, checkCount(req.count, MaxTSOCount)
+			return req.count, 0, checkCount(req.count, MaxTSOCount)
 		}
 		answer := func(counts []uint64) error {
 			for len(counts) > 0 {
@@ -80,7 +80,7 @@ func (s *Server) tsoStream(stream grpc.ServerStream) error {
 			}
 			return nil
 		}
-		return exchange(l, s.cfg.Limits.MaxQueued, recv, answer)
+		return exchange(l, s.cfg.Limits, recv, answer)
 	})
 }
 

@@ -79,15 +79,6 @@ func (p *packet) release() mem.Buffer {
 	return mem.NewBuffer(home, bufferPool)
 }
 
-// discard returns a packet that is not sent.
-func (p *packet) discard() {
-	home := p.home
-	*home = p.data
-	p.data, p.home = nil, nil
-	packetPool.Put(p)
-	bufferPool.Put(home)
-}
-
 // packetBuffers is a mem.BufferPool for packets.
 type packetBuffers struct{ pool sync.Pool }
 

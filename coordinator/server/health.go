@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -38,6 +40,15 @@ func newHealth(s *Server) *health {
 }
 
 var healthServices = []string{"", coordinatorv1.Coordinator_ServiceDesc.ServiceName}
+
+// Healthy returns nil when the service would answer SERVING.
+func (s *Server) Healthy(ctx context.Context) error {
+	st, err := s.health.probe(ctx)
+	if err == nil && st != healthpb.HealthCheckResponse_SERVING {
+		err = reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "coordinator %s got no read index of the root", s.cfg.ID)
+	}
+	return err
+}
 
 // Check implements healthpb.HealthServer.
 func (h *health) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {

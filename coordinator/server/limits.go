@@ -62,8 +62,9 @@ type Limits struct {
 	MaxPublishStreams int64
 	// MaxHealthStreams is the most health watches. Default 1,024.
 	MaxHealthStreams int64
-	// MaxQueued is the most requests of one stream that were read and not yet
-	// answered; behind them the stream is not read. Default 256.
+	// MaxQueued is the most requests of one stream that were read and are not
+	// being answered yet, MaxMessageBytes together; behind them the stream is
+	// not read. Default 256.
 	MaxQueued int
 	// StreamIdle is how long a request stream may stay silent. Default 10 minutes.
 	StreamIdle time.Duration

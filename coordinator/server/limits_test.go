@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -279,4 +280,45 @@ func TestStopIsBounded(t *testing.T) {
 		}
 		w.conn.Close()
 	})
+}
+
+// A listener that fails ends Run with the reason.
+func TestListenerFails(t *testing.T) {
+	w := start(t)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis.Close()
+	other, err := server.New(server.Config{
+		ID: "c2", Address: "a:1", Incarnation: 1, Views: w.follower, Authority: w.authority, Root: w.root,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Run(t.Context(), lis); err == nil || !strings.Contains(err.Error(), lis.Addr().String()) {
+		t.Errorf("Run = %v", err)
+	}
+}
+
+// What is read ahead is bounded in bytes too: big requests are answered all the same.
+func TestBigRequestsOnAStream(t *testing.T) {
+	w := routed(t, limits(func(l *server.Limits) { l.MaxMessageBytes = 64 << 10 }))
+	stream, err := w.client.RouteStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const requests = 50
+	go func() {
+		key := []byte(strings.Repeat("a", 4000))
+		for range requests {
+			if stream.Send(&coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{key, key, key, key, key, key, key, key, key}}) != nil {
+				return
+			}
+		}
+		_ = stream.CloseSend()
+	}()
+	if got, err := drain(stream.Recv); err != nil || len(got) != requests {
+		t.Errorf("%d answers, %v", len(got), err)
+	}
 }

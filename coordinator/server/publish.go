@@ -45,6 +45,7 @@ func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.Publi
 // publication is a request of a PublishStream with what is wrong with it.
 type publication struct {
 	req     *coordinatorv1.PublishRootEventsRequest
+	bytes   int
 	refused error
 }
 
@@ -53,12 +54,13 @@ type publication struct {
 // is answered and the stream goes on.
 func (s *Server) PublishStream(stream grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
 	return s.run(stream.Context(), s.publishStreams, func(l *live) error {
-		recv := func() (publication, error) {
+		recv := func() (publication, int, error) {
 			req, err := stream.Recv()
 			if err != nil {
-				return publication{}, err
+				return publication{}, 0, err
 			}
-			return publication{req, checkCommands(req.GetCommands())}, nil
+			size := proto.Size(req)
+			return publication{req, size, checkCommands(req.GetCommands())}, size, nil
 		}
 		answer := func(waiting []publication) error {
 			for len(waiting) > 0 {
@@ -73,7 +75,7 @@ func (s *Server) PublishStream(stream grpc.BidiStreamingServer[coordinatorv1.Pub
 			}
 			return nil
 		}
-		return exchange(l, s.cfg.Limits.MaxQueued, recv, answer)
+		return exchange(l, s.cfg.Limits, recv, answer)
 	})
 }
 
@@ -82,7 +84,7 @@ func together(waiting []publication) int {
 	commands, bytes := 0, 0
 	for i, p := range waiting {
 		commands += len(p.req.GetCommands())
-		bytes += proto.Size(p.req)
+		bytes += p.bytes
 		if i > 0 && (commands > MaxCommands || bytes > MaxCommandsBytes) {
 			return i
 		}

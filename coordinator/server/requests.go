@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"strconv"
 	"sync"
 
@@ -54,8 +53,6 @@ func (l *lookup) release() {
 	l.keyspace = ""
 }
 
-var errTooManyKeys = errors.New("more keys than any request may have")
-
 // bytesFields calls f for the length-delimited fields among those of a message
 // and skips others.
 func bytesFields(data []byte, f func(num protowire.Number, value []byte) error) error {
@@ -94,6 +91,9 @@ type keysRequest struct {
 	keys [][]byte
 }
 
+// size is what the request holds on to, in bytes.
+func (r *keysRequest) size() int { return r.buf.Len() }
+
 var keysRequests = sync.Pool{New: func() any { return new(keysRequest) }}
 
 func (r *keysRequest) decode(buf mem.Buffer) error {
@@ -102,10 +102,9 @@ func (r *keysRequest) decode(buf mem.Buffer) error {
 		if num != 1 {
 			return r.take(num, value)
 		}
-		if len(r.keys) > MaxKeys { // one above, so that the refusal can say so
-			return errTooManyKeys
+		if len(r.keys) <= MaxKeys { // one above the limit is enough to refuse
+			r.keys = append(r.keys, value)
 		}
-		r.keys = append(r.keys, value)
 		return nil
 	})
 }

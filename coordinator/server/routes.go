@@ -59,14 +59,14 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 // strong read share one, for which the root is asked after all of them came.
 func (s *Server) routeStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.routeStreams, func(l *live) error {
-		recv := func() (*keysRequest, error) {
+		recv := func() (*keysRequest, int, error) {
 			req := keysRequests.Get().(*keysRequest)
 			if err := stream.RecvMsg(req); err != nil {
 				req.release()
 				keysRequests.Put(req)
-				return nil, err
+				return nil, 0, err
 			}
-			return req, nil
+			return req, req.size(), nil
 		}
 		answer := func(requests []*keysRequest) error {
 			var strong served
@@ -80,7 +80,7 @@ func (s *Server) routeStream(stream grpc.ServerStream) error {
 			}
 			return nil
 		}
-		return exchange(l, s.cfg.Limits.MaxQueued, recv, answer)
+		return exchange(l, s.cfg.Limits, recv, answer)
 	})
 }
 

@@ -229,7 +229,7 @@ func TestScanRegions(t *testing.T) {
 func TestRouteRefusals(t *testing.T) {
 	w := routed(t)
 	long := bytes.Repeat([]byte("k"), server.MaxKeyBytes+1)
-	many := make([][]byte, server.MaxKeys+1)
+	many := make([][]byte, server.MaxKeys+100)
 	for i := range many {
 		many[i] = []byte("k")
 	}

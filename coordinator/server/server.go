@@ -117,6 +117,7 @@ type Server struct {
 	cfg     Config
 	log     hclog.Logger
 	grpc    *grpc.Server
+	health  *health
 	started clock.Instant
 
 	inFlight       *gauge
@@ -150,7 +151,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
-	healthpb.RegisterHealthServer(s.grpc, newHealth(s))
+	s.health = newHealth(s)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	return s, nil
 }

@@ -142,12 +142,12 @@ func (l *live) send(stream grpc.ServerStream, m any) error {
 }
 
 // exchange answers the requests of a stream in order. It reads ahead while
-// answers are made: answer gets everything that was read since it was last
-// called, so that what costs a round trip costs it once for all of them. A
-// request that is refused by check ends the stream, after what came before it
-// is answered.
-func exchange[T any](l *live, queue int, recv func() (T, error), answer func(requests []T) error) error {
-	in := newInbox[T](queue)
+// answers are made, up to MaxQueued requests and MaxMessageBytes: answer gets
+// everything that was read since it was last called, so that what costs a
+// round trip costs it once for all of them. recv returns a request and its
+// size in bytes. Its error ends the stream after what came before is answered.
+func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer func(requests []T) error) error {
+	in := newInbox[T](limits.MaxQueued, limits.MaxMessageBytes)
 	answered := make(chan error, 1)
 	go func() {
 		err := in.drain(answer)
@@ -160,9 +160,10 @@ func exchange[T any](l *live, queue int, recv func() (T, error), answer func(req
 	var err error
 	for err == nil {
 		var request T
-		if request, err = recv(); err == nil {
+		var size int
+		if request, size, err = recv(); err == nil {
 			l.received.Add(1)
-			err = in.put(l.ctx, request)
+			err = in.put(l.ctx, request, size)
 		}
 	}
 	in.close()
@@ -178,10 +179,12 @@ func exchange[T any](l *live, queue int, recv func() (T, error), answer func(req
 // inbox is a bounded queue with one writer and one reader, who takes all that
 // there is at once.
 type inbox[T any] struct {
-	limit int
-	mu    sync.Mutex
-	// Below mu.
+	limit, limitBytes int
+
+	mu sync.Mutex
+	// Guarded by mu. bytes is the size of items.
 	items  []T
+	bytes  int
 	spare  []T
 	closed bool
 
@@ -189,20 +192,21 @@ type inbox[T any] struct {
 	room  chan struct{} // level: there may be room, or it is closed
 }
 
-func newInbox[T any](limit int) *inbox[T] {
-	return &inbox[T]{limit: limit, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func newInbox[T any](limit, limitBytes int) *inbox[T] {
+	return &inbox[T]{limit: limit, limitBytes: limitBytes, ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// put appends an item, waiting for room. It returns io.EOF when the inbox is closed.
-func (b *inbox[T]) put(ctx context.Context, item T) error {
+// put appends an item of a size, waiting for room; there is always room for
+// one. It returns io.EOF when the inbox is closed.
+func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 	for {
 		b.mu.Lock()
 		if b.closed {
 			b.mu.Unlock()
 			return io.EOF
 		}
-		if len(b.items) < b.limit {
-			b.items = append(b.items, item)
+		if !b.fullLocked(size) {
+			b.items, b.bytes = append(b.items, item), b.bytes+size
 			first := len(b.items) == 1
 			b.mu.Unlock()
 			if first {
@@ -217,6 +221,10 @@ func (b *inbox[T]) put(ctx context.Context, item T) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func (b *inbox[T]) fullLocked(size int) bool {
+	return len(b.items) > 0 && (len(b.items) >= b.limit || b.bytes+size > b.limitBytes)
 }
 
 // drain calls f with what is queued, until the inbox is closed and empty or f fails.
@@ -236,16 +244,14 @@ func (b *inbox[T]) drain(f func([]T) error) error {
 	}
 }
 
-// take returns all that is queued. The slice is reused by the take after the next.
+// take returns all that is queued. The slice is valid until the next take.
 func (b *inbox[T]) take() (items []T, open bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	items = b.items
 	clear(b.spare)
-	b.items, b.spare = b.spare[:0], items
-	if len(items) >= b.limit {
-		signal(b.room)
-	}
+	b.items, b.bytes, b.spare = b.spare[:0], 0, items
+	signal(b.room)
 	return items, !b.closed
 }
 
