@@ -29,7 +29,7 @@ start they agree on a cluster when all of them are there.
 			workdir := f.String("workdir", "", "`folder` of this peer alone (required, or from -config)")
 			transport := f.String("transport-addr", "", "`address` of the raft transport (default: this peer's in the -peer list)")
 			advertise := f.String("advertise-addr", "", "gRPC `address` that clients use (default -addr)")
-			election := f.duration("election-timeout", 200*time.Millisecond, "silence of the leader after which peers elect another; a heartbeat takes a fifth of it")
+			election := f.duration("election-timeout", 500*time.Millisecond, "silence of the leader after which peers elect another; a heartbeat takes a fifth of it")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)

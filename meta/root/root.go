@@ -36,7 +36,7 @@ type Config struct {
 	// Advertise is the gRPC address that clients reach this peer at, host:port.
 	Advertise string
 	// ElectionTimeout is the silence of a leader after which another one is
-	// elected. Default 200 ms.
+	// elected. Default 500 ms.
 	ElectionTimeout time.Duration
 	// Logger takes the lifecycle.
 	Logger hclog.Logger

@@ -79,10 +79,12 @@ type Config struct {
 }
 
 // Defaults are the settings for peers in one local network: heartbeats every
-// 40 ms, elections after 200 to 400 ms of silence.
+// 100 ms, elections after 500 ms to 1 s of silence. A leader that died is found
+// sooner, by its refused connection; the timeout is for silent ones, and bounds
+// how long a write to the disk may take before the leader steps down.
 func Defaults() Config {
 	return Config{
-		Tick:                20 * time.Millisecond,
+		Tick:                50 * time.Millisecond,
 		HeartbeatTicks:      2,
 		ElectionTicks:       10,
 		MaxEntryBytes:       256 << 10,
