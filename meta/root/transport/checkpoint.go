@@ -10,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -175,8 +176,7 @@ func (t *Transport) receiveCheckpoint(conn net.Conn, from *remote, frames *frame
 		_ = w.write(kindRefusal, []byte(err.Error()[:min(len(err.Error()), maxHelloBytes)]))
 		return fmt.Errorf("receive checkpoint: %w", err)
 	}
-	at := m.Snapshot.Metadata
-	at.Index, at.Term = proto.Uint64(meta.Index), proto.Uint64(meta.Term)
+	m = replica.Received(m, meta)
 	t.log.Info("received checkpoint from root peer", "peer", from.id.NodeID, "index", meta.Index, "bytes", meta.Bytes)
 	t.receiver.Deliver(m)
 	return w.write(kindReceived, nil)
