@@ -84,7 +84,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var rootsCtx, stopRoots = context.WithCancel(context.WithoutCancel(ctx))
+	rootsCtx, stopRoots := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRoots()
 	var roots, coordinators sync.WaitGroup
 	d.start(rootsCtx, runCtx, stop, &roots, &coordinators)

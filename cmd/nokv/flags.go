@@ -75,7 +75,6 @@ func (f *flags) usage(w io.Writer) {
 
 // peerMap is a repeated flag id=addr.
 type peerMap struct {
-	flag  string
 	peers map[uint64]string
 }
 

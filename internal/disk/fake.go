@@ -60,6 +60,7 @@ type Op struct {
 	Off, Len int64
 }
 
+// String shows the operation as a line of a trace.
 func (o Op) String() string {
 	switch o.Kind {
 	case OpRead, OpWrite:

@@ -287,7 +287,7 @@ func TestSameSeedSameFate(t *testing.T) {
 		must(t, err)
 		return got
 	}
-	if run() != run() {
+	if first, second := run(), run(); first != second {
 		t.Fatal("two runs of one seed differ")
 	}
 }

@@ -64,8 +64,8 @@ var rules = []rule{
 	}, "the state machine is a function of the log alone"},
 	{"meta/root/storage", []string{module + "meta/root/state"}, "storage keeps records, it does not judge them"},
 	{"coordinator/catalog", []string{"google.golang.org/grpc", module + "meta/root/client"}, "the catalog is pure"},
-	{"coordinator/idalloc", []string{"time", "google.golang.org/grpc", "context"}, "windows are pure"},
-	{"coordinator/tso", []string{"google.golang.org/grpc", "context"}, "windows are pure"},
+	{"coordinator/idalloc", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
+	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 }
 
 func TestImportsFollowTheMap(t *testing.T) {

@@ -56,9 +56,15 @@ func TestRecordTags(t *testing.T) {
 func TestEncodingDiffers(t *testing.T) {
 	seen := map[uint64]string{}
 	for _, r := range []*rootv1.Region{
-		{StartKey: []byte("ab")}, {StartKey: []byte("a"), EndKey: []byte("b")}, {EndKey: []byte("ab")},
-		{Owners: []*rootv1.Owner{{MemberId: "a"}, {MemberId: "b"}}}, {Owners: []*rootv1.Owner{{MemberId: "ab"}}},
-		{Owners: []*rootv1.Owner{{}}}, {}, {Epoch: &rootv1.RegionEpoch{Version: 1}}, {Epoch: &rootv1.RegionEpoch{ConfVersion: 1}},
+		{StartKey: []byte("ab")},
+		{StartKey: []byte("a"), EndKey: []byte("b")},
+		{EndKey: []byte("ab")},
+		{Owners: []*rootv1.Owner{{MemberId: "a"}, {MemberId: "b"}}},
+		{Owners: []*rootv1.Owner{{MemberId: "ab"}}},
+		{Owners: []*rootv1.Owner{{}}},
+		{},
+		{Epoch: &rootv1.RegionEpoch{Version: 1}},
+		{Epoch: &rootv1.RegionEpoch{ConfVersion: 1}},
 	} {
 		h := hashRecord(tagRegion, r)
 		if other, ok := seen[h]; ok {

@@ -140,7 +140,8 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 		e.Kind = &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprintf("k%d", n), Settings: drawSettings[n]}}
 	case 12:
 		e.Kind = &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
-			KeyspaceId: rapid.Uint32Range(1, 4).Draw(t, "keyspace"), ExpectedVersion: 1, Settings: rapid.SampledFrom(drawSettings).Draw(t, "settings")}}
+			KeyspaceId: rapid.Uint32Range(1, 4).Draw(t, "keyspace"), ExpectedVersion: 1, Settings: rapid.SampledFrom(drawSettings).Draw(t, "settings"),
+		}}
 	case 13:
 		e.Kind = &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: rapid.Uint32Range(2, 6).Draw(t, "keyspace"), ExpectedVersion: 1}}
 	case 14:
@@ -155,10 +156,12 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 16:
 		e.Kind = &rootv1.Event_PeerChangePlanned{PeerChangePlanned: &rootv1.PeerChangePlanned{
 			RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), Kind: rootv1.TransitionKind(rapid.IntRange(1, 2).Draw(t, "peer change")),
-			Owner: &rootv1.Owner{MemberId: drawMember(t)}}}
+			Owner: &rootv1.Owner{MemberId: drawMember(t)},
+		}}
 	case 17:
 		e.Kind = &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
-			RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), SplitKey: drawKey(t), RightRegionId: rapid.Uint64Range(0, 14).Draw(t, "right")}}
+			RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), SplitKey: drawKey(t), RightRegionId: rapid.Uint64Range(0, 14).Draw(t, "right"),
+		}}
 	case 18:
 		right := s.Region(state.RegionID(drawRegionID(t)))
 		if region != nil {
@@ -190,7 +193,8 @@ func TestLaws(t *testing.T) {
 		}
 		for n, settings := range drawSettings {
 			w.entry(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_KeyspaceCreated{
-				KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprintf("k%d", n), Settings: settings}}}}})
+				KeyspaceCreated: &rootv1.KeyspaceCreated{Name: fmt.Sprintf("k%d", n), Settings: settings},
+			}}}})
 		}
 		restoreAt := rapid.IntRange(0, 60).Draw(t, "restore at")
 		for i := range rapid.IntRange(1, 60).Draw(t, "entries") {

@@ -31,6 +31,7 @@ type DamageError struct {
 	Do string
 }
 
+// Error implements error.
 func (e *DamageError) Error() string {
 	return fmt.Sprintf("damage in %s at offset %d: %s; %s", e.File, e.Offset, e.What, e.Do)
 }
@@ -43,6 +44,7 @@ type VersionError struct {
 	Found, Known uint32
 }
 
+// Error implements error.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("%s has format version %d, this release reads up to %d: start the newer release", e.File, e.Found, e.Known)
 }
@@ -55,6 +57,7 @@ type LockedError struct {
 	Err error
 }
 
+// Error implements error.
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("workdir %s is in use by another process: %v", e.Dir, e.Err)
 }
@@ -72,6 +75,7 @@ type FailedError struct {
 	Err error
 }
 
+// Error implements error.
 func (e *FailedError) Error() string { return fmt.Sprintf("storage failed to %s: %v", e.Op, e.Err) }
 
 // Unwrap returns what the file system said.

@@ -253,13 +253,6 @@ func (d *decoder) uint32() uint32 {
 	return 0
 }
 
-func (d *decoder) uint64() uint64 {
-	if b := d.bytes(8); b != nil {
-		return binary.LittleEndian.Uint64(b)
-	}
-	return 0
-}
-
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.b)
 	if d.bad || n <= 0 {

@@ -85,8 +85,6 @@ func decodeSegmentHeader(b []byte) (h segmentHeader, version uint32, ok bool) {
 type segment struct {
 	segmentHeader
 	file disk.File
-	// last is the highest index in it; 0: no entries.
-	last uint64
 }
 
 func segmentName(sequence uint64) string { return fmt.Sprintf("%016d%s", sequence, segmentSuffix) }

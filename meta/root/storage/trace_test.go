@@ -37,14 +37,20 @@ func TestTrace(t *testing.T) {
 		step func() error
 		want []string
 	}{
-		{"append", func() error { return s.Append(hard(1, 1, 2), entries(3, 6, 1, 100), true) },
-			[]string{"write " + one + " [1024, 1536)", "sync " + one}},
+		{
+			"append", func() error { return s.Append(hard(1, 1, 2), entries(3, 6, 1, 100), true) },
+			[]string{"write " + one + " [1024, 1536)", "sync " + one},
+		},
 		{"nothing", func() error { return s.Append(nil, nil, true) }, nil},
 		{"commit index alone", func() error { return s.Append(hard(1, 1, 5), nil, false) }, nil},
-		{"append of several sectors", func() error { return s.Append(nil, entries(6, 8, 1, 700), true) },
-			[]string{"write " + one + " [1536, 3072)", "sync " + one}},
-		{"rotation into a prepared segment", func() error { return s.Append(nil, entries(8, 10, 1, 900), true) },
-			[]string{"write " + two + " [512, 2560)", "sync " + two}},
+		{
+			"append of several sectors", func() error { return s.Append(nil, entries(6, 8, 1, 700), true) },
+			[]string{"write " + one + " [1536, 3072)", "sync " + one},
+		},
+		{
+			"rotation into a prepared segment", func() error { return s.Append(nil, entries(8, 10, 1, 900), true) },
+			[]string{"write " + two + " [512, 2560)", "sync " + two},
+		},
 		{"mark", s.MarkDurable, []string{"put " + reg}},
 		{"mark of the same", s.MarkDurable, nil},
 		{"prepare", s.Maintain, []string{

@@ -143,6 +143,7 @@ type RefusedError struct {
 	Why string
 }
 
+// Error implements error.
 func (e *RefusedError) Error() string { return e.Why }
 
 // party is one end of a handshake in a sentence.
