@@ -34,6 +34,11 @@ type Vars struct {
 	TSOFence     uint64 `json:"tso_fence"`
 	Regions      int    `json:"regions"`
 
+	// Fsync has the durable appends to the log, Apply the batches of committed
+	// entries applied.
+	Fsync rpcstats.Latency `json:"fsync"`
+	Apply rpcstats.Latency `json:"apply"`
+
 	TailReaders []server.Reader                    `json:"tail_readers"`
 	CutReaders  uint64                             `json:"cut_readers"`
 	Peers       map[uint64]transport.PeerMetrics   `json:"peers"`
@@ -56,6 +61,7 @@ func (p *Peer) Vars() any {
 	out.TenureEra, out.TenureHolder = v.State.Tenure().GetEra(), v.State.Tenure().GetHolderId()
 	out.IDFence, out.TSOFence = v.State.Allocators().GetIdFence(), v.State.Allocators().GetTsoFence()
 	out.Regions = v.State.RegionCount()
+	out.Fsync, out.Apply = rep.Latencies()
 	m := srv.Metrics()
 	out.TailReaders, out.CutReaders, out.RPC = m.Readers, m.CutReaders, m.RPCs
 	out.Peers = net.Metrics()

@@ -29,6 +29,9 @@ type Config struct {
 	// than an election timeout. The Core then steps down before it uses
 	// anything it knew before. Nil: never.
 	Overdue func() bool
+	// Applying is called before committed entries are applied and returns what
+	// to call afterwards, for who measures that. Nil: nobody does.
+	Applying func() (applied func())
 	// Logger takes changes of role, checkpoints and what raft says. Nil: none.
 	Logger hclog.Logger
 

@@ -188,6 +188,9 @@ func (c *Core) append(entries []*raftpb.Entry, sync bool, out *Output) error {
 
 // apply applies committed entries and answers their proposals.
 func (c *Core) apply(entries []*raftpb.Entry, out *Output) error {
+	if c.cfg.Applying != nil && len(entries) > 0 {
+		defer c.cfg.Applying()()
+	}
 	for _, e := range entries {
 		if err := c.applyOne(e, out); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
@@ -29,6 +30,8 @@ type Replica struct {
 	stall   atomic.Pointer[chan struct{}]
 	stopped chan struct{}
 
+	applied rpcstats.Histogram
+
 	// idleSince is when the last Turn ended; the loop's alone.
 	idleSince clock.Instant
 }
@@ -49,6 +52,7 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 	r := &Replica{clock: clk, box: newMailbox(), stopped: make(chan struct{})}
 	r.log = &timedLog{Log: log, clock: clk, limit: cfg.electionTimeout()}
 	cfg.Overdue = r.log.overdue
+	cfg.Applying = r.timeApply
 	if r.core, err = NewCore(cfg, r.log, st); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
@@ -59,6 +63,18 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 		Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER,
 	})
 	return r, nil
+}
+
+// timeApply implements Config.Applying.
+func (r *Replica) timeApply() func() {
+	start := r.clock.Now()
+	return func() { r.applied.Observe(r.clock.Now().Sub(start)) }
+}
+
+// Latencies returns how long durable appends to the log took, and applying the
+// committed entries of a Turn, since the start.
+func (r *Replica) Latencies() (sync, apply rpcstats.Latency) {
+	return r.log.synced.Summary(), r.applied.Summary()
 }
 
 // View returns the newest view; never nil.

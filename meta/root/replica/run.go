@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -205,6 +206,8 @@ type timedLog struct {
 	limit time.Duration
 	// started is when the Append under way began, 0 for none.
 	started atomic.Int64
+	// synced has the durable appends, one fdatasync each.
+	synced rpcstats.Histogram
 	// late says that the last Append took longer than limit; the loop's alone.
 	late bool
 }
@@ -215,7 +218,11 @@ func (l *timedLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bo
 	l.started.Store(int64(start))
 	err := l.Log.Append(hs, entries, sync)
 	l.started.Store(0)
-	l.late = l.clock.Now().Sub(start) > l.limit
+	took := l.clock.Now().Sub(start)
+	l.late = took > l.limit
+	if sync {
+		l.synced.Observe(took)
+	}
 	return err
 }
 
