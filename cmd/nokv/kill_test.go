@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testreport"
+)
+
+var (
+	kills    = flag.Int("kills", 20, "kill -9 and restart so many processes in TestRandomKills")
+	killSeed = flag.Uint64("kill-seed", 0, "seed of TestRandomKills; 0: a new one")
+)
+
+// recoverWithin is how long a cluster may take to serve everything again after
+// a kill. What it takes is in the report; this is the bound on a busy machine.
+const recoverWithin = 30 * time.Second
+
+// lowLoad is how many answers of each kind there must have been between two
+// kills: a kill of an idle cluster shows nothing.
+const lowLoad = 5
+
+func TestRandomKills(t *testing.T) {
+	seed := *killSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("again with -kill-seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	c := newCluster(t, 2)
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	l := startLoad(t, c.CoordinatorAddrs)
+	l.waitProgress(lowLoad, recoverWithin, "before any kill")
+
+	var killed int
+	var outages []time.Duration
+	byName := make(map[string]int)
+	for killed < *kills {
+		for _, victim := range victims(rng, c, *kills-killed) {
+			c.Kill(victim)
+			byName[c.Name(victim)]++
+			killed++
+		}
+		down := time.Duration(rng.IntN(300)) * time.Millisecond
+		time.Sleep(down)
+		begin := time.Now()
+		for i := range c.Size() {
+			if !c.Process(i).Running() {
+				c.Start(i)
+			}
+		}
+		l.waitProgress(lowLoad, recoverWithin, fmt.Sprintf("after %d kills", killed))
+		outages = append(outages, time.Since(begin))
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+	}
+	c.WaitHealthy(recoverWithin)
+	l.finish()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	judge(ctx, t, c, l)
+	slices.Sort(outages)
+	testreport.Linef(t, "real processes: %d kills -9 over %d processes %v, %d publishes, %d id runs, %d timestamp runs acknowledged, %d calls failed, serving again after %s (median), %s (worst)",
+		killed, len(byName), byName, l.acknowledged(), len(l.ids), len(l.timestamps),
+		l.failed[loadID].Load()+l.failed[loadTso].Load()+l.failed[loadPublish].Load(),
+		outages[len(outages)/2].Round(time.Millisecond), outages[len(outages)-1].Round(time.Millisecond))
+}
+
+// victims chooses whom to kill at the same moment: mostly one, sometimes a
+// pair, now and then everybody.
+func victims(rng *rand.Rand, c *proctest.Cluster, most int) []int {
+	n := 1
+	switch roll := rng.IntN(10); {
+	case roll == 0:
+		n = c.Size()
+	case roll <= 2:
+		n = 2
+	}
+	return rng.Perm(c.Size())[:min(n, most)]
+}
+
+// judge checks the load's record against the cluster, and the cluster with itself.
+func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
+	t.Helper()
+	cl, err := client.New(client.Config{Endpoints: c.CoordinatorAddrs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	l.judge(ctx, cl)
+	sameState(t, c)
+	for i := range c.Size() {
+		if err := c.Healthy(i); err != nil {
+			t.Errorf("%s is not healthy: %v", c.Name(i), err)
+		}
+	}
+}
+
+// sameState waits until all root peers have applied the same and compares
+// their state hashes.
+func sameState(t *testing.T, c *proctest.Cluster) {
+	t.Helper()
+	proctest.Eventually(t, recoverWithin, func() error {
+		peers := rootStatusOf(t, c)
+		for _, p := range peers[1:] {
+			if p.AppliedIndex != peers[0].AppliedIndex || p.AppliedIndex == 0 {
+				return fmt.Errorf("peers have applied %d and %d", p.AppliedIndex, peers[0].AppliedIndex)
+			}
+			if p.StateHash != peers[0].StateHash {
+				t.Fatalf("at index %d node %d has state hash %s, node %d has %s", p.AppliedIndex, p.NodeID, p.StateHash, peers[0].NodeID, peers[0].StateHash)
+			}
+		}
+		return nil
+	})
+}
+
+// rootStatusOf is what `nokv root status -o json` prints.
+func rootStatusOf(t *testing.T, c *proctest.Cluster) []rootPeerOutput {
+	t.Helper()
+	r := c.Run(append([]string{"root", "status", "-o", "json"}, c.RootFlags()...)...)
+	var peers []rootPeerOutput
+	if err := json.Unmarshal([]byte(r.Stdout), &peers); err != nil || len(peers) != c.Roots() {
+		t.Fatalf("root status: %v\n%s\n%s", err, r.Stdout, r.Stderr)
+	}
+	return peers
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nokv/nokv/internal/proctest"
+)
+
+// beNoKV makes the test binary run as nokv: processes under test are the
+// binary under test, with the race detector when the tests have it.
+const beNoKV = "NOKV_TEST_RUN_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beNoKV) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// nokvPath and nokvEnv run nokv as a process.
+func nokvPath(t testing.TB) string {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// nokvEnv keeps processes away from a `nokv dev` that the user runs beside the tests.
+func nokvEnv(t testing.TB) []string {
+	t.Helper()
+	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}
+}
+
+func newCluster(t testing.TB, coordinators int) *proctest.Cluster {
+	t.Helper()
+	return proctest.NewCluster(t, nokvPath(t), nokvEnv(t), coordinators)
+}
+
+// nokv runs a command to its end, outside of any cluster.
+func nokv(t testing.TB, args ...string) proctest.Result {
+	t.Helper()
+	return proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: args})
+}

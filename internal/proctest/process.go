@@ -1,0 +1,209 @@
+// Package proctest runs real processes in tests.
+//
+// It owns the processes that it started. It promises: (1) a process ends with
+// its test, however the test ends; (2) a failed test shows the end of what
+// each of its processes wrote; (3) only loopback ports are used, below the
+// range that the system gives to outgoing connections, so that a port stays
+// free while its process is down.
+package proctest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Options describe a process.
+type Options struct {
+	// Name is for messages, and names the log.
+	Name string
+	// Path and Args are what to run.
+	Path string
+	Args []string
+	// Env is added to this process's.
+	Env []string
+	// Dir is the working folder; empty: this process's.
+	Dir string
+	// Log is the file that standard output and standard error are added to.
+	// Empty: a file of the test's.
+	Log string
+	// Stderr replaces the log for standard error, when it is set.
+	Stderr *os.File
+}
+
+// Process is a running process, or what is left of it.
+type Process struct {
+	t   testing.TB
+	o   Options
+	cmd *exec.Cmd
+	// ended is closed when the process is gone.
+	ended chan struct{}
+}
+
+// logTail is how much of a log a failed test shows, in bytes.
+const logTail = 4096
+
+// Start starts a process that ends with the test at the latest.
+func Start(t testing.TB, o Options) *Process {
+	t.Helper()
+	if o.Log == "" {
+		o.Log = filepath.Join(t.TempDir(), o.Name+".log")
+	}
+	out, err := os.OpenFile(o.Log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p := &Process{t: t, o: o, cmd: exec.Command(o.Path, o.Args...), ended: make(chan struct{})}
+	p.cmd.Env, p.cmd.Dir = append(os.Environ(), o.Env...), o.Dir
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	if o.Stderr != nil {
+		p.cmd.Stderr = o.Stderr
+	}
+	p.cmd.SysProcAttr = attributes()
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", o.Name, err)
+	}
+	var reaped sync.WaitGroup
+	reaped.Go(func() {
+		defer close(p.ended)
+		_ = p.cmd.Wait()
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", o.Name, p.Tail())
+		}
+		p.Kill()
+		reaped.Wait()
+	})
+	return p
+}
+
+// PID is the process id, which is also that of its group.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Kill ends the process and its group at once, and waits until it is gone.
+func (p *Process) Kill() {
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
+	<-p.ended
+}
+
+// Signal sends a signal to the process alone.
+func (p *Process) Signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		p.t.Fatalf("signal %s to %s: %v", s, p.o.Name, err)
+	}
+}
+
+// Running says whether the process is there.
+func (p *Process) Running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Ended is closed when the process is gone.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Wait waits for the end and returns the exit status; -1 for a signal. It
+// fails the test when the end does not come in time.
+func (p *Process) Wait(within time.Duration) int {
+	p.t.Helper()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-p.ended:
+		return p.cmd.ProcessState.ExitCode()
+	case <-timer.C:
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // shows its goroutines in the log
+		p.t.Fatalf("%s did not end within %s", p.o.Name, within)
+		return -1
+	}
+}
+
+// Log returns everything the process wrote to its log, and what processes
+// before it wrote there.
+func (p *Process) Log() string {
+	raw, err := os.ReadFile(p.o.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
+
+// Tail returns the end of the log.
+func (p *Process) Tail() string {
+	log := p.Log()
+	return log[max(0, len(log)-logTail):]
+}
+
+// WaitLog waits until the log holds a text; the test fails when the process
+// ends before, or when it takes too long.
+func (p *Process) WaitLog(text string, within time.Duration) {
+	p.t.Helper()
+	Eventually(p.t, within, func() error {
+		if strings.Contains(p.Log(), text) {
+			return nil
+		}
+		if !p.Running() {
+			p.t.Fatalf("%s ended without writing %q", p.o.Name, text)
+		}
+		return fmt.Errorf("%s has not written %q", p.o.Name, text)
+	})
+}
+
+// Eventually asks until there is no error; after too long the test fails with
+// the last one.
+func Eventually(t testing.TB, within time.Duration, ask func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %v", within, err)
+		}
+		time.Sleep(20 * time.Millisecond) // the other side is another process: there is nothing to wait on
+	}
+}
+
+// Result is what a command left.
+type Result struct {
+	Code           int
+	Stdout, Stderr string
+	Took           time.Duration
+}
+
+// Run runs a command to its end, a minute at most.
+func Run(t testing.TB, o Options) Result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), o.Path, o.Args...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(os.Environ(), o.Env...), o.Dir, &stdout, &stderr
+	cmd.SysProcAttr = attributes()
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s %q: %v", o.Path, o.Args, err)
+	}
+	late := time.AfterFunc(time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	_ = cmd.Wait()
+	if !late.Stop() {
+		t.Fatalf("%q did not end within a minute\nstdout: %s\nstderr: %s", o.Args, &stdout, &stderr)
+	}
+	return Result{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String(), Took: time.Since(begin)}
+}
