@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -97,8 +98,11 @@ func newCluster(t testing.TB, change func(*replica.Config)) *cluster {
 	return c
 }
 
+// freeAddress finds a free port on a loopback address of this process's own, so
+// that nobody else's connection takes the port while a peer restarts.
 func freeAddress(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	pid := os.Getpid()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+pid>>14%100, pid>>7%128, 1+pid%128))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -384,9 +384,14 @@ func (a *agreement) answer(conn net.Conn) {
 		a.log.Debug("bootstrap: stranger", "remote", conn.RemoteAddr(), "err", err)
 		return
 	}
-	if why := a.judge(h); why != "" {
+	if why := judgeCommon(h, a.mine); why != "" {
 		a.tell(why)
-		refuse(conn, why)
+		refuse(conn, kindRefusal, why)
+		return
+	}
+	if h.purpose != forBootstrap {
+		refuse(conn, kindNotYet, fmt.Sprintf("%s has not finished its bootstrap: %s has to wait",
+			party(a.mine.NodeID, 0, a.mine.Incarnation), party(h.from, h.cluster, h.fromIncarnation)))
 		return
 	}
 	w := welcome{node: a.mine.NodeID, incarnation: a.mine.Incarnation, peerMap: peerMapHash(a.mine.Peers)}
@@ -394,12 +399,4 @@ func (a *agreement) answer(conn net.Conn) {
 		return // It asks again.
 	}
 	a.hear(h.from, welcome{node: h.from, incarnation: h.fromIncarnation, peerMap: h.peerMap})
-}
-
-// judge says why a pending peer refuses a hello; empty: it does not.
-func (a *agreement) judge(h hello) string {
-	if why := judgeCommon(h, a.mine); why != "" || h.purpose == forBootstrap {
-		return why
-	}
-	return fmt.Sprintf("%s has not finished its bootstrap: %s has to wait", party(a.mine.NodeID, 0, a.mine.Incarnation), party(h.from, h.cluster, h.fromIncarnation))
 }

@@ -22,6 +22,7 @@ const (
 	kindChunk    kind = 8  // bytes of a checkpoint
 	kindEnd      kind = 9  // the checkpoint's length and CRC32C: 8 and 4 bytes
 	kindReceived kind = 10 // empty: the checkpoint is complete and verified
+	kindNotYet   kind = 11 // a sentence: bootstrap is not finished, try again
 )
 
 const (
@@ -40,7 +41,7 @@ const (
 // limit is the longest payload of a kind; -1: there is no such kind.
 func (k kind) limit() int {
 	switch k {
-	case kindHello, kindWelcome, kindRefusal:
+	case kindHello, kindWelcome, kindRefusal, kindNotYet:
 		return maxHelloBytes
 	case kindAlive, kindReceived:
 		return 0

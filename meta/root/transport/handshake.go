@@ -216,6 +216,8 @@ func greet(conn net.Conn, h hello, timeout time.Duration) (welcome, error) {
 	switch k {
 	case kindRefusal:
 		return welcome{}, &RefusedError{Peer: h.to, Why: string(payload)}
+	case kindNotYet:
+		return welcome{}, errors.New(string(payload))
 	case kindWelcome:
 		w, err := parseWelcome(payload)
 		if err != nil {
@@ -243,9 +245,9 @@ func hear(conn net.Conn, timeout time.Duration) (hello, *frameReader, error) {
 }
 
 // refuse answers a hello with a reason.
-func refuse(conn net.Conn, why string) {
+func refuse(conn net.Conn, k kind, why string) {
 	// The connection is closed next either way; who dialed then has no reason.
-	_, _ = conn.Write(appendFrame(nil, kindRefusal, []byte(why[:min(len(why), maxHelloBytes)])))
+	_, _ = conn.Write(appendFrame(nil, k, []byte(why[:min(len(why), maxHelloBytes)])))
 }
 
 // checkWelcome says why a member that dialed refuses who answered.

@@ -59,7 +59,7 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	me := t.cfg.Identity
 	if why := judge(h, me); why != "" {
 		t.log.Error("refused a root peer", "peer", h.from, "remote", conn.RemoteAddr(), "reason", why)
-		refuse(conn, why)
+		refuse(conn, kindRefusal, why)
 		return nil, 0, nil
 	}
 	w := welcome{node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, peerMap: peerMapHash(me.Peers), address: t.cfg.Address}
