@@ -116,9 +116,19 @@ func bench(ctx context.Context, e *env, o *benchOptions, ready prepare) error {
 	if *o.client.timeout == 0 {
 		return usagef("timeout 0: want more")
 	}
-	endpoints, err := coordinators(*o.client.addr)
+	if *o.metrics != "" {
+		if _, err := splitAddrs("--metrics-addr", *o.metrics); err != nil {
+			return err
+		}
+	}
+	endpoints, hint, err := coordinators(*o.client.addr)
 	if err != nil {
 		return err
+	}
+	if *o.against == "" {
+		if err := someoneListens(ctx, endpoints, patience, hint); err != nil {
+			return err
+		}
 	}
 	cl, err := client.New(client.Config{Endpoints: endpoints, DefaultTimeout: *o.client.timeout, Logger: cliLogger(*o.client.verbose)})
 	if err != nil {
@@ -217,7 +227,7 @@ func (m measured) table(w *tabwriter.Writer) {
 func serverLatencies(ctx context.Context, addrs string) map[string]map[string]rpcstats.Latency {
 	var list []string
 	if addrs != "" {
-		list, _ = splitAddrs(addrs)
+		list, _ = splitAddrs("--metrics-addr", addrs) // checked before the run
 	} else if d := readDevFile(devPointer()); d != nil && os.Getenv("NOKV_COORDINATOR_ADDR") == "" {
 		list = d.Metrics
 	}

@@ -19,6 +19,7 @@ var errInterrupted = errors.New("interrupted")
 
 // clientFlags are the flags of every command that talks to a coordinator.
 type clientFlags struct {
+	flags   *flags
 	addr    *string
 	timeout *time.Duration
 	verbose *bool
@@ -26,8 +27,9 @@ type clientFlags struct {
 
 func (f *flags) client() *clientFlags {
 	return &clientFlags{
+		flags:   f,
 		addr:    f.coordinatorFlag(),
-		timeout: f.duration("timeout", 10*time.Second, "`time` to wait for the whole command"),
+		timeout: f.duration("timeout", 10*time.Second, "`time` for the whole command; unless it is given, 2s while nobody listens at any address"),
 		verbose: f.Bool("v", false, "log retries to standard error"),
 	}
 }
@@ -37,16 +39,37 @@ func (c *clientFlags) open(ctx context.Context) (*client.Client, context.Context
 	if *c.timeout == 0 {
 		return nil, nil, nil, usagef("timeout 0: want more")
 	}
-	endpoints, err := coordinators(*c.addr)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	cl, err := client.New(client.Config{Endpoints: endpoints, Logger: cliLogger(*c.verbose)})
-	if err != nil {
-		return nil, nil, nil, usagef("%s", err)
+	wait := min(patience, *c.timeout)
+	if c.flags.given("timeout") {
+		wait = *c.timeout
 	}
 	callCtx, cancel := context.WithTimeout(ctx, *c.timeout)
+	cl, err := dialCoordinators(callCtx, *c.addr, wait, *c.verbose)
+	if err != nil {
+		cancel()
+		if ctx.Err() != nil {
+			err = errInterrupted
+		}
+		return nil, nil, nil, err
+	}
 	return cl, callCtx, func() { cancel(); _ = cl.Close() }, nil
+}
+
+// dialCoordinators makes a client for the coordinators that --coordinator-addr
+// means, when somebody listens at one of them within so long.
+func dialCoordinators(ctx context.Context, addr string, within time.Duration, verbose bool) (*client.Client, error) {
+	endpoints, hint, err := coordinators(addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := someoneListens(ctx, endpoints, within, hint); err != nil {
+		return nil, err
+	}
+	cl, err := client.New(client.Config{Endpoints: endpoints, Logger: cliLogger(verbose)})
+	if err != nil {
+		return nil, usagef("%s", err)
+	}
+	return cl, nil
 }
 
 // call opens a client, runs fn with it and explains its error.
@@ -79,7 +102,7 @@ func unavailable(err error) bool {
 		rootv1.Reason_REASON_OVERLOADED, rootv1.Reason_REASON_NOT_LEADER:
 		return true
 	}
-	if errors.Is(err, errDegraded) || errors.Is(err, client.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, errDegraded) || errors.Is(err, errNoLeader) || errors.Is(err, errNobody) || errors.Is(err, client.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
 	var ce *client.Error

@@ -50,6 +50,8 @@ func configGet(e *env, args []string, path, scopeName, field string, node uint64
 	}
 	var value string
 	switch {
+	case args[0] == "meta-root" && node == 0:
+		return usagef("say which root peer with --node-id")
 	case args[0] == "meta-root":
 		addr, dir, err := file.ResolveMetaRoot(node, scope)
 		if err != nil {

@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/meta/root/state"
 )
 
 func coordinatorCommand() *command {
@@ -87,11 +90,16 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 	if err != nil {
 		return err
 	}
+	defer lis.Close()
+	if o.advertise == "" {
+		o.advertise = advertised(addr, lis)
+	}
 	var metrics net.Listener
 	if *s.metricsAddr != "" {
 		if metrics, err = listen("metrics", *s.metricsAddr); err != nil {
 			return err
 		}
+		defer metrics.Close()
 	}
 	return o.run(ctx, lis, metrics, logger)
 }
@@ -103,15 +111,16 @@ func (o *coordinatorOptions) check(addr string) error {
 	if len(o.roots) == 0 {
 		return usagef("-root-peer is required: ID=ADDR for each of the root peers (or -config)")
 	}
-	if err := checkAddr(addr); err != nil {
-		return usagef("-addr %s", err)
+	if !isName(o.id) {
+		return usagef("-coordinator-id %q: want up to %d characters without spaces", o.id, state.MaxIDBytes)
 	}
-	if o.advertise != "" {
-		if err := checkAddr(o.advertise); err != nil {
-			return usagef("-advertise-addr %s", err)
-		}
-	}
-	return nil
+	return checkListen(addr, o.advertise)
+}
+
+// isName says whether an id can be typed and grepped for: no spaces, nothing
+// invisible, not longer than the root takes.
+func isName(id string) bool {
+	return len(id) <= state.MaxIDBytes && !strings.ContainsFunc(id, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
 // run serves a coordinator on listeners that are open already, until ctx ends.
@@ -132,7 +141,42 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	logger.Info("coordinator starts", "coordinator", o.id, "addr", lis.Addr(), "advertise", o.advertise,
 		"roots", strings.Join(roots, ","), "tenure_ttl", o.ttl)
+	watchCtx, stopWatch := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { reportRoot(watchCtx, c.Healthy, logger) })
 	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy}, func(ctx context.Context) error { return c.Run(ctx, lis) })
+	stopWatch()
+	watch.Wait()
 	logger.Info("coordinator stopped", "coordinator", o.id)
 	return err
+}
+
+// rootCheckEvery is the time between checks of the root, and the bound of one.
+const rootCheckEvery = 2 * time.Second
+
+// reportRoot logs when the root goes out of reach and when it is back: in
+// between the coordinator serves best effort reads and nothing else.
+func reportRoot(ctx context.Context, healthy func(context.Context) error, logger hclog.Logger) {
+	ticker := time.NewTicker(rootCheckEvery)
+	defer ticker.Stop()
+	reachable := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		checkCtx, cancel := context.WithTimeout(ctx, rootCheckEvery)
+		err := healthy(checkCtx)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && reachable:
+			logger.Warn("root is out of reach: only best effort reads are served until it is back", "err", plain(err.Error()))
+		case err == nil && !reachable:
+			logger.Info("root is back: everything is served")
+		}
+		reachable = err == nil
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,6 +75,9 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	}
 	sink := newSink(e.stderr)
 	defer sink.close()
+	if err := os.MkdirAll(workdir, 0o700); err != nil {
+		return fmt.Errorf("workdir: %w", err)
+	}
 	d := &dev{
 		logger: hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: sink}),
 		file:   devFile{Workdir: workdir, PID: os.Getpid()},
@@ -191,9 +195,10 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		}
 		return fmt.Errorf("the cluster did not become ready: %w", err)
 	}
-	if err := errors.Join(d.file.write(filepath.Join(d.file.Workdir, "dev.json")), d.file.write(devPointer())); err != nil {
+	if err := d.file.write(filepath.Join(d.file.Workdir, "dev.json")); err != nil {
 		return err
 	}
+	noteErr := d.file.write(devPointer())
 	data := d.file.Workdir
 	if !keep {
 		data += " (removed at the end; keep it with --workdir DIR)"
@@ -206,6 +211,9 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		fmt.Fprintf(e.stdout, "  meta-root %d     %s   metrics http://%s/debug/vars\n", i+1, a, d.file.Metrics[i])
 	}
 	fmt.Fprintf(e.stdout, "  data            %s\n\nTry, in another terminal:\n", data)
+	if noteErr != nil { // the cluster runs; only finding it takes a word more
+		fmt.Fprintf(e.stdout, "  export NOKV_COORDINATOR_ADDR=%s\n", strings.Join(d.file.Coordinators, ","))
+	}
 	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
 	return nil
 }

@@ -55,6 +55,13 @@ func (d *devFile) write(path string) error {
 
 // readDevFile returns nil when no `nokv dev` runs.
 func readDevFile(path string) *devFile {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Getuid() {
+		return nil // somebody else's: its addresses are not to be trusted
+	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return nil
@@ -76,19 +83,22 @@ func (f *flags) coordinatorFlag() *string {
 }
 
 // coordinators resolves --coordinator-addr: the flag, the environment, a
-// running `nokv dev`, the documented port.
-func coordinators(flagValue string) ([]string, error) {
-	value := flagValue
-	if value == "" {
-		value = os.Getenv("NOKV_COORDINATOR_ADDR")
+// running `nokv dev`, the documented port. The hint is for the case that nobody
+// is there.
+func coordinators(flagValue string) (addrs []string, hint string, err error) {
+	if flagValue != "" {
+		addrs, err = splitAddrs("--coordinator-addr", flagValue)
+		return addrs, "That is what --coordinator-addr says", err
 	}
-	if value == "" {
-		if d := readDevFile(devPointer()); d != nil {
-			return d.Coordinators, nil
-		}
-		return []string{config.DefaultCoordinatorAddr}, nil
+	if env := os.Getenv("NOKV_COORDINATOR_ADDR"); env != "" {
+		addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", env)
+		return addrs, "That is what NOKV_COORDINATOR_ADDR says", err
 	}
-	return splitAddrs(value)
+	if d := readDevFile(devPointer()); d != nil {
+		return d.Coordinators, fmt.Sprintf("That is where `nokv dev` with process id %d should be", d.PID), nil
+	}
+	return []string{config.DefaultCoordinatorAddr},
+		"Start a cluster with `nokv dev`, or say where one is with --coordinator-addr or NOKV_COORDINATOR_ADDR", nil
 }
 
 // rootPeers resolves the root peers that the root commands talk to: the flag,
@@ -108,12 +118,12 @@ func rootPeers(p *peerMap) map[uint64]string {
 	return peers
 }
 
-func splitAddrs(s string) ([]string, error) {
+func splitAddrs(what, s string) ([]string, error) {
 	var addrs []string
 	for a := range strings.SplitSeq(s, ",") {
 		a = strings.TrimSpace(a)
 		if err := checkAddr(a); err != nil {
-			return nil, usagef("coordinator address %s", err)
+			return nil, usagef("%s %s", what, err)
 		}
 		addrs = append(addrs, a)
 	}

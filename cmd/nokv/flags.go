@@ -45,7 +45,7 @@ func (f *flags) parse(args []string) ([]string, error) {
 	var positional []string
 	for {
 		if err := f.Parse(args); err != nil {
-			return nil, err
+			return nil, readable(err)
 		}
 		rest := f.Args()
 		if len(rest) == 0 {
@@ -58,14 +58,48 @@ func (f *flags) parse(args []string) ([]string, error) {
 	}
 }
 
+// flagErrors are the standard package's words and ours.
+var flagErrors = strings.NewReplacer(
+	"flag provided but not defined: ", "there is no flag ",
+	"flag needs an argument: ", "a value is missing behind ",
+	"parse error", "want a whole number that is not negative",
+	"value out of range", "the number is too large",
+)
+
+// readable says what is wrong with a flag: -count "x": want a whole number.
+func readable(err error) error {
+	if errors.Is(err, errHelp) {
+		return err
+	}
+	text := err.Error()
+	if rest, ok := strings.CutPrefix(text, "invalid boolean value "); ok {
+		return errors.New(strings.Replace(rest, "parse error", "want true or false", 1))
+	}
+	if rest, ok := strings.CutPrefix(text, "invalid value "); ok {
+		if value, rest, ok := strings.Cut(rest, " for flag "); ok {
+			if name, why, ok := strings.Cut(rest, ": "); ok {
+				text = name + " " + value + ": " + why
+			}
+		}
+	}
+	return errors.New(flagErrors.Replace(text))
+}
+
+// given says whether a flag was on the command line.
+func (f *flags) given(name string) bool {
+	found := false
+	f.Visit(func(x *flag.Flag) { found = found || x.Name == name })
+	return found
+}
+
 func (f *flags) usage(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s\n\nUsage: %s\n", f.path, f.cmd.summary, strings.TrimSpace(f.path+" "+f.cmd.args))
 	if f.cmd.long != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(f.cmd.long))
 	}
-	any := false
-	f.VisitAll(func(*flag.Flag) { any = true })
-	if any {
+	hasFlags := false
+	f.VisitAll(func(*flag.Flag) { hasFlags = true })
+	if hasFlags {
 		fmt.Fprint(w, "\nFlags (-x or --x):\n")
 		f.SetOutput(w)
 		f.PrintDefaults()

@@ -237,7 +237,7 @@ func keyspaceDelete() *command {
 						Name  string `json:"name"`
 						Token string `json:"token"`
 					}{args[0], showToken(r.Token)}
-					return e.print(out, func(w *tabwriter.Writer) { row(w, "deleted", out.Name, "at", out.Token) })
+					return e.print(out, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("deleted keyspace %s at %s", out.Name, out.Token)) })
 				})
 			}
 		},

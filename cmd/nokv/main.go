@@ -67,6 +67,7 @@ func main() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	code := run(ctx, os.Args[1:], &env{stdout: os.Stdout, stderr: os.Stderr})
 	stop()
 	os.Exit(code)
@@ -74,6 +75,9 @@ func main() {
 
 // run finds the command, parses its flags, runs it and turns its error into an exit status.
 func run(ctx context.Context, args []string, e *env) int {
+	if len(args) > 1 && args[0] == "help" {
+		args = append(args[1:len(args):len(args)], "--help")
+	}
 	cmd, path, rest := find(commands(), args)
 	if cmd.setup == nil {
 		return usageOfGroup(cmd, path, rest, e)
@@ -109,18 +113,17 @@ func find(cmd *command, args []string) (*command, string, []string) {
 }
 
 func usageOfGroup(cmd *command, path string, rest []string, e *env) int {
-	out, code := e.stdout, exitOK
 	if len(rest) > 0 && !isHelp(rest[0]) {
-		out, code = e.stderr, exitUsage
-		fmt.Fprintf(out, "%s: no command %q%s\n\n", path, rest[0], nearest(cmd, rest[0]))
+		return report(e, path, usagef("there is no command %q%s", rest[0], nearest(cmd, rest[0])))
 	}
+	out := e.stdout
 	fmt.Fprintf(out, "%s: %s\n\nUsage: %s <command> [flags]\n\nCommands:\n", path, cmd.summary, path)
 	for _, c := range cmd.children {
 		fmt.Fprintf(out, "  %-12s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(out, "\n%s <command> --help says more. Flags are written -x or --x.\n", path)
 	fmt.Fprint(out, "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered, 130 interrupted.\n")
-	return code
+	return exitOK
 }
 
 func isHelp(s string) bool { return s == "help" || s == "-h" || s == "-help" || s == "--help" }
@@ -129,7 +132,7 @@ func isHelp(s string) bool { return s == "help" || s == "-h" || s == "-help" || 
 func nearest(cmd *command, word string) string {
 	var names []string
 	for _, c := range cmd.children {
-		if strings.HasPrefix(c.name, word[:1]) {
+		if word != "" && strings.HasPrefix(c.name, word[:1]) {
 			names = append(names, c.name)
 		}
 	}
@@ -137,7 +140,7 @@ func nearest(cmd *command, word string) string {
 		return ""
 	}
 	sort.Strings(names)
-	return "; did you mean " + strings.Join(names, " or ") + "?"
+	return ". Did you mean " + strings.Join(names, " or ") + "?"
 }
 
 // usageError is a wrong command line.
@@ -159,9 +162,9 @@ func report(e *env, path string, err error) int {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
 	case unavailable(err):
-		fmt.Fprintf(e.stderr, "%s: %s\n", path, err)
+		fmt.Fprintf(e.stderr, "%s: %s\n", path, explain(err))
 		return exitUnavailable
 	}
-	fmt.Fprintf(e.stderr, "%s: %s\n", path, err)
+	fmt.Fprintf(e.stderr, "%s: %s\n", path, explain(err))
 	return exitRefused
 }

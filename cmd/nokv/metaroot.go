@@ -67,6 +67,9 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 		return err
 	}
 	defer lis.Close()
+	if o.advertise == "" {
+		o.advertise = advertised(addr, lis)
+	}
 	peerLis, err := listen(fmt.Sprintf("meta-root %d transport", o.node), o.transport)
 	if err != nil {
 		return err
@@ -115,9 +118,6 @@ func (o *metaRootOptions) resolve(s *serverFlags) (string, error) {
 	if o.transport == "" {
 		o.transport = o.peers[o.node]
 	}
-	if o.advertise == "" {
-		o.advertise = addr
-	}
 	return addr, nil
 }
 
@@ -134,10 +134,8 @@ func (o *metaRootOptions) check(addr string) error {
 	case o.election < 20*time.Millisecond:
 		return usagef("-election-timeout %s: want 20ms or more", o.election)
 	}
-	for _, a := range []struct{ flag, addr string }{{"addr", addr}, {"transport-addr", o.transport}, {"advertise-addr", o.advertise}} {
-		if err := checkAddr(a.addr); err != nil {
-			return usagef("-%s %s", a.flag, err)
-		}
+	if err := checkAddr(o.transport); err != nil {
+		return usagef("-transport-addr %s", err)
 	}
-	return nil
+	return checkListen(addr, o.advertise)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 // readFlags choose how fresh an answer must be.
 type readFlags struct {
-	set      *flag.FlagSet
 	strong   *bool
 	atLeast  *string
 	maxLag   *int64
@@ -24,7 +22,6 @@ type readFlags struct {
 
 func (f *flags) read() *readFlags {
 	return &readFlags{
-		set:      f.FlagSet,
 		strong:   f.Bool("strong", false, "linearizable: reflects every change acknowledged before"),
 		atLeast:  f.String("at-least", "", "read your writes: wait until the answer reflects `token` (incarnation.term.index, as printed)"),
 		maxLag:   f.Int64("max-lag", -1, "refuse when more than so many `entries` behind (default no bound)"),
@@ -34,6 +31,9 @@ func (f *flags) read() *readFlags {
 
 func (r *readFlags) options() ([]client.ReadOption, error) {
 	var opts []client.ReadOption
+	if *r.maxStale > 0 && *r.maxStale < time.Millisecond {
+		return nil, usagef("max-stale %s: want 1ms or more", *r.maxStale)
+	}
 	bounded := *r.maxLag >= 0 || *r.maxStale > 0
 	switch {
 	case *r.strong && bounded:
@@ -62,7 +62,7 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 
 // parseToken reads a RootToken as showToken prints it.
 func parseToken(s string) (state.Token, error) {
-	parts := strings.Split(s, ".")
+	parts := strings.Split(strings.ReplaceAll(s, "/", "."), ".") // messages of servers write 1/2/3
 	var n [3]uint64
 	ok := len(parts) == 3
 	for i := 0; ok && i < 3; i++ {

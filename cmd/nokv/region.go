@@ -141,8 +141,8 @@ newer than the rooted one. Keys are text; \xNN is a byte, \\ a backslash.
 					if err != nil {
 						return err
 					}
-					if len(args) == 1 && layoutName(k.Keyspace.GetSettings().GetLayout()) != "points" {
-						return usagef("keyspace %s has layout %s: END is needed (\"\" for an open end)", *keyspace, layoutName(k.Keyspace.GetSettings().GetLayout()))
+					if len(args) == 1 && layoutName(k.Keyspace.GetSettings().GetLayout()) == "ranges" {
+						return usagef("keyspace %s has layout ranges: END is needed (\"\" for an open end)", *keyspace)
 					}
 					region.KeyspaceId = k.Keyspace.GetId()
 					return publish(ctx, e, cl, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})

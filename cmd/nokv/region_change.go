@@ -133,7 +133,7 @@ func regionRemove() *command {
 						ID    uint64 `json:"id"`
 						Token string `json:"token"`
 					}{uint64(id), showToken(r.Token)}
-					return e.print(out, func(w *tabwriter.Writer) { row(w, "removed", out.ID, "at", out.Token) })
+					return e.print(out, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("removed region %d at %s", out.ID, out.Token)) })
 				})
 			}
 		},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sort"
@@ -35,7 +36,7 @@ func (f *flags) root() *rootFlags {
 	return r
 }
 
-// call runs fn with a root client.
+// call runs fn with a root client, for so long; 0: without an end.
 func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
 	cl, err := rootclient.New(rootclient.Config{Peers: rootPeers(&r.peers), Logger: cliLogger(*r.verbose)})
 	if err != nil {
@@ -57,6 +58,16 @@ func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(con
 		return errInterrupted
 	}
 	return err
+}
+
+// someoneListens fails fast when no root peer is there.
+func (r *rootFlags) someoneListens(ctx context.Context) error {
+	peers := rootPeers(&r.peers)
+	var addrs []string
+	for _, id := range sortedIDs(peers) {
+		addrs = append(addrs, peers[id])
+	}
+	return someoneListens(ctx, addrs, patience, "Start the root peers, or say where they are with --root-peer ID=ADDR")
 }
 
 // rootPeerOutput is one peer of `nokv root status -o json`. The field names stay.
@@ -112,7 +123,7 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 	out := make([]rootPeerOutput, 0, len(peers))
 	for _, p := range peers {
 		if p.Err != nil {
-			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: "unreachable", Error: p.Err.Error()})
+			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: "unreachable", Error: plain(p.Err.Error())})
 			continue
 		}
 		s := p.Status
@@ -138,10 +149,13 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 		}
 	})
 	if err == nil && !led {
-		return errDegraded
+		return errNoLeader
 	}
 	return err
 }
+
+// errNoLeader ends `nokv root status` with exit status 3 after it has printed.
+var errNoLeader = errors.New("no root peer leads: see above")
 
 func rootTransfer() *command {
 	return &command{
@@ -155,6 +169,9 @@ func rootTransfer() *command {
 					return usagef("no arguments, got %q", args)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					if err := r.someoneListens(ctx); err != nil {
+						return err
+					}
 					leader, err := cl.Transfer(ctx, *to)
 					if err != nil {
 						return err
@@ -162,7 +179,7 @@ func rootTransfer() *command {
 					out := struct {
 						LeaderID uint64 `json:"leader_id"`
 					}{leader}
-					return e.print(out, func(w *tabwriter.Writer) { row(w, "leader is", leader) })
+					return e.print(out, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("node %d leads", leader)) })
 				})
 			}
 		},
@@ -219,6 +236,9 @@ func verify(e *env, dir string) error {
 	if err != nil {
 		return err
 	}
+	if report.Identity.NodeID == 0 && report.Segments == 0 && len(report.Damage) == 0 {
+		return fmt.Errorf("%s is not the workdir of a root peer: it has neither identity nor log", dir)
+	}
 	out := verifyOutput{
 		Workdir: dir, OK: len(report.Damage) == 0, InUse: report.InUse, NodeID: report.Identity.NodeID,
 		ClusterID: fmt.Sprintf("%016x", report.Identity.ClusterID), Segments: report.Segments, Frames: report.Frames, Entries: report.Entries,
@@ -230,7 +250,11 @@ func verify(e *env, dir string) error {
 	}
 	err = e.print(out, func(w *tabwriter.Writer) {
 		row(w, "workdir", dir)
-		row(w, "identity", fmt.Sprintf("node %d of cluster %s", out.NodeID, out.ClusterID))
+		if report.Identity.ClusterID == 0 && out.OK {
+			row(w, "identity", fmt.Sprintf("node %d, not yet in a cluster", out.NodeID))
+		} else {
+			row(w, "identity", fmt.Sprintf("node %d of cluster %s", out.NodeID, out.ClusterID))
+		}
 		row(w, "log", fmt.Sprintf("%d segments, %d frames, %d entries: [%d, %d]", out.Segments, out.Frames, out.Entries, out.FirstIndex, out.LastIndex))
 		row(w, "checkpoint", fmt.Sprintf("at %d", out.CheckpointIndex))
 		if out.Torn {
@@ -245,7 +269,7 @@ func verify(e *env, dir string) error {
 		}
 	})
 	if err == nil && !out.OK {
-		return fmt.Errorf("%s is damaged: %d places", dir, len(out.Damage))
+		return fmt.Errorf("%s is damaged (places: %d); a peer does not start on it", dir, len(out.Damage))
 	}
 	return err
 }

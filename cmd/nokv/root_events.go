@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -45,6 +46,9 @@ asked for; whether its command applied is a matter of the state it met.`,
 					timeout = 0
 				}
 				err := r.call(ctx, timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					if err := r.someoneListens(ctx); err != nil {
+						return err
+					}
 					return tailEvents(ctx, e, cl, *after, *last, *follow)
 				})
 				if *follow && ctx.Err() != nil {
@@ -65,7 +69,7 @@ func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last 
 	if err != nil {
 		return err
 	}
-	stream, err := cl.Tail(ctx, state.Token{Incarnation: at.Incarnation, Index: from})
+	stream, m, err := tailFrom(ctx, cl, at, from)
 	if err != nil {
 		return err
 	}
@@ -74,18 +78,47 @@ func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last 
 		fmt.Fprintln(e.stdout, "INDEX     TERM  EVENT")
 	}
 	for done := from >= at.Index; !done || follow; {
-		m, err := stream.Recv()
-		if err != nil {
-			return err
-		}
 		for _, entry := range m.GetEntries() {
 			if err := printEntry(e, entry); err != nil {
 				return err
 			}
 			done = done || entry.GetIndex() >= at.Index
 		}
+		if done && !follow {
+			break
+		}
+		if m, err = stream.Recv(); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// tailFrom opens a tail behind an index and returns it with its first message.
+// A position has a term, which only the log knows: it is at most that of at,
+// and the peer refuses any other one, so it is found from there downwards.
+func tailFrom(ctx context.Context, cl *rootclient.Client, at state.Token, from uint64) (rootclient.TailStream, *rootv1.TailResponse, error) {
+	if from == 0 {
+		at.Term = 0
+	}
+	for term := at.Term; ; term-- {
+		token := state.Token{Incarnation: at.Incarnation, Term: term, Index: from}
+		if from == 0 {
+			token = state.Token{}
+		}
+		stream, err := cl.Tail(ctx, token)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := stream.Recv()
+		if err == nil {
+			return stream, m, nil
+		}
+		stream.Close()
+		if reason.Of(err) != rootv1.Reason_REASON_CLUSTER_MISMATCH || term <= 1 {
+			return nil, nil, err
+		}
+	}
 }
 
 // startOfEvents is the index to start behind: never before what every peer retains.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
@@ -112,10 +114,41 @@ func (s *sink) close() {
 // listen opens a TCP listener and explains a port in use.
 func listen(what, addr string) (net.Listener, error) {
 	lis, err := net.Listen("tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("%s: cannot listen on %s: %w (is another process there? choose another address)", what, addr, err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s: cannot listen on %s: another process does; stop it or choose another address", what, addr)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s: cannot listen on %s: this machine does not have that address", what, addr)
+	case err != nil:
+		return nil, fmt.Errorf("%s: cannot listen on %s: %s", what, addr, rootCause(err))
 	}
 	return lis, nil
+}
+
+// checkListen checks the address to listen on and the one that callers are told.
+func checkListen(addr, advertise string) error {
+	if err := checkAddr(addr); err != nil {
+		return usagef("-addr %s", err)
+	}
+	if advertise == "" {
+		if host, _, _ := net.SplitHostPort(addr); host == "" || net.ParseIP(host).IsUnspecified() {
+			return usagef("-addr %s listens on every address: say with -advertise-addr which one callers use", addr)
+		}
+		return nil
+	}
+	if err := checkAddr(advertise); err != nil {
+		return usagef("-advertise-addr %s", err)
+	}
+	return nil
+}
+
+// advertised is the address that callers are told when no flag says another:
+// the one asked for, or, when that left the port open, the one that it became.
+func advertised(addr string, lis net.Listener) string {
+	if _, port, _ := net.SplitHostPort(addr); port == "0" {
+		return lis.Addr().String()
+	}
+	return addr
 }
 
 // serveMetrics serves a component's numbers beside run and ends them together.

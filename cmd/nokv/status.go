@@ -64,7 +64,7 @@ status 0 when at least one answers and the root has a quorum, 3 otherwise.`,
 }
 
 // errDegraded ends `nokv status` with exit status 3 after it has printed.
-var errDegraded = errors.New("the cluster is degraded: see above")
+var errDegraded = errors.New("the cluster is degraded: no root peer with a quorum answers; see above")
 
 func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	_ = cl.Discover(ctx) // what is not found is not shown; the configured ones are
@@ -75,7 +75,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		st, err := askStatus(ctx, cl, addr)
 		if err != nil {
 			firstErr = errors.Join(firstErr, err)
-			out.Coordinators = append(out.Coordinators, coordinatorStatusOutput{Address: addr, Error: err.Error()})
+			out.Coordinators = append(out.Coordinators, coordinatorStatusOutput{Address: addr, Error: explain(err)})
 			continue
 		}
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))

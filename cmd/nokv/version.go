@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -25,7 +26,9 @@ func versionCommand() *command {
 					Go       string `json:"go"`
 					Platform string `json:"platform"`
 				}{version, revision(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-				return e.print(v, func(w *tabwriter.Writer) { row(w, "nokv", v.Version, v.Revision, v.Go, v.Platform) })
+				return e.print(v, func(w *tabwriter.Writer) {
+					row(w, strings.Join(strings.Fields("nokv "+v.Version+" "+v.Revision+" "+v.Go+" "+v.Platform), " "))
+				})
 			}
 		},
 	}

@@ -48,20 +48,38 @@ With -o json each change is one line.`,
 						return err
 					}
 				}
-				endpoints, err := coordinators(*addr)
+				cl, err := dialCoordinators(ctx, *addr, patience, *verbose)
 				if err != nil {
 					return err
 				}
-				cl, err := client.New(client.Config{Endpoints: endpoints, Logger: cliLogger(*verbose)})
-				if err != nil {
-					return usagef("%s", err)
-				}
 				defer cl.Close()
+				if err := checkHistory(ctx, cl, from); err != nil {
+					return err
+				}
 				w := &watcher{env: e, most: *count}
 				return w.run(ctx, cl, *keyspace, from, *forDur)
 			}
 		},
 	}
+}
+
+// checkHistory refuses a token that this cluster can never reach: a watch from
+// there would wait for ever.
+func checkHistory(ctx context.Context, cl *client.Client, from state.Token) error {
+	if from == (state.Token{}) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	st, err := cl.Status(ctx, "")
+	if err != nil {
+		return nil //nolint:nilerr // the watch itself finds out, and tries for longer
+	}
+	if now := st.GetCluster().GetIncarnation(); now != 0 && from.Incarnation > now {
+		return fmt.Errorf("token %s is of cluster incarnation %d, this cluster is at incarnation %d: it is another cluster's token",
+			showToken(from.Proto()), from.Incarnation, now)
+	}
+	return nil
 }
 
 // watcher prints a watch.
