@@ -33,11 +33,17 @@ type pipe[Q, R any] struct {
 	// its request; any other error breaks the stream.
 	judge func(*endpoint, *request[Q, R], *R) error
 
-	// Send time of the oldest request without an answer, Unix nanoseconds; 0: there is none.
+	// Since when there is a request without an answer and no answer came, Unix
+	// nanoseconds; 0: there is none.
 	waitingSince atomic.Int64
 	seen         atomic.Pointer[Error] // what coordinators said last
 
-	mu      sync.Mutex // guards what follows, and writing to the stream
+	// writing is held while a request is written to the stream, so that the
+	// queue and the stream have one order. Never by the reading goroutine: a
+	// stream whose windows are full takes a request only when answers are read.
+	writing sync.Mutex
+
+	mu      sync.Mutex // guards what follows
 	started bool
 	ended   bool
 	queue   []*request[Q, R] // without an answer, oldest first
@@ -60,9 +66,8 @@ type request[Q, R any] struct {
 	msg *Q
 	// expires is when it is given up if no coordinator has answered it.
 	expires time.Time
-	sentAt  int64 // Unix nanoseconds
-	// finish gets the answer, or a final error. Called once, on
-	// the reading goroutine or inside send.
+	// finish gets the answer, or a final error. Called once, on the reading
+	// goroutine or inside send. It may send again only what cannot block.
 	finish func(*R, error)
 }
 
@@ -79,29 +84,39 @@ func gaveUp(err error) bool { return errors.Is(err, errGaveUp) }
 
 // send puts a request into the queue, and on the stream if there is one.
 func (p *pipe[Q, R]) send(r *request[Q, R]) {
+	p.writing.Lock()
+	stream, err := p.enqueue(r)
+	if stream != nil {
+		_ = stream.SendMsg(r.msg) // An error is left to the reader, which gets it too.
+	}
+	p.writing.Unlock()
+	if err != nil {
+		r.finish(nil, err)
+	}
+}
+
+// enqueue returns the stream to write r to; nil: there is none yet.
+func (p *pipe[Q, R]) enqueue(r *request[Q, R]) (grpc.BidiStreamingClient[Q, R], error) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !p.started {
 		p.op.seen = &p.seen
 		p.started = true
 		p.ended = !p.c.spawn(p.run)
 	}
 	if p.ended {
-		p.mu.Unlock()
-		r.finish(nil, &Error{Op: p.op.name, Cause: ErrClosed})
-		return
+		return nil, &Error{Op: p.op.name, Cause: ErrClosed}
 	}
 	if len(p.queue) >= maxQueued {
-		p.mu.Unlock()
-		r.finish(nil, overloaded(p.op.name, "%d requests wait for coordinators", maxQueued))
-		return
+		return nil, overloaded(p.op.name, "%d requests wait for coordinators", maxQueued)
 	}
 	p.queue = append(p.queue, r)
-	if p.stream != nil {
-		p.write(r)
-	} else {
+	if p.stream == nil {
 		p.signal()
+	} else {
+		p.waitingSince.CompareAndSwap(0, time.Now().UnixNano())
 	}
-	p.mu.Unlock()
+	return p.stream, nil
 }
 
 func (p *pipe[Q, R]) signal() {
@@ -109,13 +124,6 @@ func (p *pipe[Q, R]) signal() {
 	case p.work <- struct{}{}:
 	default:
 	}
-}
-
-// write sends r. An error is left to the reader, which gets it too.
-func (p *pipe[Q, R]) write(r *request[Q, R]) {
-	r.sentAt = time.Now().UnixNano()
-	p.waitingSince.CompareAndSwap(0, r.sentAt)
-	_ = p.stream.SendMsg(r.msg)
 }
 
 // run keeps a stream up while there is something to send.
@@ -207,8 +215,13 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, err error) {
 	p.waitingSince.Store(time.Now().UnixNano()) // connecting counts as waiting
 	stream, err := p.dial(ctx, e)
 	if err == nil {
-		p.attach(stream)
-		defer p.detach()
+		var attached sync.WaitGroup
+		attached.Go(func() { p.attach(stream) })
+		defer func() {
+			cancel(nil) // ends a write that is stuck
+			attached.Wait()
+			p.detach()
+		}()
 		for err == nil {
 			reply := new(R)
 			switch err = stream.RecvMsg(reply); err {
@@ -242,12 +255,24 @@ func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingC
 // attach makes a stream the one to write to, after sending again what has no
 // answer.
 func (p *pipe[Q, R]) attach(s grpc.BidiStreamingClient[Q, R]) {
+	p.writing.Lock()
+	defer p.writing.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waitingSince.Store(0)
 	p.stream = s
-	for _, r := range p.queue {
-		p.write(r)
+	waiting := slices.Clone(p.queue)
+	p.waitLocked()
+	p.mu.Unlock()
+	for _, r := range waiting {
+		_ = s.SendMsg(r.msg)
+	}
+}
+
+// waitLocked begins to wait for the next answer, if there is one to come.
+func (p *pipe[Q, R]) waitLocked() {
+	if len(p.queue) > 0 {
+		p.waitingSince.Store(time.Now().UnixNano())
+	} else {
+		p.waitingSince.Store(0)
 	}
 }
 
@@ -272,11 +297,7 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 		return err
 	}
 	p.queue = slices.Delete(p.queue, i, i+1)
-	if len(p.queue) > 0 {
-		p.waitingSince.Store(p.queue[0].sentAt)
-	} else {
-		p.waitingSince.Store(0)
-	}
+	p.waitLocked()
 	p.mu.Unlock()
 	if err != nil {
 		var t trail
@@ -293,7 +314,7 @@ func isFinal(err error) bool {
 	return class == final
 }
 
-// guard breaks a stream on which the oldest request has waited for TryTimeout.
+// guard breaks a stream that brought no answer for TryTimeout while one was due.
 func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc) *time.Timer {
 	limit := p.c.cfg.TryTimeout
 	var t *time.Timer

@@ -238,5 +238,9 @@ func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 		next = p.sealLocked()
 	}
 	p.mu.Unlock()
-	p.launch(next)
+	// Not here: commands may fill the stream, and this goroutine reads the
+	// answers that make room again.
+	if next != nil && !p.c.spawn(func() { p.launch(next) }) {
+		p.launch(next) // which refuses it
+	}
 }
