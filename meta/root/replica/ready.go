@@ -141,9 +141,38 @@ func (c *Core) send(messages []*raftpb.Message) {
 	if c.muted {
 		messages = withoutHeartbeats(messages)
 	}
+	c.tellCommit(messages)
 	if len(messages) > 0 {
 		c.cfg.Transport.Send(messages)
 	}
+}
+
+// tellCommit adds this leader's commit index to heartbeats. The one that raft
+// puts there is cut to what the follower has, so that a follower that lags could
+// not know it, and its readers would take what it has for the present. Raft makes
+// no use of a heartbeat's Index.
+func (c *Core) tellCommit(messages []*raftpb.Message) {
+	for _, m := range messages {
+		if m.GetType() == raftpb.MsgHeartbeat {
+			m.Index = new(c.hard.GetCommit())
+		}
+	}
+}
+
+// hearCommit takes what tellCommit added, or what an append says. It is true
+// whatever became of the leader that said it.
+func (c *Core) hearCommit(m *raftpb.Message) {
+	var told uint64
+	switch m.GetType() {
+	case raftpb.MsgHeartbeat:
+		told = max(m.GetIndex(), m.GetCommit())
+	case raftpb.MsgApp:
+		told = m.GetCommit()
+	}
+	if told > max(c.told, c.hard.GetCommit()) {
+		c.changed = true
+	}
+	c.told = max(c.told, told)
 }
 
 // persist makes entries, term and vote durable. A commit index alone rides

@@ -270,8 +270,8 @@ func TestStalledDisk(t *testing.T) {
 		}()
 		<-stalling
 		wantReason(t, <-failed, rootv1.Reason_REASON_OUTCOME_UNKNOWN)
-		if !l.View().Stalled {
-			t.Error("the view does not say it")
+		if v := l.View(); !v.Stalled || v.LeaderlessSince == 0 {
+			t.Errorf("the view does not say that it may be old: %+v", v)
 		}
 		_, err := l.ReadIndex(deadline(t, time.Hour))
 		wantReason(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
@@ -284,7 +284,7 @@ func TestStalledDisk(t *testing.T) {
 		close(release)
 		r.leader(1, 2, 3)
 		time.Sleep(time.Second)
-		if v := l.View(); v.Stalled || v.Role == rootv1.RaftRole_RAFT_ROLE_LEADER || v.State.Hash() != next.View().State.Hash() {
+		if v := l.View(); v.Stalled || v.LeaderlessSince != 0 || v.Role == rootv1.RaftRole_RAFT_ROLE_LEADER || v.State.Hash() != next.View().State.Hash() {
 			t.Errorf("after the stall: %+v", v)
 		}
 		if _, err := l.ReadIndex(deadline(t, time.Second)); err != nil {

@@ -178,10 +178,9 @@ func (r *Replica) watch(ctx context.Context) {
 		}
 		told = stall
 		r.cfg.Logger.Warn("the disk stalls", "peer", r.cfg.NodeID)
-		v := r.view.Load()
-		w := *v
-		w.Stalled = true
-		r.view.CompareAndSwap(v, &w)
+		if since, v := r.log.since(), r.view.Load(); since != 0 {
+			r.view.CompareAndSwap(v, v.StalledSince(since))
+		}
 		close(*stall)
 	}
 }
@@ -193,9 +192,9 @@ func (r *Replica) unstall() {
 	default:
 		return
 	}
-	v := *r.view.Load()
-	v.Stalled = false
-	r.publish(&v)
+	if v := r.view.Load().unstalled; v != nil {
+		r.publish(v)
+	}
 	r.stall.Store(new(make(chan struct{})))
 }
 
@@ -228,7 +227,10 @@ func (l *timedLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bo
 
 func (l *timedLog) overdue() bool { return l.late }
 
+// since is when the Append under way began, 0 for none.
+func (l *timedLog) since() clock.Instant { return clock.Instant(l.started.Load()) }
+
 func (l *timedLog) stuck() bool {
-	start := clock.Instant(l.started.Load())
+	start := l.since()
 	return start != 0 && l.clock.Now().Sub(start) > l.limit
 }

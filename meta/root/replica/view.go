@@ -13,14 +13,16 @@ import (
 type View struct {
 	// State is the applied state, read-only.
 	State *state.State
-	// Commit is the newest index known to be committed, Applied the one State
-	// is at.
-	Commit, Applied uint64
-	Role            rootv1.RaftRole
-	Term            uint64
+	// Commit is the newest index that is committed in this peer's log, Applied
+	// the one State is at, Known the newest one that a leader said is committed:
+	// above Commit while this peer lags.
+	Commit, Applied, Known uint64
+	Role                   rootv1.RaftRole
+	Term                   uint64
 	// Leader is the node that leads as far as this peer knows; 0 for none.
 	Leader uint64
-	// LeaderlessSince is when this peer last knew a leader; 0 while it does.
+	// LeaderlessSince is when this peer last knew a leader; 0 while it does. A
+	// peer that is Stalled knows nothing newer than the beginning of its write.
 	LeaderlessSince clock.Instant
 	// FirstIndex and LastIndex are the ends of the durable log; FirstIndex is
 	// LastIndex+1 when it is empty.
@@ -38,6 +40,21 @@ type View struct {
 	HashMismatches uint64
 	// QueuedProposals were taken and not answered.
 	QueuedProposals int
+
+	// unstalled is the view before the write stalled; nil when none does.
+	unstalled *View
+}
+
+// StalledSince is v as others are to see it while a write to the log that began
+// at since does not come back: what v says of the leader and of the commit index
+// is of then, and whoever reads the tail must not take it for the present.
+func (v *View) StalledSince(since clock.Instant) *View {
+	w := *v
+	w.Stalled, w.unstalled = true, v
+	if w.LeaderlessSince == 0 {
+		w.LeaderlessSince = since
+	}
+	return &w
 }
 
 // Progress is how far a peer is, as its leader knows.
@@ -55,7 +72,8 @@ func (c *Core) nextView() *View {
 	}
 	c.changed = false
 	v := &View{
-		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index, Role: roleOf(c.role),
+		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
+		Known: max(c.told, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
 		HashMismatches: c.hashes.mismatches, QueuedProposals: c.proposals.count,
 	}

@@ -1,0 +1,48 @@
+package replica_test
+
+import (
+	"testing"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// A follower that hears of its leader again, but lacks entries, knows that it
+// does: who reads its tail must not take what it has for the present.
+func TestFollowerThatLagsKnowsIt(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	lagging := c.peers[3]
+	had := lagging.view.Commit
+	c.isolate(3)
+	for _, id := range []string{"c1", "c2", "c3"} {
+		p := propose(t, id)
+		l.turn(0, p)
+		c.settle()
+		if p.Err != nil {
+			t.Fatal(p.Err)
+		}
+	}
+	if lagging.view.Known != had {
+		t.Fatalf("knows %d, has %d", lagging.view.Known, had)
+	}
+	c.heal()
+	// The first thing it hears is a heartbeat, which tells raft nothing new.
+	for lagging.view.Known == had {
+		for range l.cfg.HeartbeatTicks {
+			l.turn(1)
+		}
+		lagging.turn(0)
+		if lagging.view.Leader == l.view.Leader && lagging.view.Known < l.view.Commit {
+			t.Fatalf("follows a leader that is at %d, knows %d, has %d", l.view.Commit, lagging.view.Known, lagging.view.Commit)
+		}
+	}
+	c.tick(20)
+	for _, id := range c.order {
+		if v := c.peers[id].view; v.Known != l.view.Commit || v.Commit != l.view.Commit {
+			t.Errorf("peer %d in the end: commit %d, known %d, the leader has %d", id, v.Commit, v.Known, l.view.Commit)
+		}
+	}
+	if l.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Error("the leader changed")
+	}
+}
