@@ -166,7 +166,8 @@ func (c *Core) admit(resp *rootv1.TailResponse) error {
 	if c.clusterID != 0 && resp.GetClusterId() != c.clusterID {
 		return fmt.Errorf("%w: id %016x, following %016x", ErrOtherCluster, resp.GetClusterId(), c.clusterID)
 	}
-	if at.Incarnation != 0 && resp.GetIncarnation() < at.Incarnation {
+	// A peer that has just started may not know its incarnation yet.
+	if resp.GetIncarnation() != 0 && resp.GetIncarnation() < at.Incarnation {
 		return fmt.Errorf("%w: incarnation %d, following %d", ErrOtherCluster, resp.GetIncarnation(), at.Incarnation)
 	}
 	if at.Incarnation != 0 && resp.GetIncarnation() > at.Incarnation {

@@ -171,15 +171,31 @@ func TestRepetitionsAreSkippedAndGapsRefused(t *testing.T) {
 	s.is(10)
 }
 
-func TestOtherClustersAreRefused(t *testing.T) {
+// A root peer that has just started may know neither its state nor the commit
+// index: it is of this cluster, and vouches for nothing.
+func TestPeerThatHasJustStartedIsOfThisCluster(t *testing.T) {
 	s := newScript(t)
 	s.tail(s.log.all(0), nil)
-	other := newRootLogOf(t, 0xC2, 1)
+	level := s.core.View().LevelAt
+	started := s.log.message(2, 2, 0)
+	started.Incarnation = 0
+	s.tail(started, nil)
+	s.is(2)
+	if s.core.View().LevelAt != level {
+		t.Fatal("a peer that knows nothing vouched for the view")
+	}
+}
+
+func TestOtherClustersAreRefused(t *testing.T) {
+	s := newScript(t)
+	s.log = newRootLogOf(t, clusterID, 2)
+	s.tail(s.log.all(0), nil)
+	other := newRootLogOf(t, 0xC2, 2)
 	other.grow(3)
 	s.tail(other.all(2), rootview.ErrOtherCluster)
 	s.is(2)
 	old := s.log.message(2, 2, 50)
-	old.Incarnation = 0
+	old.Incarnation = 1
 	s.tail(old, rootview.ErrOtherCluster)
 	if s.core.View().Lag() != 0 {
 		t.Fatal("another cluster's commit index was taken for ours")
