@@ -1,7 +1,6 @@
 package roottest
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -21,6 +20,13 @@ type Config struct {
 	SegmentBytes int64
 	// DriftPermille bounds how far clocks are from true time.
 	DriftPermille int64
+	// TailIdle is the distance of signs of life on a tail, TailBatchBytes what
+	// one of its messages carries.
+	TailIdle       time.Duration
+	TailBatchBytes uint64
+	// AppendsUnsynced leaves a rule out, for contrast: nothing is durable before
+	// it is acknowledged.
+	AppendsUnsynced bool
 }
 
 // Small are settings in which checkpoints, segments and log ends come often.
@@ -28,7 +34,7 @@ func Small() Config {
 	r := replica.Defaults()
 	r.CheckpointEntries, r.RetainEntries, r.HashEvery = 40, 20, 16
 	r.MaxEntryBytes = 4 << 10
-	return Config{Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: 5}
+	return Config{Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: 4, TailIdle: 100 * time.Millisecond, TailBatchBytes: 1 << 10}
 }
 
 // Cluster is a metadata root in a World.
@@ -113,122 +119,4 @@ func (c *Cluster) Leader() *Peer {
 		}
 	}
 	return leader
-}
-
-// Kill ends a process; its disk keeps everything that was written.
-func (p *Peer) Kill() {
-	if p.core != nil {
-		p.cluster.World.Fault("process killed")
-		p.down()
-		p.Disk.Kill()
-	}
-}
-
-// PowerCut ends a machine: what was not synced is kept, lost or spoilt.
-func (p *Peer) PowerCut() {
-	p.cluster.World.Fault("power cut")
-	p.down()
-	p.reboot()
-}
-
-func (p *Peer) reboot() {
-	p.crashed = false
-	p.Disk.SetFault(nil)
-	p.Disk.Reboot()
-}
-
-// CrashWithin makes the machine lose power after at most n disk operations.
-func (p *Peer) CrashWithin(n int, effect bool) {
-	left := 1 + p.cluster.World.Rand.IntN(n)
-	p.Disk.SetFault(func(op disk.Op) disk.Fault {
-		if !op.Kind.Changes() {
-			return disk.Fault{}
-		}
-		if left--; left > 0 {
-			return disk.Fault{}
-		}
-		p.crashed = true
-		return disk.Fault{Err: disk.ErrCrashed, Crash: true, Effect: effect}
-	})
-}
-
-// Restart brings a peer up that is down. Unsynced data was dealt with when it went.
-func (p *Peer) Restart() error {
-	if p.core != nil {
-		return nil
-	}
-	if p.Err != nil {
-		if p.crashed {
-			p.cluster.World.Fault("crash inside a disk operation")
-		}
-		p.reboot()
-	}
-	err := p.Start()
-	if errors.Is(err, disk.ErrCrashed) {
-		p.Err = err // the armed crash came during the start
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("root %d does not start: %w", p.ID, err)
-	}
-	return nil
-}
-
-func (p *Peer) down() {
-	p.core, p.store, p.Err = nil, nil, nil
-	for _, other := range p.cluster.Peers {
-		if other != p && other.core != nil {
-			life := other.life
-			p.cluster.World.After(p.cluster.World.Between(time.Millisecond, 5*time.Millisecond), func() {
-				if p.core == nil && !p.cluster.Net.IsCut(other.Place, p.Place) && !p.cluster.Net.IsCut(p.Place, other.Place) {
-					other.observe(life, replica.Event{Kind: replica.PeerRefused, Peer: p.ID})
-				}
-			})
-		}
-	}
-}
-
-// Pause makes a process stand still, as SIGSTOP does.
-func (p *Peer) Pause() {
-	if p.core != nil && !p.paused {
-		p.cluster.World.Fault("process paused")
-		p.paused = true
-	}
-}
-
-// Resume lets it go on. The process notices when it stood still for longer
-// than an election timeout.
-func (p *Peer) Resume() {
-	if p.core == nil || !p.paused {
-		return
-	}
-	p.paused, p.woken = false, false
-	tick := int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
-	p.input.Stalled = tick-p.lastTik > int64(p.cluster.cfg.Replica.ElectionTicks)
-	p.wake()
-}
-
-// SlowAppend makes the next append of the process count as slower than an election timeout.
-func (p *Peer) SlowAppend() {
-	if p.core != nil {
-		p.cluster.World.Fault("slow append")
-		p.overdue = true
-	}
-}
-
-// Heal ends all faults: links carry, processes run.
-func (c *Cluster) Heal() error {
-	c.Net.MendAll()
-	c.Net.Lose, c.Net.Repeat, c.Net.Slow = 0, 0, 0
-	for _, p := range c.Peers {
-		p.Resume()
-		if p.core != nil && p.crashed {
-			p.fail(disk.ErrCrashed) // the process has not noticed yet
-		}
-		p.Disk.SetFault(nil)
-		if err := p.Restart(); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -28,15 +29,24 @@ type Peer struct {
 	core  *running
 	life  int
 	store *storage.Storage
-	// paused holds back turns; woken says that a turn is due.
-	paused, woken bool
+	// paused holds back turns; woken says that a turn is due, turning that one is
+	// under way: the world goes on while an append takes long.
+	paused, woken, turning bool
 	// crashed says that the armed crash of the disk has happened.
 	crashed bool
-	// overdue makes the next append count as slow.
+	// slow is how long the next append takes; overdue says that the last one took
+	// longer than an election timeout.
+	slow    time.Duration
 	overdue bool
-	input   replica.Input
-	waiting map[replica.Request]func(replica.Request)
-	lastTik int64
+	// appending is when the slow append under way began; 0 for none.
+	appending clock.Instant
+	input     replica.Input
+	waiting   map[replica.Request]func(replica.Request)
+	lastTik   int64
+	// idle is when the last turn ended.
+	idle clock.Instant
+	// tails and snapshots are open streams, in the order they were opened.
+	streams []*session
 	// Err is why the process stopped by itself last; nil after a kill.
 	Err error
 }
@@ -50,10 +60,14 @@ type running struct {
 // Alive says whether the process runs.
 func (p *Peer) Alive() bool { return p.core != nil }
 
-// View is what the process published last; nil while it is down.
+// View is what the process published last, or says while its disk stalls; nil
+// while it is down.
 func (p *Peer) View() *replica.View {
 	if p.core == nil {
 		return nil
+	}
+	if p.appending != 0 && p.Clock.Now().Sub(p.appending) > p.electionTimeout() {
+		return p.core.view.StalledSince(p.appending)
 	}
 	return p.core.view
 }
@@ -100,11 +114,12 @@ func (p *Peer) Start() error {
 	cfg.Bootstrap = p.cluster.identity()
 	cfg.Seed = p.cluster.World.Rand.Uint64() | 1
 	cfg.Overdue = func() bool { o := p.overdue; p.overdue = false; return o }
-	core, err := replica.NewCore(cfg, store, st)
+	core, err := replica.NewCore(cfg, &diskLog{Storage: store, peer: p, life: p.life}, st)
 	if err != nil {
 		return fmt.Errorf("open core: %w", err)
 	}
-	p.store, p.Err, p.paused, p.woken = store, nil, false, false
+	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
+	p.slow, p.overdue, p.appending, p.idle, p.streams = 0, false, 0, 0, nil
 	p.core = &running{Core: core, view: &replica.View{State: st}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
 	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
@@ -118,10 +133,11 @@ func (p *Peer) scheduleTick(life int) {
 		if p.core == nil || p.life != life {
 			return
 		}
-		// A clock that is fast or slow, or a process that stood still, makes
-		// more or fewer ticks of the same true time.
+		// A clock that is fast or slow makes more or fewer ticks of the same true
+		// time. No more of them wait than the mailbox of a real peer holds.
 		tick := int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
-		p.input.Ticks += int(tick - p.lastTik)
+		most := max(1, p.cluster.cfg.Replica.ElectionTicks/2)
+		p.input.Ticks = min(p.input.Ticks+int(tick-p.lastTik), most)
 		p.lastTik = tick
 		p.wake()
 		p.scheduleTick(life)
@@ -171,43 +187,65 @@ func (p *Peer) submit(r replica.Request, done func(replica.Request)) {
 
 // wake runs a turn soon: several inputs share it.
 func (p *Peer) wake() {
-	if p.woken || p.paused {
+	if p.woken || p.paused || p.turning {
 		return
 	}
 	p.woken = true
 	life := p.life
 	p.cluster.World.After(p.cluster.World.Between(time.Microsecond, 200*time.Microsecond), func() {
-		if p.core != nil && p.life == life && !p.paused {
+		if p.core != nil && p.life == life && !p.paused && !p.turning {
 			p.turn()
 		}
 	})
 }
 
+// stoodStill is the number of election timeouts after which a process notices
+// that it was not running, as in package replica.
+const stoodStill = 5
+
 func (p *Peer) turn() {
-	p.woken = false
-	in := p.input
+	p.woken, p.turning = false, true
+	in, core := p.input, p.core
 	p.input = replica.Input{}
 	in.Now, in.Wall = p.Clock.Now(), p.Clock.Wall()
-	out, err := p.core.Turn(in)
-	if out.View != nil {
-		p.core.view = out.View
+	in.Stalled = p.idle != 0 && in.Now.Sub(p.idle) > stoodStill*p.electionTimeout()
+	out, err := core.Turn(in)
+	if p.core != core {
+		return // it was killed inside
 	}
+	p.turning = false
 	if err != nil {
 		p.fail(err)
 		return
 	}
+	if out.View != nil {
+		core.view = out.View
+	}
 	p.cluster.Log.record(p)
-	for _, r := range out.Done {
+	p.answer(out.Done)
+	if out.Checkpoint != nil {
+		p.checkpoint(out.Checkpoint)
+	}
+	p.idle = p.Clock.Now()
+	if out.View != nil {
+		p.wakeStreams()
+	}
+	if out.More || p.hasInput() {
+		p.wake()
+	}
+}
+
+func (p *Peer) hasInput() bool {
+	in := &p.input
+	return in.Ticks > 0 || len(in.Messages)+len(in.Requests)+len(in.Events) > 0 || in.Checkpointed != nil
+}
+
+func (p *Peer) answer(requests []replica.Request) {
+	for _, r := range requests {
 		if done := p.waiting[r]; done != nil {
 			delete(p.waiting, r)
 			done(r)
 		}
-	}
-	if out.Checkpoint != nil {
-		p.checkpoint(out.Checkpoint)
-	}
-	if out.More {
-		p.wake()
 	}
 }
 
@@ -216,6 +254,10 @@ func (p *Peer) checkpoint(task *replica.CheckpointTask) {
 	life := p.life
 	p.cluster.World.After(p.cluster.World.Between(0, 30*time.Millisecond), func() {
 		if p.core == nil || p.life != life {
+			return
+		}
+		if p.paused {
+			p.checkpoint(task)
 			return
 		}
 		done := task.Write(p.store, func() error { return nil })
@@ -253,8 +295,8 @@ func (p *Peer) receiveCheckpoint(announced *raftpb.Message, raw []byte) bool {
 
 // fail ends the process by its own decision, or because the disk crashed under it.
 func (p *Peer) fail(err error) {
+	p.down()
 	p.Err = err
-	p.core, p.store = nil, nil
 	if !errors.Is(err, disk.ErrCrashed) && !p.cluster.expected(err) {
 		p.cluster.Failures = append(p.cluster.Failures, fmt.Errorf("root %d at %v: %w", p.ID, p.cluster.World.Now(), err))
 	}

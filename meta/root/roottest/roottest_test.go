@@ -64,7 +64,7 @@ func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
 		p.Pause()
 		w.After(w.Between(10*time.Millisecond, 800*time.Millisecond), p.Resume)
 	case 4:
-		p.SlowAppend()
+		p.SlowAppend(w.Between(time.Millisecond, 800*time.Millisecond))
 	case 5:
 		if p != other {
 			w.Fault("link cut")
@@ -134,7 +134,7 @@ func TestRootSimulation(t *testing.T) {
 				wr.active = false
 			}
 			w.RunFor(3*time.Second, nil)
-			if err := c.CheckAgreement(); err != nil {
+			if err := c.CheckAgreement(nil); err != nil {
 				t.Fatal(err)
 			}
 			checkDurability(t, c, writers)

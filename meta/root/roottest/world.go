@@ -145,6 +145,7 @@ func (c *Clock) Now() clock.Instant {
 }
 
 // Wall implements clock.Clock.
-func (c *Clock) Wall() uint64 {
-	return uint64(wallStart + int64(c.world.now)/int64(time.Millisecond) + c.WallOffset)
-}
+func (c *Clock) Wall() uint64 { return uint64(int64(c.world.Wall()) + c.WallOffset) }
+
+// Wall is true Unix milliseconds.
+func (w *World) Wall() uint64 { return uint64(wallStart + int64(w.now)/int64(time.Millisecond)) }

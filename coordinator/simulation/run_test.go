@@ -1,0 +1,212 @@
+package simulation
+
+import (
+	"fmt"
+	"testing"
+	"testing/cryptotest"
+	"time"
+
+	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/roottest"
+)
+
+// variant is the system with one rule left out.
+type variant string
+
+const (
+	noVariant           variant = ""
+	checkThenGenerate   variant = "check, then generate"
+	countsFromReply     variant = "ttl counted from the reply"
+	clocksBeyondBound   variant = "clock rates beyond the bound"
+	successorBelowFence variant = "successor not above the fence"
+	servesBeforeFence   variant = "serves before the fence is rooted"
+	windowsReused       variant = "windows reused across eras"
+	retiresBeforeEnd    variant = "retires before it stops to serve"
+	earlierConfirmation variant = "ttl 0 with a confirmation sent earlier"
+	viewOlderThanToken  variant = "view served older than its token"
+	strongWithoutRead   variant = "strong read without a read index"
+	boundIgnored        variant = "bounded read without a bound"
+	tailSkipsEntry      variant = "tail skips an entry"
+	appendsUnsynced     variant = "acknowledged before it is durable"
+)
+
+// knobs are what a run is made of.
+type knobs struct {
+	seed         uint64
+	variant      variant
+	coordinators int
+	ttl          time.Duration
+	// trouble is how long faults are injected, pace the mean time between two.
+	trouble, pace time.Duration
+	drift         int64
+}
+
+func knobsOf(seed uint64, v variant) knobs {
+	k := knobs{
+		seed: seed, variant: v, coordinators: 2, ttl: 60 * time.Millisecond,
+		trouble: 1200 * time.Millisecond, pace: 60 * time.Millisecond, drift: 4,
+	}
+	switch seed % 4 {
+	case 0:
+		k.ttl = 0
+	case 1:
+		k.ttl = 150 * time.Millisecond
+	}
+	if seed%3 == 0 {
+		k.coordinators = 3
+	}
+	if seed%5 == 0 {
+		k.pace = 20 * time.Millisecond
+	}
+	switch v {
+	case earlierConfirmation:
+		k.ttl = 0
+	case countsFromReply, clocksBeyondBound:
+		k.ttl = 100 * time.Millisecond
+	}
+	if v == clocksBeyondBound {
+		k.drift = 400
+	}
+	return k
+}
+
+// Sizes of things, in which rare things are common.
+const (
+	silentAfter      = 200 * time.Millisecond
+	unavailableAfter = 400 * time.Millisecond
+	maxTSOAhead      = time.Minute
+	// worst is the furthest a root's wall clock is stepped.
+	worstRootWall = 20 * time.Second
+	slowest       = 100 * time.Millisecond
+	electionMost  = 200 * time.Millisecond
+)
+
+func rootConfig(k knobs) roottest.Config {
+	r := replica.Defaults()
+	r.Tick, r.HeartbeatTicks, r.ElectionTicks = 10*time.Millisecond, 2, 10
+	r.CheckpointEntries, r.RetainEntries, r.HashEvery = 60, 25, 16
+	r.MaxEntryBytes = 1 << 10
+	r.MaxTSOAhead = maxTSOAhead
+	return roottest.Config{
+		Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: k.drift,
+		TailIdle: 40 * time.Millisecond, TailBatchBytes: 512, AppendsUnsynced: k.variant == appendsUnsynced,
+	}
+}
+
+// run is one seed.
+type run struct {
+	*roottest.World
+	k       knobs
+	roots   *roottest.Cluster
+	nodes   []*node
+	clients []*client
+	// calm is set when no more faults are injected.
+	calm   bool
+	healed time.Duration
+	broken []error
+
+	history history.History
+	writes  []*write
+	reads   []*read
+	views   []sample
+	// acked has the growing index that somebody was told of, with times.
+	acked []ack
+	count counts
+}
+
+// counts say how much was done.
+type counts struct {
+	writes, reads, refused, bounded, snapshots, unknown, staleViews int
+}
+
+func (c *counts) add(o counts) {
+	c.writes += o.writes
+	c.reads += o.reads
+	c.refused += o.refused
+	c.bounded += o.bounded
+	c.snapshots += o.snapshots
+	c.unknown += o.unknown
+	c.staleViews += o.staleViews
+}
+
+func newRun(k knobs) (*run, error) {
+	r := &run{World: roottest.NewWorld(k.seed), k: k}
+	roots, err := roottest.New(r.World, rootConfig(k))
+	if err != nil {
+		return nil, err
+	}
+	r.roots = roots
+	roots.Net.Lose, roots.Net.Repeat, roots.Net.Slow = 0.01, 0.02, 0.01
+	roots.Net.MaxDelay, roots.Net.SlowDelay = time.Millisecond, slowest
+	for i := range k.coordinators {
+		r.nodes = append(r.nodes, newNode(r, fmt.Sprintf("c%d", i+1)))
+	}
+	for i := range 6 {
+		r.clients = append(r.clients, newClient(r, i))
+	}
+	return r, nil
+}
+
+// live runs load and trouble, then heals and waits until all is well.
+func (r *run) live() error {
+	for _, n := range r.nodes {
+		n.start()
+	}
+	for _, c := range r.clients {
+		c.loop()
+	}
+	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.disturb)
+	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.revive)
+	r.RunFor(400*time.Millisecond+r.k.trouble, nil)
+	// Trouble goes on until it has met enough load.
+	r.RunFor(4*time.Second, r.enough)
+	return r.heal()
+}
+
+// enough says whether there was load to speak of.
+func (r *run) enough() bool {
+	return len(r.history.Grants) >= 40 && r.count.writes >= 10 && r.count.reads >= 10
+}
+
+// now is true time, for histories.
+func (r *run) now() time.Duration { return time.Duration(r.World.Now()) }
+
+// wall is true Unix milliseconds.
+func (r *run) wall() uint64 { return r.World.Wall() }
+
+// fail notes something that must not happen.
+func (r *run) fail(format string, args ...any) {
+	if len(r.broken) < 5 {
+		r.broken = append(r.broken, fmt.Errorf("at %v: %w", r.now(), fmt.Errorf(format, args...)))
+	}
+}
+
+// every calls fn again and again, at random distances around d.
+func (r *run) every(d time.Duration, fn func()) {
+	r.After(r.Between(d/2, d+d/2), func() {
+		fn()
+		r.every(d, fn)
+	})
+}
+
+// acknowledge notes that somebody was told of an index.
+func (r *run) acknowledge(index uint64) {
+	if n := len(r.acked); n == 0 || r.acked[n-1].index < index {
+		r.acked = append(r.acked, ack{r.now(), index})
+	}
+}
+
+// simulate runs one seed and judges it.
+func simulate(t *testing.T, k knobs) (*run, []error) {
+	t.Helper()
+	cryptotest.SetGlobalRandom(t, k.seed)
+	r, err := newRun(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.live(); err != nil {
+		r.broken = append(r.broken, err)
+	}
+	return r, append(r.broken, r.check()...)
+}
