@@ -98,12 +98,12 @@ func (r *reader) news(v *replica.View) bool {
 }
 
 func headOf(v *replica.View) head {
-	return head{known: known(v), leader: v.Leader, leaderless: v.LeaderlessSince != 0}
+	return head{known: newestKnown(v), leader: v.Leader, leaderless: v.LeaderlessSince != 0}
 }
 
-// known is the newest index that this peer knows to be committed, in its log or
+// newestKnown is the newest index that this peer knows to be committed, in its log or
 // not.
-func known(v *replica.View) uint64 { return max(v.Known, v.Commit) }
+func newestKnown(v *replica.View) uint64 { return max(v.Known, v.Commit) }
 
 // sendEntries sends the next batch of committed entries, if there is one.
 func (r *reader) sendEntries(v *replica.View, out *outlet) (bool, error) {
@@ -184,7 +184,7 @@ func (r *reader) send(out *outlet, v *replica.View, entries []byte) error {
 		leaderless = uint64(max(r.s.cfg.Clock.Now().Sub(v.LeaderlessSince).Milliseconds(), 1))
 	}
 	own := make([]byte, 0, 64)
-	own = appendVarint(own, 2, known(v))
+	own = appendVarint(own, 2, newestKnown(v))
 	own = appendVarint(own, 3, v.Leader)
 	own = appendVarint(own, 4, leaderless)
 	own = appendFixed64(own, 5, r.s.cfg.ClusterID)
