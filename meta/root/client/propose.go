@@ -71,15 +71,14 @@ func (q *proposer) propose(ctx context.Context, commands []*rootv1.Command) ([]*
 func (q *proposer) proposal(commands []*rootv1.Command) (*proposal, error) {
 	size := 0
 	for _, c := range commands {
-		n := proto.Size(c)
-		size += n + 8 // Tag and length.
+		size += proto.Size(c)
 	}
 	if len(commands) > MaxRequestCommands || size > MaxRequestBytes {
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
 			"%d commands of %d bytes: a request holds at most %d commands and %d bytes", len(commands), size, MaxRequestCommands, MaxRequestBytes)
 	}
 	p := q.pool.Get().(*proposal)
-	p.commands, p.bytes = commands, size
+	p.commands, p.bytes = commands, size+8*len(commands) // With tags and lengths.
 	return p, nil
 }
 

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // propose proposes one command and checks that the answer is its own.
@@ -396,5 +398,28 @@ func TestRunEndsWithRequestsInFlight(t *testing.T) {
 		synctest.Wait()
 		stop()
 		all.Wait()
+	})
+}
+
+func TestLargestRequestThatTheRootTakesIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 1)
+		c := r.start(r.config())
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		full := command(1)
+		full.Events = []*rootv1.Event{{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{
+			Reason: strings.Repeat("x", client.MaxRequestBytes-14),
+		}}}}
+		if n := proto.Size(full); n != client.MaxRequestBytes {
+			t.Fatalf("the command has %d bytes, want %d", n, client.MaxRequestBytes)
+		}
+		if _, err := c.Propose(ctx, full); err != nil {
+			t.Errorf("a command of the largest size: %v", err)
+		}
+		full.Events[0].GetMemberStateChanged().Reason += "x"
+		if _, err := c.Propose(ctx, full); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+			t.Errorf("a larger command: %v", err)
+		}
 	})
 }
