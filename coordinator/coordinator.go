@@ -16,11 +16,14 @@ import (
 	"net"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/coordinator/tso"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
 	rootclient "github.com/nokv/nokv/meta/root/client"
@@ -65,8 +68,30 @@ type Coordinator struct {
 	reach    reachability
 }
 
+// Validate says what of the Config could never work.
+func (c *Config) Validate() error {
+	for what, text := range map[string]string{"id": c.ID, "address": c.Advertise} {
+		if !utf8.ValidString(text) {
+			return fmt.Errorf("coordinator %s %q is not UTF-8", what, text)
+		}
+	}
+	if d := state.CheckCommand(c.joined()); d != nil {
+		return errors.New(d.GetMessage())
+	}
+	switch {
+	case c.IDStart > idalloc.MaxID:
+		return fmt.Errorf("id start %d: the highest id is %d", c.IDStart, uint64(idalloc.MaxID))
+	case c.TSOStart > tso.Max:
+		return fmt.Errorf("timestamp start %d: the highest timestamp is %d", c.TSOStart, uint64(tso.Max))
+	}
+	return nil
+}
+
 // New puts a coordinator together; it starts nothing.
 func New(cfg Config) (*Coordinator, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
 	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: clock.NewSystem()}
 	c.started = c.clock.Now()
 	var err error

@@ -36,13 +36,18 @@ func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc
 	}
 }
 
+// joined is the registration.
+func (c *Config) joined() *rootv1.Command {
+	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
+		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation},
+	}}}}
+}
+
 // join proposes the registration until its outcome is known, and returns the
 // index of its entry; false when ctx ended. A record of another process with a
 // higher index is newer than this one.
 func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
-	joined := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
-		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.cfg.ID, Address: c.cfg.Advertise, Incarnation: c.cfg.Incarnation},
-	}}}}
+	joined, refused := c.cfg.joined(), ""
 	for ctx.Err() == nil {
 		try, cancel := context.WithTimeout(ctx, registerTimeout)
 		results, err := c.root.Propose(try, joined)
@@ -51,7 +56,10 @@ func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
 			return results[0].Token.GetIndex(), true
 		}
 		if err == nil {
-			c.cfg.Logger.Warn("registration refused", "coordinator", c.cfg.ID, "err", results[0].Error.GetMessage())
+			if why := results[0].Error.GetMessage(); why != refused {
+				refused = why
+				c.cfg.Logger.Warn("registration refused; trying on", "coordinator", c.cfg.ID, "err", why)
+			}
 		} else {
 			c.cfg.Logger.Debug("registration not answered", "err", err)
 		}
