@@ -5,63 +5,106 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // prober asks the Tenure holder how it is: a refused connection is proof that
-// nobody listens; serving means that its own health check passes.
+// nobody listens; serving means that its own health check passes. It keeps one
+// connection, to the holder probed last, and makes another one only when that
+// is lost.
 type prober struct {
 	mu sync.Mutex
-	// Guarded by mu: the connection to the last address probed.
+	// Guarded by mu.
 	address string
-	conn    *grpc.ClientConn
+	conn    *probed
+}
+
+// probed is the connection to one holder.
+type probed struct {
+	*grpc.ClientConn
+	// refused: nobody listened when it was last dialled.
+	refused atomic.Bool
 }
 
 func newProber() *prober { return &prober{} }
 
 // probe implements tenure.Config.Probe.
 func (p *prober) probe(ctx context.Context, address string) tenure.Health {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			return tenure.HealthRefused
-		}
-		return tenure.HealthUnknown
-	}
-	_ = conn.Close()
 	cc, err := p.connect(address)
 	if err != nil {
 		return tenure.HealthUnknown
 	}
 	r, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{Service: coordinatorv1.Coordinator_ServiceDesc.ServiceName})
-	if err != nil || r.Status != healthpb.HealthCheckResponse_SERVING {
+	switch {
+	case err == nil && r.Status == healthpb.HealthCheckResponse_SERVING:
+		return tenure.HealthServing
+	case err != nil && cc.lost(ctx):
+		return tenure.HealthRefused
+	default:
 		return tenure.HealthUnknown
 	}
-	return tenure.HealthServing
 }
 
-func (p *prober) connect(address string) (*grpc.ClientConn, error) {
+// lost says whether the connection is gone and could not be made again because
+// nobody listens. A connection that broke a moment ago is dialled first.
+func (c *probed) lost(ctx context.Context) bool {
+	for s := c.GetState(); ; s = c.GetState() {
+		switch s {
+		case connectivity.Ready:
+			return false
+		case connectivity.TransientFailure:
+			return c.refused.Load()
+		case connectivity.Idle:
+			c.Connect()
+		}
+		if !c.WaitForStateChange(ctx, s) {
+			return false
+		}
+	}
+}
+
+// dial is the dialer of the connection.
+func (c *probed) dial(ctx context.Context, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	c.refused.Store(errors.Is(err, syscall.ECONNREFUSED))
+	return conn, err
+}
+
+// A holder that is back is to be found by the next probe.
+var probePace = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: tenure.DefaultProbeEvery, Multiplier: 1, MaxDelay: tenure.DefaultProbeEvery},
+	MinConnectTimeout: time.Second,
+}
+
+func (p *prober) connect(address string) (*probed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	cc, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	c := &probed{}
+	var err error
+	c.ClientConn, err = grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(c.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())
 	if err != nil {
 		return nil, err
 	}
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}
-	p.address, p.conn = address, cc
-	return cc, nil
+	p.address, p.conn = address, c
+	return c, nil
 }
 
 func (p *prober) close() {

@@ -1,0 +1,97 @@
+package coordinator
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/tenure"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// counted counts the connections accepted.
+type counted struct {
+	net.Listener
+	n atomic.Int64
+}
+
+func (l *counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
+	}
+	return c, err
+}
+
+func holderAt(t *testing.T, address string) (*counted, *health.Server, *grpc.Server) {
+	t.Helper()
+	lis, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, h, s := &counted{Listener: lis}, health.NewServer(), grpc.NewServer()
+	h.SetServingStatus(coordinatorv1.Coordinator_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
+	healthpb.RegisterHealthServer(s, h)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l, h, s
+}
+
+func TestProbesShareOneConnection(t *testing.T) {
+	l, h, s := holderAt(t, "127.0.0.1:0")
+	address := l.Addr().String()
+	p := newProber()
+	defer p.close()
+	probe := func() tenure.Health {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		return p.probe(ctx, address)
+	}
+	for range 20 {
+		if got := probe(); got != tenure.HealthServing {
+			t.Fatalf("a holder that serves: %v", got)
+		}
+	}
+	if n := l.n.Load(); n != 1 {
+		t.Errorf("20 probes took %d connections, want 1", n)
+	}
+	h.Shutdown()
+	if got := probe(); got != tenure.HealthUnknown {
+		t.Errorf("a holder that does not serve: %v", got)
+	}
+	s.Stop()
+	if got := probe(); got != tenure.HealthRefused {
+		t.Errorf("a holder that is gone, by the first probe: %v", got)
+	}
+	if got := probe(); got != tenure.HealthRefused {
+		t.Errorf("a holder that is gone, by the second probe: %v", got)
+	}
+	back, _, _ := holderAt(t, address)
+	_ = back
+	for begun := time.Now(); probe() != tenure.HealthServing; {
+		if time.Since(begun) > 10*time.Second {
+			t.Fatal("a holder that is back is not found")
+		}
+	}
+}
+
+// A connection that is taken and never answered is no proof of anything.
+func TestSilentHolderIsUnknown(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	p := newProber()
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if got := p.probe(ctx, lis.Addr().String()); got != tenure.HealthUnknown {
+		t.Errorf("a holder that says nothing: %v", got)
+	}
+}
