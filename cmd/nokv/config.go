@@ -34,8 +34,8 @@ in a scope. The file is read strictly: an unknown field is an error.
 }
 
 func configGet(e *env, args []string, path, scopeName, field string, node uint64) error {
-	if len(args) != 1 {
-		return usagef("name coordinator or meta-root")
+	if len(args) != 1 || args[0] != "coordinator" && args[0] != "meta-root" {
+		return usagef("name coordinator or meta-root, got %q", args)
 	}
 	if field != "addr" && field != "workdir" {
 		return usagef("field %q: use addr or workdir", field)
@@ -58,8 +58,6 @@ func configGet(e *env, args []string, path, scopeName, field string, node uint64
 			return err
 		}
 		value = map[string]string{"addr": addr, "workdir": dir}[field]
-	case args[0] != "coordinator":
-		return usagef("%q: name coordinator or meta-root", args[0])
 	case field == "addr":
 		value, err = file.ResolveCoordinatorAddr(scope)
 	default:

@@ -71,10 +71,14 @@ const patience = 2 * time.Second
 func someoneListens(ctx context.Context, addrs []string, within time.Duration, hint string) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	var errs []string
 	for {
-		errs := dialAll(ctx, addrs)
-		if errs == nil {
+		now := dialAll(ctx, addrs)
+		if now == nil {
 			return nil
+		}
+		if errs == nil || ctx.Err() == nil {
+			errs = now // what the end of the wait cuts off says nothing
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):

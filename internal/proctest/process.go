@@ -37,6 +37,9 @@ type Options struct {
 	Log string
 	// Stderr replaces the log for standard error, when it is set.
 	Stderr *os.File
+	// Parent says that the process has children outside of its group: at the
+	// end of the test it is asked to end, with them, before it is killed.
+	Parent bool
 }
 
 // Process is a running process, or what is left of it.
@@ -81,6 +84,13 @@ func Start(t testing.TB, o Options) *Process {
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", o.Name, p.Tail())
 		}
+		if o.Parent {
+			_ = p.cmd.Process.Signal(syscall.SIGTERM)
+			select {
+			case <-p.ended:
+			case <-time.After(10 * time.Second):
+			}
+		}
 		p.Kill()
 		reaped.Wait()
 	})
@@ -101,6 +111,14 @@ func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Fatalf("signal %s to %s: %v", s, p.o.Name, err)
+	}
+}
+
+// SignalGroup sends a signal to the process and its group.
+func (p *Process) SignalGroup(s syscall.Signal) {
+	p.t.Helper()
+	if err := syscall.Kill(-p.PID(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
+		p.t.Fatalf("signal %s to the group of %s: %v", s, p.o.Name, err)
 	}
 }
 

@@ -3,6 +3,9 @@
 # coordinators, waits until they are healthy, prints where they are, and stops
 # them all on Ctrl-C. See --help.
 set -euo pipefail
+# Every process gets a process group of its own, so that a Ctrl-C in the
+# terminal reaches this script alone, and it can stop them in order.
+set -m
 
 usage() {
   cat <<'EOT'
@@ -87,7 +90,7 @@ done
 for i in 0 1 2; do
   mkdir -p "${root_dirs[$i]}"
   "$nokv" meta-root -addr "${root_addrs[$i]}" -workdir "${root_dirs[$i]}" -node-id "$((i + 1))" \
-    -transport-addr "$(transport "${root_addrs[$i]}")" "${peers[@]}" >>"${root_dirs[$i]}.log" 2>&1 &
+    -transport-addr "$(transport "${root_addrs[$i]}")" "${peers[@]}" </dev/null >>"${root_dirs[$i]}.log" 2>&1 &
   pids+=($!)
 done
 
@@ -96,7 +99,7 @@ for ((n = 1; n <= coordinators; n++)); do
   addr=$coordinator_addr
   [ "$n" = 1 ] || addr="${coordinator_addr%:*}:$((${root_addrs[2]##*:} + n - 1))"
   coordinator_addrs+=("$addr")
-  "$nokv" coordinator -addr "$addr" -coordinator-id "c$n" "${roots[@]}" >>"${root_dirs[0]%/*}/coordinator-$n.log" 2>&1 &
+  "$nokv" coordinator -addr "$addr" -coordinator-id "c$n" "${roots[@]}" </dev/null >>"${root_dirs[0]%/*}/coordinator-$n.log" 2>&1 &
   pids+=($!)
 done
 
@@ -132,5 +135,6 @@ EOT
 
 while true; do
   alive
-  sleep 1
+  sleep 1 &
+  wait $! || true # unlike sleep itself, it is ended by Ctrl-C at once
 done

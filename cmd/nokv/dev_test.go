@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/proctest"
+)
+
+// stopsWithin is how long Ctrl-C may take.
+const stopsWithin = 3 * time.Second
+
+func stopDev(t *testing.T, p *proctest.Process) {
+	t.Helper()
+	begin := time.Now()
+	p.Signal(syscall.SIGINT)
+	if code := p.Wait(15 * time.Second); code != exitOK {
+		t.Errorf("nokv dev: exit status %d after Ctrl-C", code)
+	}
+	if took := time.Since(begin); took > stopsWithin {
+		t.Errorf("nokv dev took %s to stop, want %s at most", took, stopsWithin)
+	}
+}
+
+func TestDevKeepsItsData(t *testing.T) {
+	env, workdir := nokvEnv(t), t.TempDir()
+	cli := func(args ...string) proctest.Result {
+		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
+	}
+	p := startDev(t, env, workdir, "--coordinators", "3")
+	var file map[string]any
+	raw, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
+	if err != nil || json.Unmarshal(raw, &file) != nil {
+		t.Fatalf("dev.json: %v\n%s", err, raw)
+	}
+	if n := len(file["coordinators"].([]any)); n != 3 {
+		t.Errorf("dev.json has %d coordinators, want 3", n)
+	}
+	if n := len(file["root_peers"].([]any)); n != 3 {
+		t.Errorf("dev.json has %d root peers, want 3", n)
+	}
+	if n := len(file["metrics"].([]any)); n != 6 {
+		t.Errorf("dev.json has %d metrics addresses, want 6", n)
+	}
+	if file["workdir"] != workdir || int(file["pid"].(float64)) != p.PID() || len(file) != 5 {
+		t.Errorf("dev.json: %s", raw)
+	}
+	var id idOutput
+	if r := cli("id", "-o", "json"); json.Unmarshal([]byte(r.Stdout), &id) != nil || id.First != 1 {
+		t.Errorf("first id: %s%s", r.Stdout, r.Stderr)
+	}
+	if r := cli("region", "publish", "a", "m", "--id", "7"); r.Code != 0 {
+		t.Errorf("publish: %s", r.Stderr)
+	}
+	second := cli("dev", "--workdir", workdir)
+	if second.Code != exitRefused || !strings.Contains(second.Stderr, "in use by another process") {
+		t.Errorf("a second dev on one workdir: exit status %d, %s", second.Code, second.Stderr)
+	}
+	if _, err := os.Stat(filepath.Join(workdir, "dev.json")); err != nil {
+		t.Errorf("the refused second dev took dev.json away: %v", err)
+	}
+	stopDev(t, p)
+	if _, err := os.Stat(filepath.Join(workdir, "dev.json")); !os.IsNotExist(err) {
+		t.Errorf("dev.json is still there after the end: %v", err)
+	}
+	if r := cli("id"); r.Code != exitUnavailable {
+		t.Errorf("nokv id without a cluster: exit status %d", r.Code)
+	}
+
+	// Other ports, same data, and no id is skipped after an orderly stop.
+	p = startDev(t, env, workdir)
+	if r := cli("region", "get", "banana", "--strong"); r.Code != 0 {
+		t.Errorf("the region is gone after a restart: %s", r.Stderr)
+	}
+	if r := cli("id", "-o", "json"); json.Unmarshal([]byte(r.Stdout), &id) != nil || id.First != 2 {
+		t.Errorf("the id after an orderly restart is %s, want 2", r.Stdout)
+	}
+	stopDev(t, p)
+}
+
+func TestDevLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	env := append(nokvEnv(t), "TMPDIR="+tmp)
+	p := startDev(t, env, "")
+	if left, _ := filepath.Glob(filepath.Join(tmp, "nokv-dev-*")); len(left) != 1 {
+		t.Errorf("a running dev without --workdir has folders %v in TMPDIR, want one", left)
+	}
+	stopDev(t, p)
+	if left, _ := filepath.Glob(filepath.Join(tmp, "nokv-dev-*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestDevIsFoundOnlyWhereItCanBeNoted(t *testing.T) {
+	env := append(nokvEnv(t), "XDG_RUNTIME_DIR=/dev/null")
+	p := startDev(t, env, t.TempDir())
+	if !strings.Contains(p.Log(), "export NOKV_COORDINATOR_ADDR=127.0.0.1:") {
+		t.Errorf("dev that cannot note where it is does not say how to find it:\n%s", p.Tail())
+	}
+	stopDev(t, p)
+}
+
+func TestDevLogsItsEnd(t *testing.T) {
+	p := startDev(t, nokvEnv(t), t.TempDir(), "--log-level", "info")
+	stopDev(t, p)
+	for _, want := range []string{"coordinator stopped: coordinator=c1", "coordinator stopped: coordinator=c2", "root peer stopped: peer=1", "root peer stopped: peer=3"} {
+		if !strings.Contains(p.Log(), want) {
+			t.Errorf("the log does not say %q:\n%s", want, p.Tail())
+		}
+	}
+}

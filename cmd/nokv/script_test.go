@@ -1,0 +1,185 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/nokv/nokv/internal/proctest"
+)
+
+// TestScripts runs command lines as processes and compares what a user sees.
+// After a change: go test ./cmd/nokv -run TestScripts -rewrite, and read the diff.
+//
+//	nokv            each line is a command line; standard output, standard
+//	                error behind "! ", the exit status when it is not 0
+//	fields          the names and kinds of everything in the JSON of the last line
+//	pick=a,b        these values of it
+//
+// offline.txt runs without a cluster, the others with a `nokv dev` of their
+// own, found without flags.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/script/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			t.Parallel() // much of it is waiting
+			s := &script{env: nokvEnv(t), dir: t.TempDir()}
+			if filepath.Base(file) != "offline.txt" {
+				startDev(t, s.env, filepath.Join(s.dir, "dev"))
+			}
+			datadriven.RunTest(t, file, s.run)
+		})
+	}
+}
+
+type script struct {
+	env []string
+	dir string
+}
+
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	var out strings.Builder
+	var last proctest.Result
+	for line := range strings.Lines(d.Input) {
+		args := splitLine(t, strings.TrimSpace(line))
+		last = proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: s.env, Args: args})
+		if d.Cmd != "nokv" {
+			continue
+		}
+		out.WriteString(s.scrub(last.Stdout, line))
+		for text := range strings.Lines(last.Stderr) {
+			out.WriteString("! " + s.scrub(text, line))
+		}
+		if last.Code != 0 {
+			fmt.Fprintf(&out, "[exit %d]\n", last.Code)
+		}
+	}
+	if d.Cmd == "nokv" {
+		return out.String()
+	}
+	var v any
+	if err := json.Unmarshal([]byte(last.Stdout), &v); err != nil {
+		t.Fatalf("%s: not one JSON value: %v\n%s\n%s", d.Pos, err, last.Stdout, last.Stderr)
+	}
+	var wanted []string
+	for _, arg := range d.CmdArgs {
+		if arg.Key == "pick" {
+			wanted = arg.Vals
+		}
+	}
+	var fields []string
+	walkFields(v, "", wanted, &fields)
+	slices.Sort(fields)
+	return strings.Join(slices.Compact(fields), "\n")
+}
+
+// walkFields lists the paths in v with the kinds of their values; with wanted,
+// only those, with their values.
+func walkFields(v any, path string, wanted []string, out *[]string) {
+	if wanted == nil || slices.Contains(wanted, path) {
+		switch {
+		case path == "":
+		case wanted != nil:
+			raw, _ := json.Marshal(v)
+			*out = append(*out, path+" "+string(raw))
+			return
+		default:
+			*out = append(*out, path+" "+kindOfJSON(v))
+		}
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for name, inner := range v {
+			walkFields(inner, strings.TrimPrefix(path+"."+name, "."), wanted, out)
+		}
+	case []any:
+		for _, inner := range v {
+			walkFields(inner, path+"[]", wanted, out)
+		}
+	}
+}
+
+func kindOfJSON(v any) string {
+	switch v.(type) {
+	case map[string]any:
+		return "object"
+	case []any:
+		return "list"
+	case string:
+		return "text"
+	case bool:
+		return "yes or no"
+	}
+	return "number"
+}
+
+var scrubs = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "ADDR"},
+	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},
+	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "HASH"},
+	{regexp.MustCompile(`[0-9.]+(ms|µs|s) since`), "SOME TIME since"},
+	{regexp.MustCompile(` +`), " "},
+	{regexp.MustCompile(` +\n`), "\n"},
+}
+
+// scrub takes out what differs from run to run, unless it is what the command
+// line says.
+func (s *script) scrub(text, line string) string {
+	text = strings.ReplaceAll(text, s.dir, "DIR")
+	for _, scrub := range scrubs {
+		text = scrub.pattern.ReplaceAllStringFunc(text, func(match string) string {
+			if strings.TrimSpace(match) != "" && strings.Contains(line, match) {
+				return match
+			}
+			return scrub.with
+		})
+	}
+	return text
+}
+
+// splitLine cuts a command line at spaces; 'single quotes' keep them.
+func splitLine(t *testing.T, line string) []string {
+	t.Helper()
+	var args []string
+	for line = strings.TrimSpace(line); line != ""; line = strings.TrimSpace(line) {
+		var arg string
+		if rest, quoted := strings.CutPrefix(line, "'"); quoted {
+			var ok bool
+			if arg, line, ok = strings.Cut(rest, "'"); !ok {
+				t.Fatalf("a quote is not closed: %s", rest)
+			}
+		} else {
+			arg, line, _ = strings.Cut(line, " ")
+		}
+		args = append(args, arg)
+	}
+	if len(args) == 0 || args[0] != "nokv" {
+		t.Fatalf("a command line begins with nokv: %q", args)
+	}
+	return args[1:]
+}
+
+// startDev starts `nokv dev` and waits until it says that it runs.
+func startDev(t *testing.T, env []string, workdir string, flags ...string) *proctest.Process {
+	t.Helper()
+	args := []string{"dev"}
+	if workdir != "" {
+		args = append(args, "--workdir", workdir)
+	}
+	p := proctest.Start(t, proctest.Options{Name: "dev", Path: nokvPath(t), Env: env, Args: append(args, flags...)})
+	p.WaitLog("NoKV is running", 30*time.Second)
+	p.WaitLog("region get banana", time.Second)
+	return p
+}
