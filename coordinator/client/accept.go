@@ -56,9 +56,9 @@ func (c *Client) checkCluster(e *endpoint, id uint64) error {
 func (c *Client) accept(e *endpoint, reply any) error {
 	switch r := reply.(type) {
 	case *coordinatorv1.AllocIDResponse:
-		return c.checkEra(r.GetEra())
+		return c.acceptRun(e, r)
 	case *coordinatorv1.TsoResponse:
-		return c.checkEra(r.GetEra())
+		return c.acceptRun(e, r)
 	case *coordinatorv1.StoreHeartbeatResponse:
 		c.sawEra(r.GetEra())
 	case *coordinatorv1.WatchRegionsResponse:
@@ -76,6 +76,20 @@ func (c *Client) accept(e *endpoint, reply any) error {
 		c.sawEra(d.GetEra())
 	}
 	return nil
+}
+
+// acceptRun judges ids and timestamps: of this cluster, and of no era that is over.
+func (c *Client) acceptRun(e *endpoint, r interface {
+	GetClusterId() uint64
+	GetEra() uint64
+}) error {
+	if r.GetClusterId() == 0 {
+		return fmt.Errorf("%w: it names no cluster", errUnfit)
+	}
+	if err := c.checkCluster(e, r.GetClusterId()); err != nil {
+		return err
+	}
+	return c.checkEra(r.GetEra())
 }
 
 // check asks e for its cluster before anything is asked of it whose reply

@@ -61,7 +61,7 @@ func newIDs(c *Client) *merger {
 }
 
 func allocID(ctx context.Context, c *Client, m *merger, b *batch) {
-	op := operation{name: "AllocID", authority: true, check: true, seen: &m.seen}
+	op := operation{name: "AllocID", authority: true, seen: &m.seen}
 	reply, err := do(ctx, c, op, &coordinatorv1.AllocIDRequest{Count: b.count}, coordinatorv1.CoordinatorClient.AllocID)
 	if err == nil && (reply.GetCount() != b.count || reply.GetFirst() == 0 || reply.GetFirst()+b.count < reply.GetFirst()) {
 		err = &Error{Op: op.name, Cause: fmt.Errorf("%w: %d ids from %d for a request of %d", errUnfit, reply.GetCount(), reply.GetFirst(), b.count)}

@@ -46,7 +46,7 @@ func (f *bare) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinat
 }
 
 func (f *bare) AllocID(_ context.Context, req *coordinatorv1.AllocIDRequest) (*coordinatorv1.AllocIDResponse, error) {
-	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1}, nil
+	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1, ClusterId: f.id}, nil
 }
 
 func (f *bare) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
@@ -56,7 +56,7 @@ func (f *bare) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, co
 		if err := s.RecvMsg(&req); err != nil {
 			return nil
 		}
-		reply.First, reply.Count, reply.Era = f.take(req.GetCount()), req.GetCount(), 1
+		reply.First, reply.Count, reply.Era, reply.ClusterId = f.take(req.GetCount()), req.GetCount(), 1, f.id
 		if err := s.Send(&reply); err != nil {
 			return err
 		}

@@ -24,8 +24,8 @@
 //  6. Timestamps never repeat and never go back within one Client, whatever a
 //     coordinator answers.
 //  7. The first answer pins the cluster; a coordinator of another one is not
-//     believed. Ids, timestamps and changes are asked only of coordinators
-//     whose cluster was checked.
+//     believed. Changes are asked only of coordinators whose cluster was
+//     checked; ids and timestamps say which cluster they are of.
 //  8. New starts nothing that outlives Close.
 //
 // What a route leads to (connections to members, retries there) is left to

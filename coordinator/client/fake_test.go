@@ -106,7 +106,7 @@ func (f *fake) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest) (
 	if err := f.note(ctx, "AllocID"); err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: f.era.Load()}, nil
+	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: f.era.Load(), ClusterId: f.id}, nil
 }
 
 func (f *fake) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
@@ -132,7 +132,7 @@ func (f *fake) serveTso(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coo
 		if err := f.note(s.Context(), "TsoStream"); err != nil {
 			return err
 		}
-		reply := &coordinatorv1.TsoResponse{Count: req.GetCount(), Era: f.era.Load()}
+		reply := &coordinatorv1.TsoResponse{Count: req.GetCount(), Era: f.era.Load(), ClusterId: f.id}
 		if f.tso != nil {
 			reply = f.tso(&req)
 		} else {

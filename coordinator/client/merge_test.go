@@ -97,7 +97,7 @@ func TestNobodyJoinsABatchUnderWay(t *testing.T) {
 		f.tso = func(req *coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse {
 			counts <- req.GetCount()
 			<-release
-			return &coordinatorv1.TsoResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1}
+			return &coordinatorv1.TsoResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1, ClusterId: 7}
 		}
 		w.start("a", f)
 		c, end := w.client(client.Config{}, "a")

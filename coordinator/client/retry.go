@@ -84,7 +84,9 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 		w.c.log.Debug("try failed", "op", w.op.name, "endpoint", e.address, "err", err)
 	}
 	class, detail := classify(err)
-	w.c.sawEra(detail.GetEra())
+	if e.checked.Load() { // of another cluster it would mean nothing here
+		w.c.sawEra(detail.GetEra())
+	}
 	if class == elsewhere && detail == nil {
 		w.c.ends.shun(e)
 	} else {

@@ -354,6 +354,60 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 	})
 }
 
+// Another cluster may answer at an address that was checked before, without
+// the connection telling.
+func TestIDsAndTimestampsSayTheirCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := &fake{cluster: newCluster(7)}, &fake{cluster: newCluster(7)}
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		_, err := c.AllocID(t.Context(), 1)
+		must(t, err)
+		_, err = c.Tso(t.Context(), 1)
+		must(t, err)
+		if n := a.called("Status"); n != 0 {
+			t.Errorf("%d round trips to ask for the cluster, want none", n)
+		}
+		other := newCluster(8)
+		other.era.Store(1000)
+		other.next.Add(1 << 40)
+		a.cluster = other
+		ids, err := c.AllocID(t.Context(), 1)
+		must(t, err)
+		ts, err := c.Tso(t.Context(), 1)
+		must(t, err)
+		if ids.First > b.next.Load() || uint64(ts.First) > b.next.Load() || ids.Era != 1 || ts.Era != 1 {
+			t.Errorf("id %+v and timestamp %+v are of the other cluster", ids, ts)
+		}
+		if s := c.Stats(); s.OtherClusters == 0 || s.Era != 1 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// An era in a refusal by a coordinator whose cluster is not known must not
+// raise the floor: no id of this cluster would ever be taken again.
+func TestEraOfAnotherClusterIsNoFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, b := &fake{cluster: newCluster(8)}, &fake{cluster: newCluster(7)}
+		e := reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "coordinator not leader")
+		e.Detail.Era = 1000
+		a.refuse(on(e, "AllocID", "TsoStream"))
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{ClusterID: 7}, "a", "b")
+		defer end()
+		_, err := c.AllocID(t.Context(), 1)
+		must(t, err)
+		_, err = c.Tso(t.Context(), 1)
+		must(t, err)
+	})
+}
+
 func TestEraFloor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -389,7 +443,7 @@ func TestTimestampsNeverGoBack(t *testing.T) {
 		k := newCluster(7)
 		broken, good := &fake{cluster: k}, &fake{cluster: k}
 		broken.tso = func(req *coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse {
-			return &coordinatorv1.TsoResponse{First: 77, Count: req.GetCount(), Era: 1}
+			return &coordinatorv1.TsoResponse{First: 77, Count: req.GetCount(), Era: 1, ClusterId: 7}
 		}
 		w.start("a", broken)
 		w.start("b", good)

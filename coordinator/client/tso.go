@@ -107,7 +107,7 @@ type timestamps struct {
 func newTimestamps(c *Client) *timestamps {
 	t := &timestamps{c: c}
 	t.pipe = &pipe[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]{
-		c: c, op: operation{name: "Tso", authority: true, check: true},
+		c: c, op: operation{name: "Tso", authority: true},
 		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse], error) {
 			return e.rpc.TsoStream(ctx)
 		},
@@ -133,8 +133,8 @@ func (t *timestamps) launch(b *batch) {
 
 // judge is promises (4) and (6): an era that is not over, and timestamps above
 // all that were given out.
-func (t *timestamps) judge(_ *endpoint, r *request[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse], reply *coordinatorv1.TsoResponse) error {
-	if err := t.c.checkEra(reply.GetEra()); err != nil {
+func (t *timestamps) judge(e *endpoint, r *request[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse], reply *coordinatorv1.TsoResponse) error {
+	if err := t.c.acceptRun(e, reply); err != nil {
 		return err
 	}
 	first, end := reply.GetFirst(), reply.GetFirst()+r.msg.GetCount()

@@ -22,7 +22,7 @@ func (s *Server) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.AllocIDResponse{First: first, Count: req.GetCount(), Era: era}, nil
+	return &coordinatorv1.AllocIDResponse{First: first, Count: req.GetCount(), Era: era, ClusterId: s.view().ClusterID}, nil
 }
 
 // Tso implements coordinatorv1.CoordinatorServer.
@@ -38,7 +38,7 @@ func (s *Server) Tso(ctx context.Context, req *coordinatorv1.TsoRequest) (*coord
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.TsoResponse{First: first, Count: req.GetCount(), Era: era}, nil
+	return &coordinatorv1.TsoResponse{First: first, Count: req.GetCount(), Era: era, ClusterId: s.view().ClusterID}, nil
 }
 
 func checkCount(count, most uint64) error {
@@ -66,12 +66,13 @@ func (s *Server) tsoStream(stream grpc.ServerStream) error {
 		answer := func(counts []uint64) error {
 			for len(counts) > 0 {
 				n, total := upTo(counts, MaxTSOCount)
-				first, era, err := s.cfg.Authority.Tso(l.ctx, total)
+				first, era, err := s.takeTso(l.ctx, total)
 				if err != nil {
 					return err
 				}
+				cluster := s.view().ClusterID
 				for _, count := range counts[:n] {
-					if err := l.send(stream, runPacket(first, count, era)); err != nil {
+					if err := l.send(stream, runPacket(first, count, era, cluster)); err != nil {
 						return err
 					}
 					first += count
@@ -82,6 +83,13 @@ func (s *Server) tsoStream(stream grpc.ServerStream) error {
 		}
 		return exchange(l, s.cfg.Limits, recv, answer)
 	})
+}
+
+// takeTso is Authority.Tso for a stream, which has no deadline of its own.
+func (s *Server) takeTso(ctx context.Context, count uint64) (first, era uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
+	defer cancel()
+	return s.cfg.Authority.Tso(ctx, count)
 }
 
 // upTo is how many of the counts, at least one, add up to at most most.
@@ -111,10 +119,11 @@ func (r *countRequest) decode(buf mem.Buffer) error {
 }
 
 // runPacket is a TsoResponse.
-func runPacket(first, count, era uint64) *packet {
+func runPacket(first, count, era, cluster uint64) *packet {
 	p := newPacket()
 	p.data = appendUint(p.data, 1, first)
 	p.data = appendUint(p.data, 2, count)
 	p.data = appendUint(p.data, 3, era)
+	p.data = appendFixed64(p.data, 4, cluster)
 	return p
 }

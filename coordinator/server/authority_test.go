@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/reason"
@@ -111,6 +112,44 @@ func TestTenureNotHeld(t *testing.T) {
 		if detail.GetHolderId() != "c2" || detail.GetHolderAddress() != "127.0.0.1:2" || detail.GetEra() != 1 {
 			t.Errorf("no way out: %v", detail)
 		}
+	}
+}
+
+// Ids and timestamps say which cluster they are of.
+func TestRunsNameTheCluster(t *testing.T) {
+	w := start(t)
+	ids, err := w.client.AllocID(within(t), &coordinatorv1.AllocIDRequest{Count: 1})
+	if err != nil || ids.GetClusterId() != clusterID {
+		t.Errorf("AllocID = %v, %v", ids, err)
+	}
+	ts, err := w.client.Tso(within(t), &coordinatorv1.TsoRequest{Count: 1})
+	if err != nil || ts.GetClusterId() != clusterID {
+		t.Errorf("Tso = %v, %v", ts, err)
+	}
+	stream, err := w.client.TsoStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(&coordinatorv1.TsoRequest{Count: 1})
+	if ts, err = stream.Recv(); err != nil || ts.GetClusterId() != clusterID {
+		t.Errorf("TsoStream: %v, %v", ts, err)
+	}
+}
+
+// A timestamp stream without a deadline is not left waiting for a root that is away.
+func TestTsoStreamWaitsNoLongerThanItMay(t *testing.T) {
+	w := start(t, func(c *server.Config) {
+		c.Limits = server.DefaultLimits()
+		c.Limits.StreamWait = 20 * time.Millisecond
+	})
+	defer w.authority.block()()
+	stream, err := w.client.TsoStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(&coordinatorv1.TsoRequest{Count: 1})
+	if ts, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("got %v, %v", ts, err)
 	}
 }
 

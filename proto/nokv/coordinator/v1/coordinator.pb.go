@@ -1544,9 +1544,11 @@ func (x *AllocIDRequest) GetCount() uint64 {
 type AllocIDResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First id of the run; the last is first + count - 1.
-	First         uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Era           uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	First uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Era   uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	// Cluster that the ids are of.
+	ClusterId     uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,6 +1604,13 @@ func (x *AllocIDResponse) GetEra() uint64 {
 	return 0
 }
 
+func (x *AllocIDResponse) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
 type TsoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 262,144 (2^18); 0 is refused.
@@ -1651,9 +1660,11 @@ type TsoResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First timestamp of the run; the last is first + count - 1. 46 bits of
 	// Unix milliseconds, 18 bits of counter.
-	First         uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	Era           uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	First uint64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Era   uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	// Cluster that the timestamps are of.
+	ClusterId     uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1705,6 +1716,13 @@ func (x *TsoResponse) GetCount() uint64 {
 func (x *TsoResponse) GetEra() uint64 {
 	if x != nil {
 		return x.Era
+	}
+	return 0
+}
+
+func (x *TsoResponse) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
 	}
 	return 0
 }
@@ -3943,18 +3961,22 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"&\n" +
 	"\x0eAllocIDRequest\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x04R\x05count\"O\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"n\n" +
 	"\x0fAllocIDResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x10\n" +
-	"\x03era\x18\x03 \x01(\x04R\x03era\"\"\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x04 \x01(\x06R\tclusterId\"\"\n" +
 	"\n" +
 	"TsoRequest\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x04R\x05count\"K\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"j\n" +
 	"\vTsoResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x10\n" +
-	"\x03era\x18\x03 \x01(\x04R\x03era\"D\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x04 \x01(\x06R\tclusterId\"D\n" +
 	"\x17PublishRootEventRequest\x12)\n" +
 	"\x05event\x18\x01 \x01(\v2\x13.nokv.root.v1.EventR\x05event\"\x8f\x01\n" +
 	"\x18PublishRootEventResponse\x123\n" +
