@@ -108,14 +108,21 @@ func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
 // their state hashes.
 func sameState(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
+	sameStateOf(t, c, 0, 1, 2)
+}
+
+func sameStateOf(t *testing.T, c *proctest.Cluster, members ...int) {
+	t.Helper()
 	proctest.Eventually(t, recoverWithin, func() error {
 		peers := rootStatusOf(t, c)
-		for _, p := range peers[1:] {
-			if p.AppliedIndex != peers[0].AppliedIndex || p.AppliedIndex == 0 {
-				return fmt.Errorf("peers have applied %d and %d", p.AppliedIndex, peers[0].AppliedIndex)
+		first := peers[members[0]]
+		for _, m := range members[1:] {
+			p := peers[m]
+			if p.AppliedIndex != first.AppliedIndex || p.AppliedIndex == 0 {
+				return fmt.Errorf("nodes %d and %d have applied %d and %d", first.NodeID, p.NodeID, first.AppliedIndex, p.AppliedIndex)
 			}
-			if p.StateHash != peers[0].StateHash {
-				t.Fatalf("at index %d node %d has state hash %s, node %d has %s", p.AppliedIndex, p.NodeID, p.StateHash, peers[0].NodeID, peers[0].StateHash)
+			if p.StateHash != first.StateHash {
+				t.Fatalf("at index %d node %d has state hash %s, node %d has %s", p.AppliedIndex, p.NodeID, p.StateHash, first.NodeID, first.StateHash)
 			}
 		}
 		return nil

@@ -145,7 +145,6 @@ func (p *Process) Wait(within time.Duration) int {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
 	case <-timer.C:
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // shows its goroutines in the log
 		p.t.Fatalf("%s did not end within %s", p.o.Name, within)
 		return -1
 	}
