@@ -135,6 +135,7 @@ func bench(ctx context.Context, e *env, o *benchOptions, ready prepare) error {
 		return usagef("%s", err)
 	}
 	defer cl.Close()
+	tuneGC()
 	op, done, err := ready(ctx, e, o, cl)
 	if err != nil {
 		return err
@@ -163,8 +164,6 @@ type measured struct {
 // measure runs the workers, and counts what begins after the warm-up and ends
 // before the end.
 func measure(ctx context.Context, o *benchOptions, op work) measured {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var (
 		histogram   rpcstats.Histogram
 		ops, errs   atomic.Uint64
@@ -172,25 +171,15 @@ func measure(ctx context.Context, o *benchOptions, op work) measured {
 		workers     sync.WaitGroup
 		begin, done = time.Now().Add(*o.warmup), time.Now().Add(*o.warmup + *o.duration)
 	)
-	for worker := range *o.concurrency {
+	for id := range *o.concurrency {
 		workers.Go(func() {
-			for ctx.Err() == nil {
-				start := time.Now()
-				if start.After(done) {
-					return
-				}
-				n, err := op(ctx, worker)
-				end := time.Now()
-				if start.Before(begin) || end.After(done) {
-					continue
-				}
-				if err != nil {
-					errs.Add(1)
-					lastErr.Store(fmt.Errorf("%w", err))
-					continue
-				}
-				ops.Add(n)
-				histogram.Observe(end.Sub(start))
+			w := worker{id: id, begin: begin, done: done, op: op}
+			w.run(ctx)
+			ops.Add(w.ops)
+			errs.Add(w.errs)
+			histogram.Merge(&w.latency)
+			if w.lastErr != nil {
+				lastErr.Store(fmt.Errorf("%w", w.lastErr))
 			}
 		})
 	}
@@ -202,6 +191,41 @@ func measure(ctx context.Context, o *benchOptions, op work) measured {
 	}}
 	m.lastErr, _ = lastErr.Load().(error)
 	return m
+}
+
+// worker is one caller. What it counts is its own until it ends, so that
+// callers do not wait for each other where real ones would not.
+type worker struct {
+	id          int
+	begin, done time.Time
+	op          work
+	ops, errs   uint64
+	latency     rpcstats.Histogram
+	lastErr     error
+}
+
+// run calls op again and again. The end of one call is the start of the next.
+func (w *worker) run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	end := time.Now()
+	for ctx.Err() == nil {
+		start := end
+		if start.After(w.done) {
+			return
+		}
+		n, err := w.op(ctx, w.id)
+		end = time.Now()
+		switch {
+		case start.Before(w.begin) || end.After(w.done):
+		case err != nil:
+			w.errs++
+			w.lastErr = err
+		default:
+			w.ops += n
+			w.latency.Observe(end.Sub(start))
+		}
+	}
 }
 
 // MarshalJSON implements json.Marshaler.

@@ -28,6 +28,7 @@ const echoMethod = "/nokv.bench.Echo/Echo"
 
 // runEcho serves the echo until standard input closes.
 func runEcho() error {
+	tuneGC() // as the servers do
 	lis, err := listen("echo", "127.0.0.1:0")
 	if err != nil {
 		return err

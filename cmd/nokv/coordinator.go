@@ -81,6 +81,7 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 	if err := o.check(addr); err != nil {
 		return err
 	}
+	tuneGC()
 	logger, flush, err := s.logger(e, "coordinator")
 	if err != nil {
 		return err

@@ -73,6 +73,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	if workdir, err = filepath.Abs(workdir); err != nil {
 		return err
 	}
+	tuneGC()
 	sink := newSink(e.stderr)
 	defer sink.close()
 	if err := os.MkdirAll(workdir, 0o700); err != nil {

@@ -3,6 +3,7 @@ package proctest
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -108,8 +109,14 @@ func (c *Cluster) Run(args ...string) Result {
 // Start starts a member that is down, with its old folder and addresses.
 func (c *Cluster) Start(member int) *Process {
 	c.t.Helper()
+	return c.StartWithStderr(member, nil)
+}
+
+// StartWithStderr is Start with another place for standard error; nil: the log.
+func (c *Cluster) StartWithStderr(member int, stderr *os.File) *Process {
+	c.t.Helper()
 	o := c.Options(c.Name(member), c.Args(member)...)
-	o.Log = filepath.Join(c.Dir, o.Name+".log")
+	o.Log, o.Stderr = filepath.Join(c.Dir, o.Name+".log"), stderr
 	c.processes[member] = Start(c.t, o)
 	return c.processes[member]
 }

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testreport"
+)
+
+// pauseFor is many ttls and several election timeouts.
+const pauseFor = 3 * time.Second
+
+// TestPauses stops the holder of the Tenure and the root's leader in the middle
+// of their work, as a suspended machine does, and lets them go on: they must
+// find out that they are no longer in charge before they answer.
+func TestPauses(t *testing.T) {
+	for _, ttl := range []string{"200ms", "0s"} {
+		t.Run("ttl "+ttl, func(t *testing.T) {
+			c := newCluster(t, 2)
+			c.CoordinatorFlags = []string{"-tenure-ttl", ttl}
+			c.StartAll()
+			c.WaitHealthy(recoverWithin)
+			l := startLoad(t, c.CoordinatorAddrs)
+			l.waitProgress(lowLoad, recoverWithin, "before any pause")
+			for _, role := range []struct {
+				name string
+				find func(*testing.T, *proctest.Cluster) int
+			}{{"the holder", holderOf}, {"the root leader", leaderOf}} {
+				victim := c.Process(role.find(t, c))
+				victim.Signal(syscall.SIGSTOP)
+				begin := time.Now()
+				served := l.waitProgress(lowLoad, recoverWithin, "while "+role.name+" is stopped")
+				if rest := pauseFor - time.Since(begin); rest > 0 {
+					time.Sleep(rest) // the pause itself
+				}
+				victim.Signal(syscall.SIGCONT)
+				l.waitProgress(lowLoad, recoverWithin, "after the pause of "+role.name)
+				testreport.Linef(t, "real processes: %s stopped for %s under load, tenure-ttl %s: served again after %s", role.name, pauseFor, ttl, served.Round(time.Millisecond))
+			}
+			c.WaitHealthy(recoverWithin)
+			l.finish()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			judge(ctx, t, c, l)
+		})
+	}
+}
+
+// holderOf finds the coordinator that holds the Tenure.
+func holderOf(t *testing.T, c *proctest.Cluster) int {
+	t.Helper()
+	found := 0
+	proctest.Eventually(t, recoverWithin, func() error {
+		var s statusOutput
+		r := c.Run("status", "-o", "json", "--coordinator-addr", c.Coordinators())
+		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
+			return fmt.Errorf("status: %w: %s", err, r.Stderr)
+		}
+		for i := c.Roots(); i < c.Size(); i++ {
+			if c.Name(i) == "coordinator-"+s.Holder {
+				found = i
+				return nil
+			}
+		}
+		return fmt.Errorf("held by %q", s.Holder)
+	})
+	return found
+}
+
+// leaderOf finds the root peer that leads.
+func leaderOf(t *testing.T, c *proctest.Cluster) int {
+	t.Helper()
+	found := 0
+	proctest.Eventually(t, recoverWithin, func() error {
+		for i, p := range rootStatusOf(t, c) {
+			if p.Role == "leader" {
+				found = i
+				return nil
+			}
+		}
+		return fmt.Errorf("no root peer leads")
+	})
+	return found
+}
+
+// TestLogsThatNobodyReads has every process write its log into a pipe that is
+// full from the beginning.
+func TestLogsThatNobodyReads(t *testing.T) {
+	c := newCluster(t, 2)
+	for i := range c.Size() {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		defer w.Close()
+		if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := w.Write(make([]byte, 1<<22)); err == nil {
+			t.Fatalf("the pipe took %d bytes and is not full", n)
+		}
+		c.StartWithStderr(i, w)
+	}
+	c.WaitHealthy(recoverWithin)
+	l := startLoad(t, c.CoordinatorAddrs)
+	l.waitProgress(50, recoverWithin, "with logs that nobody reads")
+	c.Kill(leaderOf(t, c)) // makes everybody log
+	l.waitProgress(50, recoverWithin, "with logs that nobody reads, after a kill")
+	l.finish()
+	for i := c.Size() - 1; i >= 0; i-- {
+		if !c.Process(i).Running() {
+			continue
+		}
+		c.Process(i).Signal(syscall.SIGTERM)
+		if code := c.Process(i).Wait(15 * time.Second); code != 0 {
+			t.Errorf("%s: exit status %d", c.Name(i), code)
+		}
+	}
+}
+
+// TestOrderlyStops stops and starts everything as an operator would: no id is
+// skipped, because every era retires with its exact frontier.
+func TestOrderlyStops(t *testing.T) {
+	c := newCluster(t, 2)
+	next := uint64(1)
+	take := func(when string) {
+		t.Helper()
+		r := c.Run("id", "--count", "3", "-o", "json", "--timeout", "30s", "--coordinator-addr", c.Coordinators())
+		var id idOutput
+		if err := json.Unmarshal([]byte(r.Stdout), &id); err != nil {
+			t.Fatalf("%s: %v %s", when, err, r.Stderr)
+		}
+		if id.First != next {
+			t.Errorf("%s: ids begin with %d, want %d", when, id.First, next)
+		}
+		next = id.First + id.Count
+	}
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	take("at first")
+
+	holder := holderOf(t, c)
+	c.Process(holder).Signal(syscall.SIGTERM)
+	if code := c.Process(holder).Wait(15 * time.Second); code != 0 {
+		t.Errorf("holder: exit status %d after SIGTERM", code)
+	}
+	take("after the holder stopped")
+	c.Start(holder)
+
+	leader := leaderOf(t, c)
+	c.Process(leader).Signal(syscall.SIGTERM)
+	if code := c.Process(leader).Wait(15 * time.Second); code != 0 {
+		t.Errorf("root leader: exit status %d after SIGTERM", code)
+	}
+	take("after the root leader stopped")
+	c.Start(leader)
+	c.WaitHealthy(recoverWithin)
+
+	c.StopAll()
+	for i := range c.Roots() {
+		if r := c.Run("root", "verify", c.Workdir(i)); r.Code != 0 {
+			t.Errorf("verify after an orderly stop: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+	}
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	take("after everything was stopped in order")
+	sameState(t, c)
+}
