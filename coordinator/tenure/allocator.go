@@ -35,6 +35,8 @@ type allocator struct {
 	low chan struct{}
 	// fenced: the first window is rooted.
 	fenced atomic.Bool
+	// reportedAt is when a refused clock was reported last; the extender's own.
+	reportedAt clock.Instant
 
 	// mu guards what follows.
 	mu           sync.Mutex

@@ -3,11 +3,13 @@ package tenure_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
@@ -430,6 +432,32 @@ func TestCheck(t *testing.T) {
 		h.stop()
 		if err := h.Check(within(time.Second), era); reason.Of(err) != rootv1.Reason_REASON_ERA_STALE {
 			t.Fatalf("after the end: %v", err)
+		}
+	})
+}
+
+// A clock that the root refuses is reported, and not a thousand times.
+func TestRefusedClockIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		r.wall = uint64(time.Now().UnixMilli())
+		var said strings.Builder
+		h := startHolder(t, r, "c1", func(c *tenure.Config) {
+			c.TSOStart = (r.wall + 3_600_000) << 18
+			c.Logger = hclog.New(&hclog.LoggerOptions{Output: &said, Level: hclog.Warn})
+		})
+		time.Sleep(time.Second)
+		for range 10 {
+			if _, _, err := h.Tso(within(2*time.Second), 1); err == nil {
+				t.Fatal("a timestamp ahead of the root's clock")
+			}
+		}
+		h.stop()
+		if n := h.Counters().ClockRefusals.Load(); n < 100 {
+			t.Errorf("%d refusals, want many", n)
+		}
+		if n := strings.Count(said.String(), "check this machine's clock"); n != 3 {
+			t.Errorf("reported %d times in 20 s, want 3:\n%s", n, &said)
 		}
 	})
 }

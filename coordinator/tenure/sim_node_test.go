@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/coordinator/tso"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/history"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -490,7 +491,10 @@ func (n *simNode) pass(r *request, era uint64) {
 // reply sends the value off; the caller has it a while later, or never.
 func (n *simNode) reply(r *request, era uint64) {
 	n.inFlight--
-	op := &operation{request: *r, era: era, returned: never, node: n.name}
-	n.w.log.ops = append(n.w.log.ops, op)
-	n.w.send(func() { op.returned = min(op.returned, n.w.now) })
+	g := &history.Grant{
+		Mandate: r.kind, First: r.first, Count: r.count, Era: era, Holder: n.name, Incarnation: n.incarnation,
+		Called: r.called, Returned: history.Never,
+	}
+	n.w.log.Grants = append(n.w.log.Grants, g)
+	n.w.send(func() { g.Returned = min(g.Returned, n.w.now) })
 }

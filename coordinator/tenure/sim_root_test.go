@@ -185,7 +185,7 @@ func (r *simRoot) giveID() {
 		}
 		r.w.fault.rootIDs++
 		id := result.Events[0].Region.Id
-		r.w.log.rootIDs = append(r.w.log.rootIDs, id)
+		r.w.log.RootIDs = append(r.w.log.RootIDs, id)
 	})
 }
 
@@ -193,7 +193,7 @@ func (r *simRoot) giveID() {
 func (r *simRoot) publish() {
 	t, h := r.machine.s.Tenure(), r.machine.handover()
 	if t != nil {
-		r.w.log.note(t)
+		r.w.log.Note(t)
 	}
 	for _, n := range r.w.nodes {
 		lag := time.Duration(0)

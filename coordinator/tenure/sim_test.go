@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/history"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -170,9 +171,9 @@ func (w *world) healed() error {
 		return fmt.Errorf("handover to era %d is at %v", h.GetEra(), h.GetStage())
 	}
 	fresh := map[rootv1.Mandate]bool{}
-	for _, o := range w.log.ops {
-		if o.called > w.now-500*time.Millisecond && o.returned != never {
-			fresh[o.kind] = true
+	for _, g := range w.log.Grants {
+		if g.Called > w.now-500*time.Millisecond && g.Returned != history.Never {
+			fresh[g.Mandate] = true
 		}
 	}
 	if len(fresh) != 2 {
@@ -211,17 +212,17 @@ func TestSimulation(t *testing.T) {
 	for seed := *simFirst; seed < *simFirst+*simSeeds; seed++ {
 		w := newWorld(simKnobs(seed, noVariant))
 		w.live()
-		for name, err := range w.log.check() {
-			t.Fatalf("seed %d: %s: %v", seed, name, err)
+		for _, v := range w.log.Check() {
+			t.Fatalf("seed %d: %v", seed, v)
 		}
 		if err := w.healed(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if len(w.log.ops) < 500 || len(w.log.tenures) < 2 {
-			t.Fatalf("seed %d: only %d replies in %d eras", seed, len(w.log.ops), len(w.log.tenures))
+		if len(w.log.Grants) < 500 || len(w.log.Tenures) < 2 {
+			t.Fatalf("seed %d: only %d replies in %d eras", seed, len(w.log.Grants), len(w.log.Tenures))
 		}
-		ops += len(w.log.ops)
-		eras += len(w.log.tenures)
+		ops += len(w.log.Grants)
+		eras += len(w.log.Tenures)
 		total.add(w.fault)
 	}
 	t.Logf("%d seeds, %d replies, %d eras, faults %+v", *simSeeds, ops, eras, total)
@@ -255,7 +256,7 @@ func TestSimulationIsDeterministic(t *testing.T) {
 	a, b := newWorld(simKnobs(5, noVariant)), newWorld(simKnobs(5, noVariant))
 	a.live()
 	b.live()
-	if a.log.hash() != b.log.hash() || a.root.machine.s.Hash() != b.root.machine.s.Hash() {
+	if a.log.Hash() != b.log.Hash() || a.root.machine.s.Hash() != b.root.machine.s.Hash() {
 		t.Fatal("the same seed gave two histories")
 	}
 }
@@ -279,8 +280,8 @@ func TestContrast(t *testing.T) {
 				seed := 1 + (rare[v]+i)%300
 				w := newWorld(simKnobs(seed, v))
 				w.live()
-				for name, err := range w.log.check() {
-					t.Logf("seed %d: %s: %v", seed, name, err)
+				for _, v := range w.log.Check() {
+					t.Logf("seed %d: %v", seed, v)
 					return
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/history"
 )
 
 // world is a deterministic simulation: one goroutine, virtual time, messages
@@ -20,7 +21,7 @@ type world struct {
 	knobs knobs
 	root  *simRoot
 	nodes []*simNode
-	log   history
+	log   history.History
 	fault faults
 }
 

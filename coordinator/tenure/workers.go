@@ -11,8 +11,12 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// clockWait is the pause after the root refused a window for its clock's sake.
-const clockWait = 20 * time.Millisecond
+const (
+	// clockWait is the pause after the root refused a window for its clock's sake.
+	clockWait = 20 * time.Millisecond
+	// reportEvery is the time between two reports of that.
+	reportEvery = 10 * time.Second
+)
 
 func (h *Holder) claimLoop(ctx context.Context) {
 	for {
@@ -167,6 +171,7 @@ func (h *Holder) onExtendRefused(ctx context.Context, t *term, a *allocator, fro
 		return true, true
 	case d.GetReason() == rootv1.Reason_REASON_CLOCK_BOUND:
 		h.counters.ClockRefusals.Add(1)
+		h.reportClock(t, a, d)
 		a.refusedByClock(h.cfg.Clock.Now())
 		return true, !sleep(ctx, clockWait)
 	case d.GetFence() > from:
@@ -178,6 +183,16 @@ func (h *Holder) onExtendRefused(ctx context.Context, t *term, a *allocator, fro
 	}
 	h.cfg.Logger.Warn("window refused", "era", t.grant.era, "mandate", a.mandate, "err", d.GetMessage())
 	return false, false
+}
+
+// reportClock says that timestamps reach beyond the root leader's clock, now
+// and then for as long as they do.
+func (h *Holder) reportClock(t *term, a *allocator, d *rootv1.ErrorDetail) {
+	if now := h.cfg.Clock.Now(); a.reportedAt == 0 || now.Sub(a.reportedAt) >= reportEvery {
+		a.reportedAt = now
+		h.cfg.Logger.Warn("the root refuses timestamps so far ahead of its clock: check this machine's clock and the start flag",
+			"era", t.grant.era, "mandate", a.mandate, "err", d.GetMessage())
+	}
 }
 
 // broken counts a violation of Inheritance and gives the era up.
