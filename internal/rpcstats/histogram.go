@@ -44,6 +44,22 @@ func (h *Histogram) Observe(d time.Duration) {
 	}
 }
 
+// Merge adds what other has observed, which must be at rest.
+func (h *Histogram) Merge(other *Histogram) {
+	for i := range other.buckets {
+		if n := other.buckets[i].Load(); n != 0 {
+			h.buckets[i].Add(n)
+		}
+	}
+	h.sum.Add(other.sum.Load())
+	for longest := other.max.Load(); ; {
+		seen := h.max.Load()
+		if longest <= seen || h.max.CompareAndSwap(seen, longest) {
+			return
+		}
+	}
+}
+
 // Latency is a summary of a Histogram. Quantiles are upper bounds of the
 // bucket they fall in, in microseconds.
 type Latency struct {

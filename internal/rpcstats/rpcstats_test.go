@@ -104,3 +104,21 @@ func BenchmarkUnary(b *testing.B) {
 		}
 	})
 }
+
+// A merge has what both histograms have observed.
+func TestMergeOfHistograms(t *testing.T) {
+	var all, left, right rpcstats.Histogram
+	for i := range 1000 {
+		d := time.Duration(rand.Int63n(int64(time.Second)))
+		all.Observe(d)
+		if i%3 == 0 {
+			left.Observe(d)
+		} else {
+			right.Observe(d)
+		}
+	}
+	left.Merge(&right)
+	if got, want := left.Summary(), all.Summary(); got != want {
+		t.Errorf("merged %+v, want %+v", got, want)
+	}
+}
