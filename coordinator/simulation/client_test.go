@@ -93,6 +93,9 @@ func (c *client) call(n *node, serve func(n *node, reply func(fn func(late bool)
 // values asks for ids or timestamps until it has some or gives up.
 func (c *client) values(m rootv1.Mandate) {
 	count := 1 + c.r.Rand.Uint64N(3)
+	if c.r.Chance(0.2) {
+		c.turnTo("") // two holders, if there were two, would both be asked
+	}
 	deadline := c.r.now() + callLimit
 	var try func()
 	try = func() {

@@ -105,10 +105,15 @@ func (r *run) disturbCoordinators() {
 	case 8:
 		r.strobe(n, 20)
 	case 9:
-		r.Fault("holder suspected")
-		for _, o := range r.nodes {
-			o.then(func() { o.holder.core.OnHolderSuspect(o.holder.core.Tenure().GetEra(), o.now()) })()
-		}
+		r.suspect()
+	}
+}
+
+// suspect makes everybody think the holder dead, rightly or not.
+func (r *run) suspect() {
+	r.Fault("holder suspected")
+	for _, o := range r.nodes {
+		o.then(func() { o.holder.core.OnHolderSuspect(o.holder.core.Tenure().GetEra(), o.now()) })()
 	}
 }
 
@@ -145,7 +150,7 @@ func (r *run) disturbNetwork() {
 	}
 	p := r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))].Place
 	n := r.anyone().place
-	switch r.Rand.IntN(6) {
+	switch r.Rand.IntN(8) {
 	case 0:
 		if l := r.roots.Leader(); l != nil {
 			p = l.Place
@@ -155,6 +160,9 @@ func (r *run) disturbNetwork() {
 		r.cut("link between roots cut", p, r.rootPlaces()[:1+r.Rand.IntN(2)], lasting)
 	case 2, 3:
 		r.cut("coordinator cut from roots", n, r.rootPlaces(), lasting)
+		if r.Chance(0.5) { // trouble does not come alone
+			r.After(r.Between(0, 30*time.Millisecond), r.suspect)
+		}
 	case 4:
 		r.cut("link between coordinator and root cut", n, []roottest.Place{p}, lasting)
 	case 5:
@@ -163,7 +171,41 @@ func (r *run) disturbNetwork() {
 			clients = append(clients, c.place)
 		}
 		r.cut("coordinator cut from clients", n, clients, lasting)
+	case 6, 7:
+		r.cutUntilClaimed(r.holding())
 	}
+}
+
+// cutUntilClaimed takes the roots away from the holder, not its callers, and
+// gives them back at the worst moment: when its era has just been given away.
+func (r *run) cutUntilClaimed(n *node) {
+	r.Fault("coordinator cut until its era was claimed")
+	each := func(fn func(from, to roottest.Place)) {
+		for _, p := range r.rootPlaces() {
+			fn(n.place, p)
+			fn(p, n.place)
+		}
+	}
+	each(r.roots.Net.Cut)
+	era, until := r.era(), r.now()+4*r.k.ttl+100*time.Millisecond
+	var watch func()
+	watch = func() {
+		if r.era() == era && r.now() < until && !r.calm {
+			r.suspect() // probes would say that the holder is well
+			r.After(r.Between(0, 6*time.Millisecond), watch)
+			return
+		}
+		r.After(r.Between(0, r.k.ttl+5*time.Millisecond), func() { each(r.roots.Net.Mend) })
+	}
+	watch()
+}
+
+// era is the newest one that a leader has applied.
+func (r *run) era() uint64 {
+	if l := r.roots.Leader(); l != nil {
+		return l.View().State.Tenure().GetEra()
+	}
+	return 0
 }
 
 func (r *run) rootPlaces() []roottest.Place {

@@ -128,6 +128,9 @@ func (f *follower) onTail(attempt int, resp *rootv1.TailResponse, err error) {
 	}
 	f.stream.Taken()
 	before := f.core.View().Token
+	if len(resp.GetEntries()) > 0 {
+		f.previous = f.core.View()
+	}
 	batch, err := f.core.OnTail(f.spoilt(resp), now)
 	f.checkMessage(before, resp, err)
 	f.publish(batch)

@@ -66,7 +66,7 @@ func knobsOf(seed uint64, v variant) knobs {
 		k.ttl = 100 * time.Millisecond
 	}
 	if v == clocksBeyondBound {
-		k.drift = 400
+		k.drift = 600
 	}
 	return k
 }
@@ -85,7 +85,7 @@ const (
 func rootConfig(k knobs) roottest.Config {
 	r := replica.Defaults()
 	r.Tick, r.HeartbeatTicks, r.ElectionTicks = 10*time.Millisecond, 2, 10
-	r.CheckpointEntries, r.RetainEntries, r.HashEvery = 60, 25, 16
+	r.CheckpointEntries, r.RetainEntries, r.HashEvery = 30, 12, 16
 	r.MaxEntryBytes = 1 << 10
 	r.MaxTSOAhead = maxTSOAhead
 	return roottest.Config{

@@ -3,6 +3,8 @@ package simulation
 import (
 	"flag"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"testing"
 
 	"github.com/nokv/nokv/internal/testreport"
@@ -15,13 +17,19 @@ var (
 	goOn  = flag.Bool("go-on", false, "go on after a seed that failed")
 )
 
+// TestMain trades memory for time: runs are short and make much garbage.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
+
 // kinds are the faults that must have happened.
 var kinds = []string{
 	"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "leadership transfer",
 	"root's wall clock stepped", "coordinator killed", "coordinator shut down", "coordinator paused", "machine suspended",
 	"paused between generate and check", "wall clock stepped", "wall clock strobed", "clock refused", "holder suspected",
 	"root cut from roots", "link between roots cut", "coordinator cut from roots", "link between coordinator and root cut",
-	"coordinator cut from clients", "message lost", "message late", "message repeated", "stream broken", "bootstrap required",
+	"coordinator cut from clients", "coordinator cut until its era was claimed", "message lost", "message late", "message repeated", "stream broken", "bootstrap required",
 }
 
 // totals are what many runs did.

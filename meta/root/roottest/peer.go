@@ -45,7 +45,7 @@ type Peer struct {
 	lastTik   int64
 	// idle is when the last turn ended.
 	idle clock.Instant
-	// tails and snapshots are open streams, in the order they were opened.
+	// streams are the open tails and snapshots, in the order they were opened.
 	streams []*session
 	// Err is why the process stopped by itself last; nil after a kill.
 	Err error

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 1000, "how many seeds the simulation runs")
+	seeds = flag.Int("seeds", 300, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
 )
 
@@ -53,7 +53,7 @@ func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
 	}
 	p := c.Peers[w.Rand.IntN(len(c.Peers))]
 	other := c.Peers[w.Rand.IntN(len(c.Peers))]
-	switch w.Rand.IntN(8) {
+	switch w.Rand.IntN(9) {
 	case 0:
 		p.Kill()
 	case 1:
@@ -76,6 +76,10 @@ func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
 			l.Kill()
 		}
 	case 7:
+		if l := c.Leader(); l != nil {
+			l.Transfer(0)
+		}
+	case 8:
 		for _, q := range c.Peers {
 			q.PowerCut()
 		}
@@ -151,7 +155,7 @@ func TestRootSimulation(t *testing.T) {
 	if total < 20**seeds {
 		t.Errorf("only %d writes were acknowledged in %d seeds: the load was too low", total, *seeds)
 	}
-	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "message lost"} {
+	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "leadership transfer", "message lost"} {
 		if faults[kind] == 0 && *seeds >= 50 {
 			t.Errorf("fault %q never happened", kind)
 		}
