@@ -32,6 +32,9 @@ type pipe[Q, R any] struct {
 	// judge says why a reply is not an answer. A refusal that is final ends
 	// its request; any other error breaks the stream.
 	judge func(*endpoint, *request[Q, R], *R) error
+	// encodeFirst is for requests that may be impossible to encode: sending one
+	// would end the stream, and with it everybody's requests.
+	encodeFirst bool
 
 	// Since when there is a request without an answer and no answer came, Unix
 	// nanoseconds; 0: there is none.
@@ -86,12 +89,35 @@ func gaveUp(err error) bool { return errors.Is(err, errGaveUp) }
 func (p *pipe[Q, R]) send(r *request[Q, R]) {
 	p.writing.Lock()
 	stream, err := p.enqueue(r)
-	if stream != nil {
-		_ = stream.SendMsg(r.msg) // An error is left to the reader, which gets it too.
-	}
+	fits := stream == nil || p.write(stream, r)
 	p.writing.Unlock()
 	if err != nil {
 		r.finish(nil, err)
+	}
+	if !fits {
+		p.refuse(r)
+	}
+}
+
+// write sends a request, or says that it cannot be encoded. Any other error is
+// left to the reader, which gets it too.
+func (p *pipe[Q, R]) write(stream grpc.BidiStreamingClient[Q, R], r *request[Q, R]) (fits bool) {
+	if !p.encodeFirst {
+		_ = stream.SendMsg(r.msg)
+		return true
+	}
+	m := &grpc.PreparedMsg{}
+	if err := m.Encode(stream, r.msg); err != nil {
+		return stream.Context().Err() != nil
+	}
+	_ = stream.SendMsg(m)
+	return true
+}
+
+// refuse ends requests that cannot be encoded.
+func (p *pipe[Q, R]) refuse(requests ...*request[Q, R]) {
+	for _, r := range p.remove(func(r *request[Q, R]) bool { return slices.Contains(requests, r) }) {
+		r.finish(nil, invalid(p.op.name, "the request cannot be encoded: is a text in it not UTF-8?"))
 	}
 }
 
@@ -192,6 +218,9 @@ func (p *pipe[Q, R]) remove(gone func(*request[Q, R]) bool) []*request[Q, R] {
 		}
 	}
 	p.queue = stay
+	if len(stay) == 0 {
+		p.waitingSince.Store(0)
+	}
 	return out
 }
 
@@ -256,14 +285,15 @@ func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingC
 // answer.
 func (p *pipe[Q, R]) attach(s grpc.BidiStreamingClient[Q, R]) {
 	p.writing.Lock()
-	defer p.writing.Unlock()
 	p.mu.Lock()
 	p.stream = s
 	waiting := slices.Clone(p.queue)
 	p.waitLocked()
 	p.mu.Unlock()
-	for _, r := range waiting {
-		_ = s.SendMsg(r.msg)
+	waiting = slices.DeleteFunc(waiting, func(r *request[Q, R]) bool { return p.write(s, r) })
+	p.writing.Unlock()
+	if len(waiting) > 0 {
+		p.refuse(waiting...)
 	}
 }
 

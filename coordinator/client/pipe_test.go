@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -75,4 +76,37 @@ func TestLargeCommandsDoNotBlockTheirAnswers(t *testing.T) {
 	if n := c.Stats().StreamBreaks; n != 0 {
 		t.Errorf("%d streams broke", n)
 	}
+}
+
+// A command that cannot be encoded is its caller's error alone.
+func TestUnencodableCommandHarmsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		event := func(reason string) *rootv1.Event {
+			return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m", Reason: reason}}}
+		}
+		start := time.Now()
+		var callers sync.WaitGroup
+		for i := range 50 {
+			callers.Go(func() {
+				if i == 20 {
+					_, err := c.PublishEvent(t.Context(), event("\xff"))
+					wantIs(t, err, client.ErrInvalidRequest)
+					return
+				}
+				if _, err := c.PublishEvent(t.Context(), event("fine")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		wantWithin(t, start, 0, time.Second)
+		if _, err := c.GetRegionsByKeys(t.Context(), [][]byte{[]byte("k")}, client.In("\xff")); err == nil {
+			t.Error("a name that is not text")
+		}
+		wantWithin(t, start, 0, time.Second)
+	})
 }

@@ -128,8 +128,8 @@ func newPublisher(c *Client) *publisher {
 				return r.msg.GetRequestId() == reply.GetRequestId()
 			})
 		},
-		judge: judgePublish,
-		work:  make(chan struct{}, 1),
+		judge: judgePublish, encodeFirst: true,
+		work: make(chan struct{}, 1),
 	}
 	return p
 }
@@ -148,7 +148,8 @@ func judgePublish(_ *endpoint, r *request[publishRequest, publishResponse], repl
 // commands of several callers.
 func (b *changes) refusedTogether() bool {
 	e, ok := b.err.(*Error)
-	return ok && len(b.msg.GetCommands()) > 1 && e.Cause == errRefused && e.Detail != nil
+	return ok && len(b.msg.GetCommands()) > 1 && e.Detail != nil &&
+		(e.Cause == errRefused || e.Reason == rootv1.Reason_REASON_INVALID_REQUEST)
 }
 
 // join puts a command into the open batch and returns its place there, or into

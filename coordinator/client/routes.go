@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -52,6 +53,9 @@ func (c *Client) GetRegionsByKeys(ctx context.Context, keys [][]byte, opts ...Re
 		return nil, invalid("GetRegionsByKeys", "%d keys are not in 1 to %d", len(keys), MaxKeys)
 	}
 	r := readOf(opts)
+	if !utf8.ValidString(r.keyspace) {
+		return nil, invalid("GetRegionsByKeys", "the keyspace name %q is not UTF-8", r.keyspace)
+	}
 	req := &keysRequest{Keys: keys, Keyspace: r.keyspace, Read: r.options}
 	if !r.mayWait() {
 		reply, err := c.streamed(ctx, req)
