@@ -102,12 +102,11 @@ type Core struct {
 	commitDue  uint64
 	persisted  uint64
 	leaderless clock.Instant
-	// told is the newest commit index that a leader told of; this peer may lack
-	// the entries.
-	told uint64
+	known      known
 
 	ticks     uint64
 	muted     bool
+	acks      acks
 	proposals proposals
 	reads     reads
 	authority authority
@@ -294,6 +293,7 @@ func (c *Core) step(m *raftpb.Message) {
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
 		c.hearCommit(m)
+		c.acks.heard(m)
 		// What raft refuses it has dropped; its sender tries again.
 		_ = c.raft.Step(m)
 	}

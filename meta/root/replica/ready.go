@@ -41,7 +41,7 @@ func (c *Core) ready(out *Output) error {
 	}
 	// A crash here: entries, term and vote are found again; that they were not
 	// acknowledged costs a repetition.
-	c.send(late)
+	c.send(c.acks.filter(late, c.ticks))
 	if err := c.apply(rd.CommittedEntries, out); err != nil {
 		return err
 	}
@@ -79,9 +79,9 @@ func (c *Core) observe(rd raft.Ready, out *Output) {
 func (c *Core) leaderChanged(out *Output) {
 	switch {
 	case c.leader == 0:
-		c.leaderless = c.now
+		c.uninformed()
 	default:
-		c.leaderless = 0
+		c.uninformed()
 		// The last attempt may have gone to a leader that is no more.
 		c.retryRead()
 		c.answerTransfers(out)
@@ -145,34 +145,6 @@ func (c *Core) send(messages []*raftpb.Message) {
 	if len(messages) > 0 {
 		c.cfg.Transport.Send(messages)
 	}
-}
-
-// tellCommit adds this leader's commit index to heartbeats. The one that raft
-// puts there is cut to what the follower has, so that a follower that lags could
-// not know it, and its readers would take what it has for the present. Raft makes
-// no use of a heartbeat's Index.
-func (c *Core) tellCommit(messages []*raftpb.Message) {
-	for _, m := range messages {
-		if m.GetType() == raftpb.MsgHeartbeat {
-			m.Index = new(c.hard.GetCommit())
-		}
-	}
-}
-
-// hearCommit takes what tellCommit added, or what an append says. It is true
-// whatever became of the leader that said it.
-func (c *Core) hearCommit(m *raftpb.Message) {
-	var told uint64
-	switch m.GetType() {
-	case raftpb.MsgHeartbeat:
-		told = max(m.GetIndex(), m.GetCommit())
-	case raftpb.MsgApp:
-		told = m.GetCommit()
-	}
-	if told > max(c.told, c.hard.GetCommit()) {
-		c.changed = true
-	}
-	c.told = max(c.told, told)
 }
 
 // persist makes entries, term and vote durable. A commit index alone rides
