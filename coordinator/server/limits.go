@@ -70,7 +70,9 @@ type Limits struct {
 	StreamIdle time.Duration
 	// SendTimeout is how long a reader may take nothing of what was sent to it. Default 10 s.
 	SendTimeout time.Duration
-	// StreamWait is how long one request of a stream may wait for the root. Default 10 s.
+	// StreamWait is how long one request of a stream may wait for the root: past
+	// an election, and short enough that a caller who gives a silent coordinator
+	// a second is told that it is the root that does not answer. Default 900 ms.
 	StreamWait time.Duration
 	// StopTimeout is how long a stop waits for calls under way. Default 5 s.
 	StopTimeout time.Duration
@@ -93,7 +95,7 @@ func DefaultLimits() Limits {
 		MaxQueued:               256,
 		StreamIdle:              10 * time.Minute,
 		SendTimeout:             10 * time.Second,
-		StreamWait:              10 * time.Second,
+		StreamWait:              900 * time.Millisecond,
 		StopTimeout:             5 * time.Second,
 	}
 }
