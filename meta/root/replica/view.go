@@ -21,8 +21,10 @@ type View struct {
 	Term                   uint64
 	// Leader is the node that leads as far as this peer knows; 0 for none.
 	Leader uint64
-	// LeaderlessSince is when this peer last knew a leader; 0 while it does. A
-	// peer that is Stalled knows nothing newer than the beginning of its write.
+	// LeaderlessSince is when this peer last knew a leader that knows what is
+	// committed; 0 while it does. A new leader does once an entry of its own term
+	// is committed; a peer that is Stalled knows nothing newer than the beginning
+	// of its write.
 	LeaderlessSince clock.Instant
 	// FirstIndex and LastIndex are the ends of the durable log; FirstIndex is
 	// LastIndex+1 when it is empty.
@@ -71,9 +73,10 @@ func (c *Core) nextView() *View {
 		return nil
 	}
 	c.changed = false
+	c.inform()
 	v := &View{
 		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
-		Known: max(c.told, c.hard.GetCommit()), Role: roleOf(c.role),
+		Known: max(c.known.told, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
 		HashMismatches: c.hashes.mismatches, QueuedProposals: c.proposals.count,
 	}
