@@ -119,8 +119,11 @@ func (s *Server) route(ctx context.Context, req *keysRequest, strong *served) (*
 // satisfies says whether a view that was served strong may answer another
 // request that came before the root was asked.
 func (v *served) satisfies(read *coordinatorv1.ReadOptions) bool {
-	return read.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG &&
-		state.TokenFromProto(read.GetRequiredRootToken()).Compare(v.view.Token) <= 0
+	if read.GetFreshness() != coordinatorv1.Freshness_FRESHNESS_STRONG {
+		return false
+	}
+	at := state.TokenFromProto(read.GetRequiredRootToken())
+	return at.Index == 0 || at.Incarnation == v.view.Token.Incarnation && at.Term <= v.view.Token.Term && at.Index <= v.view.Token.Index
 }
 
 // lookUp answers a request for many keys from one view.

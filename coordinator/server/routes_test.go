@@ -355,3 +355,34 @@ func TestNothingLoaded(t *testing.T) {
 		t.Errorf("best effort without the root: %v", err)
 	}
 }
+
+// What a request of a stream asks for beside a strong read is judged as it is
+// for a request alone.
+func TestStrongReadsThatShareOneStillMeetTheirToken(t *testing.T) {
+	w := start(t)
+	stream, err := w.client.RouteStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	strong := func(token *rootv1.RootToken) *coordinatorv1.GetRegionsByKeysRequest {
+		return &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("k")}, Read: &coordinatorv1.ReadOptions{
+			Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG, RequiredRootToken: token,
+		}}
+	}
+	const pairs = 200
+	for range pairs {
+		_ = stream.Send(strong(nil))
+		_ = stream.Send(strong(&rootv1.RootToken{Incarnation: 9, Term: 1, Index: 1}))
+		_ = stream.Send(strong(&rootv1.RootToken{Incarnation: 0, Term: 1, Index: 1}))
+	}
+	_ = stream.CloseSend()
+	got, err := drain(stream.Recv)
+	if err != nil || len(got) != 3*pairs {
+		t.Fatalf("%d answers, %v", len(got), err)
+	}
+	for i, resp := range got {
+		if refused := resp.GetError().GetReason() == rootv1.Reason_REASON_CLUSTER_MISMATCH; refused != (i%3 != 0) {
+			t.Fatalf("answer %d: %v", i, resp.GetError())
+		}
+	}
+}
