@@ -46,3 +46,39 @@ func TestFollowerThatLagsKnowsIt(t *testing.T) {
 		t.Error("the leader changed")
 	}
 }
+
+// A new leader does not know which entries of its predecessor are committed
+// until one of its own is: neither it nor its followers say to be level.
+func TestNewLeaderIsNotInformedBeforeItHasCommitted(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	c.lead(1)
+	c.peers[1].crash()
+	next, other := c.peers[2], c.peers[3]
+	led := false
+	for range 200 {
+		c.clock.Advance(testTick)
+		next.turn(1) // only this one campaigns
+		for len(next.inbox)+len(other.inbox) > 0 {
+			other.turn(0)
+			next.turn(0)
+			leads := next.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER
+			committed := next.view.State.Token().Term == next.view.Term
+			if leads && !committed {
+				led = true
+				for _, p := range []*peer{next, other} {
+					if p.view.LeaderlessSince == 0 {
+						t.Fatalf("peer %d says to be level in term %d, of which nothing is committed", p.id, next.view.Term)
+					}
+				}
+			}
+			if leads && committed && other.view.Applied == next.view.Applied {
+				if next.view.LeaderlessSince != 0 || other.view.LeaderlessSince != 0 || !led {
+					t.Fatalf("in the end: leaderless since %d and %d; was seen before its first commit: %v",
+						next.view.LeaderlessSince, other.view.LeaderlessSince, led)
+				}
+				return
+			}
+		}
+	}
+	t.Fatal("nobody leads")
+}
