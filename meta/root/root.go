@@ -152,8 +152,9 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	replicaCtx, stopReplica := context.WithCancel(ctx)
 	defer stopReplica()
-	restCtx, stopRest := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopRest()
+	// The cause of its end is what failed; without one calls under way may finish.
+	restCtx, stopRest := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stopRest(nil)
 	var rest sync.WaitGroup
 	errs := make(chan error, 3)
 	part := func(what string, run func(context.Context) error) {
@@ -168,7 +169,12 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	part("serve gRPC", func(ctx context.Context) error { return p.server.Serve(ctx, lis) })
 	part("storage", p.store.Run)
 	err := p.replica.Run(replicaCtx)
-	stopRest()
+	select {
+	case e := <-errs:
+		err = errors.Join(err, e)
+	default:
+	}
+	stopRest(err)
 	rest.Wait()
 	close(errs)
 	for e := range errs {

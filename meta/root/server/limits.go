@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -102,14 +104,17 @@ func (s *Server) drain(out *outlet, done <-chan error) error {
 }
 
 // limitListener closes connections beyond limit as soon as they are accepted.
-func limitListener(lis net.Listener, limit int) net.Listener {
-	return &limitedListener{Listener: lis, limit: int64(limit)}
+func limitListener(lis net.Listener, limit int) *limitedListener {
+	return &limitedListener{Listener: lis, limit: limit, open: map[*limitedConn]struct{}{}}
 }
 
 type limitedListener struct {
 	net.Listener
-	limit int64
-	open  atomic.Int64
+	limit int
+
+	mu     sync.Mutex // guards what follows
+	open   map[*limitedConn]struct{}
+	closed bool
 }
 
 // Accept implements net.Listener.
@@ -119,21 +124,49 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.open.Add(1) <= l.limit {
-			return &limitedConn{Conn: conn, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+		if c := l.admit(conn); c != nil {
+			return c, nil
 		}
-		l.open.Add(-1)
 		_ = conn.Close() // The other side sees a closed connection either way.
 	}
 }
 
+// admit counts a connection; nil: there are too many, or none are wanted.
+func (l *limitedListener) admit(conn net.Conn) *limitedConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.open) >= l.limit {
+		return nil
+	}
+	c := &limitedConn{Conn: conn, lis: l}
+	l.open[c] = struct{}{}
+	return c
+}
+
+// closeAll closes all connections, and those that are accepted from now on.
+func (l *limitedListener) closeAll() {
+	l.mu.Lock()
+	l.closed = true
+	open := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close() // What it has not sent is lost either way.
+	}
+}
+
+func (l *limitedListener) forget(c *limitedConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+}
+
 type limitedConn struct {
 	net.Conn
-	release func()
+	lis *limitedListener
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
-	c.release()
+	c.lis.forget(c)
 	return c.Conn.Close()
 }

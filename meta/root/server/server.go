@@ -111,7 +111,8 @@ func New(cfg Config) (*Server, error) {
 
 // Serve serves the Root service, health and reflection on lis until ctx ends or
 // accepting fails. It may be called once. When ctx ends, tails end at once with
-// Unavailable, other calls have StopTimeout to finish.
+// Unavailable, other calls have StopTimeout to finish. When ctx ends with a cause
+// of its own this peer has failed: nothing is waited for.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	server := grpc.NewServer(s.options()...)
 	rootv1.RegisterRootServer(server, s)
@@ -119,8 +120,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	reflection.Register(server)
 
 	failed := make(chan error, 1)
+	limited := limitListener(lis, s.cfg.MaxConnections)
 	var accept sync.WaitGroup
-	accept.Go(func() { failed <- server.Serve(limitListener(lis, s.cfg.MaxConnections)) })
+	accept.Go(func() { failed <- server.Serve(limited) })
 	var err error
 	select {
 	case err = <-failed:
@@ -128,15 +130,28 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	case <-ctx.Done():
 	}
 	close(s.stopping)
-	stopWithin(server, s.cfg.StopTimeout)
+	grace := s.cfg.StopTimeout
+	if ctx.Err() != nil && context.Cause(ctx) != ctx.Err() {
+		grace = 0
+	}
+	stopWithin(server, limited, grace)
 	accept.Wait()
 	s.serving.Wait()
 	return err
 }
 
-// stopWithin lets calls finish for a while and then ends them.
-func stopWithin(server *grpc.Server, limit time.Duration) {
-	timer := time.AfterFunc(limit, server.Stop)
+// stopWithin lets calls finish for a while and then ends them. gRPC knows no
+// connection that has not shaken hands, and waits for it: it is closed here.
+func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) {
+	end := func() {
+		lis.closeAll()
+		server.Stop()
+	}
+	if limit == 0 {
+		end()
+		return
+	}
+	timer := time.AfterFunc(limit, end)
 	defer timer.Stop()
 	server.GracefulStop()
 }
