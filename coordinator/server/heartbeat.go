@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"math"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/rootview"
@@ -16,6 +18,9 @@ import (
 // StoreHeartbeat implements coordinatorv1.CoordinatorServer.
 func (s *Server) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHeartbeatRequest) (*coordinatorv1.StoreHeartbeatResponse, error) {
 	if err := checkSender(req.GetMemberId(), req.GetIncarnation()); err != nil {
+		return nil, err
+	}
+	if err := checkLoad(req.GetLoad()); err != nil {
 		return nil, err
 	}
 	v, err := s.senderView(ctx, req.GetMemberId(), req.GetIncarnation())
@@ -88,6 +93,14 @@ func (s *Server) senderView(ctx context.Context, member string, incarnation uint
 	return v, v.atToken(err)
 }
 
+// checkLoad refuses what cannot be compared with other loads.
+func checkLoad(load float64) error {
+	if load < 0 || math.IsNaN(load) || math.IsInf(load, 0) {
+		return invalid("load", "%v is not a load; it is 0 or more", load)
+	}
+	return nil
+}
+
 func checkSender(member string, incarnation uint64) error {
 	switch {
 	case member == "":
@@ -149,19 +162,30 @@ func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembers
 	return resp, nil
 }
 
+// sweepEvery is the time between two looks at all soft state: a report that was
+// judged by an older view may have come after what it is about was removed.
+const sweepEvery = 10 * time.Minute
+
 // forget drops the soft state of what the root removed, until ctx ends.
 func (s *Server) forget(ctx context.Context) {
-	reader := s.cfg.Views.Subscribe(s.view().Token)
+	for ctx.Err() == nil {
+		period, cancel := context.WithTimeout(ctx, sweepEvery)
+		s.forgetFor(period)
+		cancel()
+	}
+}
+
+// forgetFor follows what is removed behind a look at everything.
+func (s *Server) forgetFor(ctx context.Context) {
 	for {
+		view := s.view()
+		s.cfg.Soft.Sweep(view.State)
+		reader := s.cfg.Views.Subscribe(view.Token)
 		batch, err := reader.Next(ctx)
-		switch {
-		case err == nil && !batch.Snapshot:
+		for ; err == nil && !batch.Snapshot; batch, err = reader.Next(ctx) {
 			s.cfg.Soft.Forget(batch.Changes)
-		case err == nil, errors.Is(err, rootview.ErrSnapshotNeeded):
-			view := s.view()
-			s.cfg.Soft.Sweep(view.State)
-			reader = s.cfg.Views.Subscribe(view.Token)
-		default:
+		}
+		if err != nil && !errors.Is(err, rootview.ErrSnapshotNeeded) {
 			return // ctx ended
 		}
 	}

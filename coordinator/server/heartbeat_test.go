@@ -1,9 +1,11 @@
 package server_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/server"
@@ -61,6 +63,43 @@ func TestHeartbeatOfAStranger(t *testing.T) {
 	}
 	_, err = w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: strings.Repeat("m", 256), Incarnation: 1})
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}
+
+// A load that compares with nothing would put members into no order.
+func TestLoadIsANumber(t *testing.T) {
+	w := routed(t)
+	for _, load := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {
+		_, err := w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: "m1", Incarnation: w.incarnation("m1"), Sequence: 1, Load: load})
+		if detail := refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST); !strings.HasPrefix(detail.GetMessage(), "load") {
+			t.Errorf("%v", detail)
+		}
+	}
+}
+
+// A report that comes after its region was removed, because it was judged by
+// the view before, does not stay.
+func TestLateReportsAreSwept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		soft := catalog.NewSoft(catalog.SoftConfig{})
+		w := start(t, func(c *server.Config) { c.Soft = soft })
+		w.must(t, join("m1"), publish(1, 1, "", "", 1, "m1"))
+		before := w.follower.View().State
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1}}})
+		if _, taken, err := soft.RegionHeartbeat(before, &coordinatorv1.RegionHeartbeatRequest{
+			MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 1), Leader: true,
+		}, 1); !taken || err != nil {
+			t.Fatalf("taken %v, %v", taken, err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if _, regions := soft.Len(); regions != 0 {
+			t.Errorf("something is kept of %d regions, want none", regions)
+		}
+		w.conn.Close()
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func region(t *testing.T, id, version uint64, owners ...string) *rootv1.Region {
