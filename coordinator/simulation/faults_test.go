@@ -112,6 +112,10 @@ func (r *run) disturbCoordinators() {
 // suspect makes everybody think the holder dead, rightly or not.
 func (r *run) suspect() {
 	r.Fault("holder suspected")
+	r.suspicion()
+}
+
+func (r *run) suspicion() {
 	for _, o := range r.nodes {
 		o.then(func() { o.holder.core.OnHolderSuspect(o.holder.core.Tenure().GetEra(), o.now()) })()
 	}
@@ -191,7 +195,7 @@ func (r *run) cutUntilClaimed(n *node) {
 	var watch func()
 	watch = func() {
 		if r.era() == era && r.now() < until && !r.calm {
-			r.suspect() // probes would say that the holder is well
+			r.suspicion() // probes would say that the holder is well
 			r.After(r.Between(0, 6*time.Millisecond), watch)
 			return
 		}
