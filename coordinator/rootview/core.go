@@ -79,6 +79,7 @@ type Core struct {
 	known         state.Token
 	heardAt       clock.Instant // last message of this stream, or its start
 	first         bool          // no message of this stream yet
+	transit       transit       // of this stream
 	leaderless    time.Duration // as last reported
 	quorumAt      clock.Instant
 	levelAt       clock.Instant
@@ -109,7 +110,7 @@ func (c *Core) NeedsSnapshot() bool { return c.needsSnapshot }
 // OnConnected notes that a tail behind View().Token was asked for.
 func (c *Core) OnConnected(now clock.Instant) {
 	c.abortLoading()
-	c.heardAt, c.first = now, true
+	c.heardAt, c.first, c.transit = now, true, transit{}
 	c.sync = coordinatorv1.SyncHealth_SYNC_HEALTH_STREAMING
 	c.publish()
 }
@@ -231,7 +232,7 @@ func (c *Core) hear(resp *rootv1.TailResponse) {
 // vouch notes what a message that was sent just now tells of the present, after
 // its entries were applied.
 func (c *Core) vouch(resp *rootv1.TailResponse, now clock.Instant) {
-	sent := now
+	sent := c.transit.sentAt(resp.GetSentMicros(), now)
 	if c.first && now.Sub(c.heardAt) > c.cfg.SilentAfter {
 		sent = c.heardAt // it may have waited since the stream was opened
 	}

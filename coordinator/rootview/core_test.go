@@ -228,6 +228,37 @@ func TestAfterSilenceAMessageDoesNotVouch(t *testing.T) {
 	}
 }
 
+// A message that was held up on the way, for less than what counts as silence,
+// vouches for the moment it was sent.
+func TestAMessageHeldUpVouchesForWhenItWasSent(t *testing.T) {
+	s := newScript(t)
+	told := func(sent time.Duration) {
+		m := s.log.all(int(s.core.View().Token.Index))
+		m.SentMicros = uint64(sent.Microseconds())
+		s.tail(m, nil)
+	}
+	told(time.Millisecond)
+	s.pass(100 * time.Millisecond)
+	told(101 * time.Millisecond)
+	prompt := s.now
+	if got := s.core.View().LevelAt; got != prompt {
+		t.Fatalf("level at %d, want %d: it took as long as the one before", got, prompt)
+	}
+	s.pass(450 * time.Millisecond)
+	told(201 * time.Millisecond)
+	if got, want := s.core.View().LevelAt, prompt.Add(100*time.Millisecond); got != want {
+		t.Fatalf("level at %d, want %d, when it was sent", got, want)
+	}
+	// The clocks drift apart: what was the fastest an hour ago is forgotten.
+	for sent := 201 * time.Millisecond; sent < time.Hour; sent += 100 * time.Millisecond {
+		s.pass(100*time.Millisecond + 5*time.Microsecond)
+		told(sent)
+	}
+	if age, _ := s.core.View().Age(s.now); age > 5*time.Millisecond {
+		t.Fatalf("after an hour of drift the view is %s old", age)
+	}
+}
+
 func TestRestoredClusterIsLoadedAnew(t *testing.T) {
 	s := newScript(t)
 	s.log.grow(20)

@@ -43,8 +43,9 @@ type View struct {
 	// Token. Its term is 0 when it is ahead of Token: only the index is known.
 	Known state.Token
 	// LevelAt is the last instant at which State had all that a root peer with a
-	// leader knew to be committed. 0: never. The time a message travels is not
-	// counted.
+	// leader knew to be committed. 0: never. Of the time a message travels only
+	// what is longer than for others of its stream is counted; and a peer that was
+	// cut off from its leader finds out after an election timeout.
 	LevelAt clock.Instant
 	// QuorumAt is the last instant at which a root peer that was heard had a
 	// leader with a quorum. 0: never.

@@ -189,6 +189,7 @@ func (r *reader) send(out *outlet, v *replica.View, entries []byte) error {
 	own = appendVarint(own, 4, leaderless)
 	own = appendFixed64(own, 5, r.s.cfg.ClusterID)
 	own = appendVarint(own, 6, v.State.Token().Incarnation)
+	own = appendVarint(own, 7, uint64(max(time.Since(r.since).Microseconds(), 1)))
 	r.sent = headOf(v)
 	return out.send(&encoded{own: own, shared: entries})
 }

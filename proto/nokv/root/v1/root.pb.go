@@ -276,8 +276,12 @@ type TailResponse struct {
 	// Milliseconds since this peer last knew a leader with a quorum; 0 while it does.
 	LeaderlessMillis uint64 `protobuf:"varint,4,opt,name=leaderless_millis,json=leaderlessMillis,proto3" json:"leaderless_millis,omitempty"`
 	// Cluster the entries belong to.
-	ClusterId     uint64 `protobuf:"fixed64,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Incarnation   uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	ClusterId   uint64 `protobuf:"fixed64,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Incarnation uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Microseconds between the beginning of this stream and the sending of this
+	// message, by the peer's clock of elapsed time: what a message lost on the
+	// way shows against those before it. 0: not told.
+	SentMicros    uint64 `protobuf:"varint,7,opt,name=sent_micros,json=sentMicros,proto3" json:"sent_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -350,6 +354,13 @@ func (x *TailResponse) GetClusterId() uint64 {
 func (x *TailResponse) GetIncarnation() uint64 {
 	if x != nil {
 		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *TailResponse) GetSentMicros() uint64 {
+	if x != nil {
+		return x.SentMicros
 	}
 	return 0
 }
@@ -1323,7 +1334,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x05after\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\x06R\tclusterId\x12\x1b\n" +
-	"\treader_id\x18\x03 \x01(\tR\breaderId\"\xef\x01\n" +
+	"\treader_id\x18\x03 \x01(\tR\breaderId\"\x90\x02\n" +
 	"\fTailResponse\x121\n" +
 	"\aentries\x18\x01 \x03(\v2\x17.nokv.root.v1.TailEntryR\aentries\x12!\n" +
 	"\fcommit_index\x18\x02 \x01(\x04R\vcommitIndex\x12\x1b\n" +
@@ -1331,7 +1342,9 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x11leaderless_millis\x18\x04 \x01(\x04R\x10leaderlessMillis\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x05 \x01(\x06R\tclusterId\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\"K\n" +
+	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x1f\n" +
+	"\vsent_micros\x18\a \x01(\x04R\n" +
+	"sentMicros\"K\n" +
 	"\tTailEntry\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
