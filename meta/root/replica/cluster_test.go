@@ -30,6 +30,8 @@ type memLog struct {
 	// incoming is a received checkpoint.
 	incoming        storage.CheckpointMeta
 	incomingRecords []*rootv1.Record
+	// held is set while incoming must not be replaced.
+	held bool
 }
 
 func newMemLog() *memLog { return &memLog{MemoryStorage: raft.NewMemoryStorage()} }
@@ -101,8 +103,23 @@ func (l *memLog) receive(from *memLog) storage.CheckpointMeta {
 	from.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.incoming, l.incomingRecords = meta, records
+	if !l.held {
+		l.incoming, l.incomingRecords = meta, records
+	}
 	return meta
+}
+
+func (l *memLog) HoldCheckpoint(meta storage.CheckpointMeta) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = meta == l.incoming
+	return l.held
+}
+
+func (l *memLog) ReleaseCheckpoint() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = false
 }
 
 func (l *memLog) InstallCheckpoint(meta storage.CheckpointMeta) error {

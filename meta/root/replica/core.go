@@ -234,6 +234,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 	}
 	c.muted = false
+	c.log.ReleaseCheckpoint() // If raft did not want it.
 	if err := c.saveCommit(in.Ticks, &out); err != nil {
 		return out, err
 	}
@@ -287,7 +288,9 @@ func (c *Core) step(m *raftpb.Message) {
 	}
 	switch m.GetType() {
 	case raftpb.MsgSnap:
-		if _, err := received(m.GetSnapshot()); err == nil {
+		// Once raft has taken it there is no way back: it must still be there when
+		// it is installed. If it is not there now, its sender will try again.
+		if meta, err := received(m.GetSnapshot()); err == nil && c.log.HoldCheckpoint(meta) {
 			_ = c.raft.Step(m)
 		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,

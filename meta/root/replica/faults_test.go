@@ -163,6 +163,44 @@ func TestCheckpointCompactionAndCatchUp(t *testing.T) {
 	}
 }
 
+// A checkpoint that arrives while an earlier one waits for its turn replaces it.
+// That one is not installed any more, and the peer goes on and catches up.
+func TestCheckpointReplacedBeforeItsTurn(t *testing.T) {
+	c := newCluster(t, 3, smallCheckpoints)
+	l := c.lead(1)
+	c.isolate(3)
+	write := func(n int) {
+		for i := range n {
+			l.turn(0, propose(t, fmt.Sprintf("c%d", i)))
+			c.peers[2].turn(0)
+			l.turn(0)
+		}
+	}
+	write(100)
+	c.heal()
+	f := c.peers[3]
+	for n := 0; c.snapshots == 0; n++ {
+		f.turn(0)
+		l.turn(1)
+		if n > 100 {
+			t.Fatal("the slow peer was not sent a checkpoint")
+		}
+	}
+	write(60)
+	if f.log.receive(l.log).Index <= f.log.meta.Index || f.log.meta.Index != 0 {
+		t.Fatal("there is no newer checkpoint")
+	}
+	f.turn(0)
+	if f.err != nil {
+		t.Fatalf("the peer stopped: %v", f.err)
+	}
+	c.tick(30)
+	c.same()
+	if f.log.meta.Index == 0 {
+		t.Fatal("the slow peer never installed a checkpoint")
+	}
+}
+
 // A checkpoint that takes long does not hold the log up, and only one is under
 // way.
 func TestSlowCheckpoint(t *testing.T) {

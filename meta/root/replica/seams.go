@@ -19,8 +19,13 @@ type Log interface {
 	// Compact drops entries up to and including index; never entries that the
 	// newest durable checkpoint does not cover.
 	Compact(index uint64) error
+	// HoldCheckpoint keeps a received checkpoint from being replaced by the next,
+	// until it is installed or released. False: it has been replaced, or is being.
+	HoldCheckpoint(meta storage.CheckpointMeta) bool
+	ReleaseCheckpoint()
 	// InstallCheckpoint makes the received checkpoint the current one and the
-	// log empty behind it. A crash leaves the old or the new.
+	// log empty behind it. A crash leaves the old or the new. It ends
+	// HoldCheckpoint.
 	InstallCheckpoint(meta storage.CheckpointMeta) error
 	Checkpoints
 }

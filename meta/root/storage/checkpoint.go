@@ -332,15 +332,42 @@ func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error
 	return meta, nil
 }
 
+// HoldCheckpoint keeps the received checkpoint from being replaced, until it is
+// installed or released: receives that begin meanwhile get ErrReceiving. Called by
+// the goroutine of Append. False: the one received last is not this one, or a
+// receive is under way.
+func (s *Storage) HoldCheckpoint(meta CheckpointMeta) bool {
+	if !s.held && !s.receiving.try() {
+		return false
+	}
+	s.held = true
+	if s.received == nil || *s.received != meta {
+		s.ReleaseCheckpoint()
+		return false
+	}
+	return true
+}
+
+// ReleaseCheckpoint ends HoldCheckpoint, if it is in force. Called by the
+// goroutine of Append.
+func (s *Storage) ReleaseCheckpoint() {
+	if s.held {
+		s.held = false
+		s.receiving.give()
+	}
+}
+
 // InstallCheckpoint makes the received checkpoint the current one and the log
 // empty behind it; deferred entries are forgotten. The log must not have
-// committed as far. Called by the goroutine of Append. ErrReceiving: a receive
-// is under way. ErrNoCheckpoint: the one received last is not this one.
+// committed as far. Called by the goroutine of Append; it ends HoldCheckpoint.
+// ErrReceiving: a receive is under way. ErrNoCheckpoint: the one received last is
+// not this one.
 func (s *Storage) InstallCheckpoint(meta CheckpointMeta) error {
-	if !s.receiving.try() {
+	if !s.held && !s.receiving.try() {
 		return ErrReceiving
 	}
-	defer s.receiving.give()
+	s.held = true
+	defer s.ReleaseCheckpoint()
 	if err := s.usable(); err != nil {
 		return err
 	}

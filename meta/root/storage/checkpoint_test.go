@@ -145,6 +145,38 @@ func TestReceiveDuringReceive(t *testing.T) {
 	must(t, s.Append(hard(5, 1, 41), entries(41, 43, 5, 0), true))
 }
 
+// TestHeldCheckpointIsNotReplaced: between the decision to install it and the
+// install nothing can take its place; released, it can be replaced.
+func TestHeldCheckpointIsNotReplaced(t *testing.T) {
+	s, _ := withLog(t, 20)
+	first, err := s.ReceiveCheckpoint(bytes.NewReader(foreignCheckpoint(t, 40, 5)))
+	must(t, err)
+	if s.HoldCheckpoint(meta(41, 5)) {
+		t.Fatal("held what was never received")
+	}
+	for range 2 {
+		if !s.HoldCheckpoint(first) {
+			t.Fatal("not held")
+		}
+	}
+	newer := foreignCheckpoint(t, 50, 5)
+	if _, err := s.ReceiveCheckpoint(bytes.NewReader(newer)); !errors.Is(err, storage.ErrReceiving) {
+		t.Fatalf("receive while one is held: %v", err)
+	}
+	s.ReleaseCheckpoint()
+	second, err := s.ReceiveCheckpoint(bytes.NewReader(newer))
+	must(t, err)
+	if s.HoldCheckpoint(first) || !s.HoldCheckpoint(second) {
+		t.Fatal("the newer one did not replace the older one")
+	}
+	must(t, s.InstallCheckpoint(second))
+	s.ReleaseCheckpoint()
+	must(t, checkCheckpoint(s, 50))
+	if _, err := s.ReceiveCheckpoint(bytes.NewReader(foreignCheckpoint(t, 60, 5))); err != nil {
+		t.Fatalf("receive after an install: %v", err)
+	}
+}
+
 // TestOldCheckpointStaysReadable: a transfer goes on while a newer one lands.
 func TestOldCheckpointStaysReadable(t *testing.T) {
 	s, _ := withLog(t, 20)

@@ -54,6 +54,8 @@ type Storage struct {
 	writing, receiving token
 	// received is what waits in incomingFile, under receiving.
 	received *CheckpointMeta
+	// held says that the goroutine of Append has receiving; it alone looks.
+	held bool
 
 	// mu guards what follows; never held across I/O.
 	mu       sync.RWMutex
