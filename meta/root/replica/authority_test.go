@@ -104,6 +104,26 @@ func TestUnconfirmedEraLastsOneTTL(t *testing.T) {
 	}
 }
 
+// A claim that is repeated because its answer was lost is told the era again, so
+// that the holder counts its ttl from when it sent the repetition.
+func TestRepeatedClaimStartsTheTTL(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, testTTL)
+	c.tick(49)
+	if r := c.claim(l, "a", 0, testTTL); r.GetResult().GetOutcome() != rootv1.Outcome_OUTCOME_ALREADY_APPLIED {
+		t.Fatalf("the repeated claim: %v", r)
+	}
+	c.tick(50)
+	if applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("expired within the ttl of the repetition")
+	}
+	c.tick(1)
+	if !applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("not expired after ttl and drift")
+	}
+}
+
 // A restarted coordinator is another holder: it waits like any other.
 func TestRestartedHolderWaits(t *testing.T) {
 	c := newCluster(t, 1, nil)

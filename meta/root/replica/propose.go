@@ -208,6 +208,10 @@ func (c *Core) finish(p *Proposal, out *Output) {
 	case p.internal:
 		c.proposals.bootstrapping = false
 	case p.claim != nil:
+		if p.Err == nil && p.Results[0].Outcome == rootv1.Outcome_OUTCOME_ALREADY_APPLIED {
+			// The holder asked again: its ttl counts from there.
+			c.authority.begun(c.now)
+		}
 		finishClaim(p)
 		out.Done = append(out.Done, p.claim)
 	default:
