@@ -43,6 +43,8 @@ type remote struct {
 	ready chan struct{} // a level: the queue is not empty
 	offer chan struct{} // a level: there is a checkpoint to send
 
+	direct direct
+
 	mu       sync.Mutex // guards what follows
 	queue    []item
 	lossTold bool            // the replica knows that messages were lost
@@ -54,7 +56,7 @@ type remote struct {
 }
 
 func newRemote(t *Transport, p storage.Peer) *remote {
-	return &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1)}
+	return &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1), direct: newDirect()}
 }
 
 func (p *remote) told() string {
@@ -88,7 +90,7 @@ func (p *remote) put(i item) {
 	p.queue = append(p.queue, i)
 	first := len(p.queue) == 1
 	p.mu.Unlock()
-	if first {
+	if first && !p.sendDirectly(i) {
 		signal(p.ready)
 	}
 }
@@ -197,6 +199,7 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	p.connects.Add(1)
+	p.direct.open(conn)
 	p.connected.Store(true)
 	p.t.log.Info("connected to root peer", "peer", p.id.NodeID, "address", p.id.Address)
 	var listening sync.WaitGroup
@@ -206,7 +209,8 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	})
 	err := p.write(ctx, conn)
 	p.connected.Store(false)
-	lost := len(p.take(nil)) > 0
+	lost := p.direct.close()
+	lost = len(p.take(nil)) > 0 || lost
 	cancel()
 	conn.Close()
 	listening.Wait()
@@ -245,25 +249,40 @@ func (p *remote) write(ctx context.Context, conn net.Conn) error {
 		case <-ctx.Done():
 			return nil
 		}
-		batch = p.take(batch)
-		for _, i := range batch {
-			buf = p.appendItem(buf, i)
-			if len(buf) >= flushBytes {
-				if err := p.flush(conn, buf); err != nil {
-					return err
-				}
-				buf = buf[:0]
-			}
-		}
-		p.sent.Add(uint64(len(batch)))
-		clear(batch)
-		if err := p.flush(conn, buf); err != nil {
+		var err error
+		if batch, buf, err = p.writeQueue(conn, batch, buf); err != nil {
 			return err
 		}
 		if buf = buf[:0]; cap(buf) > 2*flushBytes {
 			buf = make([]byte, 0, 64<<10)
 		}
 	}
+}
+
+// writeQueue writes what buf has, after what a direct send left and before
+// everything that is queued.
+func (p *remote) writeQueue(conn net.Conn, batch []item, buf []byte) ([]item, []byte, error) {
+	p.direct.begin()
+	defer p.direct.end()
+	if rest := p.direct.rest; len(rest) > 0 {
+		if err := p.flush(conn, rest); err != nil {
+			return batch, buf, err
+		}
+		p.direct.rest = nil
+	}
+	batch = p.take(batch)
+	for _, i := range batch {
+		buf = p.appendItem(buf, i)
+		if len(buf) >= flushBytes {
+			if err := p.flush(conn, buf); err != nil {
+				return batch, buf, err
+			}
+			buf = buf[:0]
+		}
+	}
+	p.sent.Add(uint64(len(batch)))
+	clear(batch)
+	return batch, buf, p.flush(conn, buf)
 }
 
 func (p *remote) flush(conn net.Conn, buf []byte) error {
