@@ -73,7 +73,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 		return verdict{reject: d}
 	}
 	r.Transition = t.settle(old, next)
-	t.putRegion(old, next, t.storedKey(old))
+	t.putRegion(old, next)
 	r.Region = next
 	return applied
 }

@@ -138,7 +138,7 @@ func (t *turn) giveID() RegionID {
 	for {
 		t.alloc.id.value++
 		id := RegionID(t.alloc.id.value)
-		if _, taken := t.regionIDs.Get(id); taken {
+		if _, taken := t.regionIDs.Get(idKey(id)); taken {
 			continue
 		}
 		if _, reserved := t.pending.Get(id); !reserved {

@@ -115,13 +115,14 @@ func (t *turn) newKeyspace(name string, settings *rootv1.KeyspaceSettings) *root
 // makeSlots makes the unit intervals of a slots keyspace, without owners.
 func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
 	var room [8]byte
+	next := string(appendSlot(room[:0], 0))
 	for i := range count {
 		r := newRegion(0)
 		r.ID, r.Keyspace, r.Revision = t.giveID(), ks, t.token.Index
-		r.Start = string(appendSlot(room[:0], i))
-		r.End = string(appendSlot(room[:0], i+1))
+		r.Start, next = next, string(appendSlot(room[:0], i+1))
+		r.End = next
 		r.Epoch = Epoch{Version: 1, ConfVersion: 1}
-		t.putRegion(nil, r, "")
+		t.putRegion(nil, r)
 	}
 	if count > 0 {
 		t.change(Change{Kind: ChangeAllocators})

@@ -38,21 +38,24 @@ func (k *keyspace) rangesOnly() *rootv1.ErrorDetail {
 type place struct {
 	// inTheWay is a region that overlaps, or nil.
 	inTheWay *Region
-	// key is the region key of the start, shared with the region that has it.
-	key string
-	// end is the end, shared with the neighbour that begins there.
+	// start is shared with the region that begins there, or ends there.
+	start string
+	// end is shared with the neighbour that begins there.
 	end string
 }
 
 // locate finds the place of r; regions in except do not count as in the way.
 func (s *State) locate(r *Region, except ...*Region) place {
-	p := place{key: regionKey(r.Keyspace, r.Start), end: r.End}
-	s.regions.Descend(p.key, func(key string, o *Region) bool {
+	p := place{start: r.Start, end: r.End}
+	s.regions.Descend(r.startKey(), func(o *Region) bool {
 		if o.Keyspace != r.Keyspace {
 			return false
 		}
-		if o.Start == r.Start {
-			p.key = key
+		switch r.Start {
+		case o.Start:
+			p.start = o.Start
+		case o.End:
+			p.start = o.End
 		}
 		if excepted(o, except) {
 			return true
@@ -65,7 +68,7 @@ func (s *State) locate(r *Region, except ...*Region) place {
 	if p.inTheWay != nil {
 		return p
 	}
-	s.regions.Ascend(p.key, func(key string, o *Region) bool {
+	s.regions.Ascend(r.startKey(), func(o *Region) bool {
 		if o.Keyspace != r.Keyspace {
 			return false
 		}
@@ -73,7 +76,7 @@ func (s *State) locate(r *Region, except ...*Region) place {
 			return true
 		}
 		if r.End != "" && o.Start == r.End {
-			p.end = key[4:]
+			p.end = o.Start
 		} else if r.End == "" || o.Start < r.End {
 			p.inTheWay = o
 		}
@@ -91,42 +94,28 @@ func excepted(o *Region, except []*Region) bool {
 	return false
 }
 
-// putRegion adds a region, or replaces old, which is nil for a new one. key is
-// its region key, or empty. The region is immutable from here on.
-func (t *turn) putRegion(old, next *Region, key string) {
-	if key == "" {
-		key = regionKey(next.Keyspace, next.Start)
-	}
-	next.Start = key[4:]
+// putRegion adds a region, or replaces old, which is nil for a new one. The
+// region is immutable from here on.
+func (t *turn) putRegion(old, next *Region) {
 	next.sum = hashRegion(next)
 	t.sum += next.sum
 	if old != nil {
 		t.sum -= old.sum
 		if old.Start != next.Start {
-			t.regions.Delete(regionKey(old.Keyspace, old.Start))
+			t.regions.Delete(old.startKey())
 		}
 	}
-	t.regions.Set(key, next)
-	t.regionIDs.Set(next.ID, next)
+	t.regions.Set(next)
+	t.regionIDs.Set(next)
 	t.count(old, next)
 	t.change(Change{Kind: ChangeRegion, Region: next, OldRegion: old})
-}
-
-// storedKey is the region key of a rooted region, as the tree holds it.
-func (s *State) storedKey(r *Region) string {
-	key := regionKey(r.Keyspace, r.Start)
-	s.regions.Ascend(key, func(stored string, _ *Region) bool {
-		key = stored
-		return false
-	})
-	return key
 }
 
 // dropRegion removes a region.
 func (t *turn) dropRegion(old *Region) {
 	t.sum -= old.sum
-	t.regions.Delete(regionKey(old.Keyspace, old.Start))
-	t.regionIDs.Delete(old.ID)
+	t.regions.Delete(old.startKey())
+	t.regionIDs.Delete(old.idKey())
 	t.count(old, nil)
 	t.change(Change{Kind: ChangeRegion, Removed: true, Region: old, OldRegion: old})
 }

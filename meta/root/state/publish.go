@@ -111,8 +111,8 @@ func (t *turn) create(k *keyspace, want *Region, r *EventResult) verdict {
 		want.ID = t.giveID()
 		t.change(Change{Kind: ChangeAllocators})
 	}
-	want.End = at.end
-	t.putRegion(nil, want, at.key)
+	want.Start, want.End = at.start, at.end
+	t.putRegion(nil, want)
 	r.Region = want
 	return applied
 }
@@ -153,12 +153,12 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	if want.Frontier == "" {
 		want.Frontier = old.Frontier
 	}
-	want.End = at.end
+	want.Start, want.End = at.start, at.end
 	r.Transition = t.settle(old, want)
 	if taken != nil {
 		t.dropRegion(taken)
 	}
-	t.putRegion(old, want, at.key)
+	t.putRegion(old, want)
 	r.Region = want
 	return applied
 }

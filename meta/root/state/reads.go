@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"unsafe"
 
+	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -85,7 +86,7 @@ func (s *State) KeyspaceRegionCount(id KeyspaceID) int {
 
 // Region returns a region, or nil.
 func (s *State) Region(id RegionID) *Region {
-	r, _ := s.regionIDs.Get(id)
+	r, _ := s.regionIDs.Get(idKey(id))
 	return r
 }
 
@@ -94,37 +95,17 @@ func (s *State) RegionCount() int { return s.regions.Len() }
 
 // RegionAt returns the region whose interval holds the route key, or nil.
 func (s *State) RegionAt(ks KeyspaceID, routeKey string) *Region {
-	var room [keyRoom]byte
-	return s.regionAt(ks, append(appendKeyspace(room[:0], ks), routeKey...))
-}
-
-// RegionAtBytes is RegionAt without the need for a string.
-func (s *State) RegionAtBytes(ks KeyspaceID, routeKey []byte) *Region {
-	var room [keyRoom]byte
-	return s.regionAt(ks, append(appendKeyspace(room[:0], ks), routeKey...))
-}
-
-// keyRoom holds the region keys of ordinary route keys without an allocation.
-const keyRoom = 128
-
-// regionAt finds the region that holds a region key.
-func (s *State) regionAt(ks KeyspaceID, key []byte) *Region {
-	// The string lives only for the lookup; nothing keeps it.
-	r := s.floor(unsafe.String(unsafe.SliceData(key), len(key)))
-	if r == nil || r.Keyspace != ks || r.End != "" && string(key[4:]) >= r.End {
+	r, _ := s.regions.Floor(startKey(ks, routeKey))
+	if r == nil || r.Keyspace != ks || r.End != "" && routeKey >= r.End {
 		return nil
 	}
 	return r
 }
 
-// floor is the last region at or before a region key, in any keyspace.
-func (s *State) floor(key string) *Region {
-	var found *Region
-	s.regions.Descend(key, func(_ string, r *Region) bool {
-		found = r
-		return false
-	})
-	return found
+// RegionAtBytes is RegionAt without the need for a string.
+func (s *State) RegionAtBytes(ks KeyspaceID, routeKey []byte) *Region {
+	// The string lives only for the lookup; nothing keeps it.
+	return s.RegionAt(ks, unsafe.String(unsafe.SliceData(routeKey), len(routeKey)))
 }
 
 // RegionsFrom calls fn for the keyspace's regions in order, from the one that
@@ -134,7 +115,7 @@ func (s *State) RegionsFrom(ks KeyspaceID, routeKey string, fn func(*Region) boo
 	if r := s.RegionAt(ks, routeKey); r != nil {
 		start = r.Start
 	}
-	s.regions.Ascend(regionKey(ks, start), func(_ string, r *Region) bool {
+	s.regions.Ascend(startKey(ks, start), func(r *Region) bool {
 		return r.Keyspace == ks && fn(r)
 	})
 }
@@ -192,13 +173,14 @@ func Slot(count uint32, key []byte) uint64 {
 
 func appendSlot(dst []byte, slot uint64) []byte { return binary.BigEndian.AppendUint64(dst, slot) }
 
-func appendKeyspace(dst []byte, ks KeyspaceID) []byte {
-	return binary.BigEndian.AppendUint32(dst, uint32(ks))
+// startKey orders regions: keyspaces one after the other, regions in the order
+// of their start.
+func startKey(ks KeyspaceID, start string) cow.Key {
+	return cow.Key{Group: uint64(ks), Text: start}
 }
 
-// regionKey is the key of s.regions: keyspaces one after the other, regions in
-// the order of their start.
-func regionKey(ks KeyspaceID, start string) string {
-	var room [keyRoom]byte
-	return string(append(appendKeyspace(room[:0], ks), start...))
-}
+func (r *Region) startKey() cow.Key { return startKey(r.Keyspace, r.Start) }
+
+func idKey(id RegionID) cow.Key { return cow.Key{Group: uint64(id)} }
+
+func (r *Region) idKey() cow.Key { return idKey(r.ID) }

@@ -29,7 +29,7 @@ func (s *State) Records(fn func(*rootv1.Record) error) error {
 	s.keyspaces.Scan(func(_ KeyspaceID, k *keyspace) bool {
 		return e.emit(&rootv1.Record{Kind: &rootv1.Record_Keyspace{Keyspace: k.record}})
 	})
-	s.regions.Scan(func(_ string, r *Region) bool {
+	s.regions.Scan(func(r *Region) bool {
 		return e.emit(&rootv1.Record{Kind: &rootv1.Record_Region{Region: r.Proto()}})
 	})
 	s.transitions.Scan(func(_ string, p *rootv1.Transition) bool {

@@ -157,14 +157,12 @@ func (b *builder) region(r *Region) error {
 		}
 		r.Owners[i].Member = MemberID(m.GetId())
 	}
-	key := regionKey(r.Keyspace, r.Start)
-	r.Start = key[4:]
 	if p := b.prev; p != nil && p.Keyspace == r.Keyspace && p.End == r.Start {
 		p.End = r.Start
 	}
 	r.sum = hashRegion(r)
 	b.sum += r.sum
-	b.regions.Append(key, r)
+	b.regions.Set(r)
 	b.ids = append(b.ids, r)
 	b.count(nil, r)
 	b.prev = r
@@ -187,7 +185,7 @@ func (b *builder) finishRegions() error {
 		if i > 0 && b.ids[i-1].ID == r.ID {
 			return fmt.Errorf("region %d is there twice", r.ID)
 		}
-		b.regionIDs.Append(r.ID, r)
+		b.regionIDs.Set(r)
 	}
 	b.ids = nil
 	return nil

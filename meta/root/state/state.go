@@ -31,9 +31,9 @@ type State struct {
 	keyspaces     cow.Map[KeyspaceID, *keyspace]
 	keyspaceNames cow.Map[string, KeyspaceID]
 
-	// regions is keyed by regionKey: keyspace, then start.
-	regions   cow.Map[string, *Region]
-	regionIDs cow.Map[RegionID, *Region]
+	// regions is ordered by startKey, regionIDs by idKey.
+	regions   cow.Index[*Region]
+	regionIDs cow.Index[*Region]
 
 	transitions cow.Map[string, *rootv1.Transition]
 	// pending names the pending transition that a region takes part in: the
@@ -55,8 +55,8 @@ func New() *State {
 		owned:         cow.New[MemberID, *ownedCount](),
 		keyspaces:     cow.New[KeyspaceID, *keyspace](),
 		keyspaceNames: cow.New[string, KeyspaceID](),
-		regions:       cow.New[string, *Region](),
-		regionIDs:     cow.New[RegionID, *Region](),
+		regions:       cow.NewIndex((*Region).startKey),
+		regionIDs:     cow.NewIndex((*Region).idKey),
 		transitions:   cow.New[string, *rootv1.Transition](),
 		pending:       cow.New[RegionID, string](),
 		ended:         cow.New[string, string](),

@@ -229,7 +229,7 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *root
 		if d != nil {
 			return d
 		}
-		t.putRegion(region, next, t.storedKey(region))
+		t.putRegion(region, next)
 	}
 	return nil
 }
@@ -242,11 +242,10 @@ func (t *turn) split(region *Region, p *rootv1.Transition) {
 	left.Revision = t.token.Index
 	right.Epoch, right.Revision = left.Epoch, left.Revision
 	right.ID = RegionID(p.GetRightRegionId())
-	key := regionKey(region.Keyspace, string(p.GetSplitKey()))
-	right.Start = key[4:]
+	right.Start = string(p.GetSplitKey())
 	left.End = right.Start
-	t.putRegion(region, left, t.storedKey(region))
-	t.putRegion(nil, right, key)
+	t.putRegion(region, left)
+	t.putRegion(nil, right)
 }
 
 // merge joins a region and its right neighbour: the whole has the owners and
@@ -255,9 +254,8 @@ func (t *turn) merge(left, right *Region) {
 	whole := left.Clone()
 	whole.End, whole.Revision = right.End, t.token.Index
 	whole.Epoch.Version = max(left.Epoch.Version, right.Epoch.Version) + 1
-	key := t.storedKey(left)
 	t.dropRegion(right)
-	t.putRegion(left, whole, key)
+	t.putRegion(left, whole)
 }
 
 // transitionCancelled gives a planned change up. Already applied: it ended

@@ -1,0 +1,180 @@
+package cow
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math/bits"
+	"strings"
+)
+
+// Key orders the values of an Index: by Group, then by Text.
+type Key struct {
+	Group uint64
+	Text  string
+}
+
+func (k Key) compare(o Key) int {
+	if c := cmp.Compare(k.Group, o.Group); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Text, o.Text)
+}
+
+// column is a number for each of a node's keys, its head, that orders as the
+// keys do: where heads differ, no key is looked at. Keys of one group have what
+// all texts begin with apart, and the eight bytes behind it for heads. Keys of
+// several groups, a mixed column, have their groups for heads.
+type column struct {
+	heads  []uint64
+	shared string
+	group  uint64
+	mixed  bool
+}
+
+// describe says what a column from first to last has in common.
+func describe(first, last Key) column {
+	if first.Group != last.Group {
+		return column{mixed: true}
+	}
+	return column{group: first.Group, shared: sharedPrefix(first.Text, last.Text)}
+}
+
+// like says whether heads of c are heads of o.
+func (c *column) like(o *column) bool {
+	return c.mixed == o.mixed && (c.mixed || c.group == o.group && len(c.shared) == len(o.shared))
+}
+
+// fits says whether the key has a head in c as it is.
+func (c *column) fits(k Key) bool {
+	return c.mixed || c.group == k.Group && strings.HasPrefix(k.Text, c.shared)
+}
+
+// head is the head of a key that fits.
+func (c *column) head(k Key) uint64 {
+	if c.mixed {
+		return k.Group
+	}
+	return head(k.Text[len(c.shared):])
+}
+
+// side is 0 for a key that fits, below 0 for one that comes before all keys of
+// the column, above 0 for one that comes behind them.
+func (c *column) side(k Key) int {
+	switch {
+	case c.mixed:
+		return 0
+	case k.Group != c.group:
+		return cmp.Compare(k.Group, c.group)
+	case strings.HasPrefix(k.Text, c.shared):
+		return 0
+	default:
+		return strings.Compare(k.Text, c.shared)
+	}
+}
+
+// sharedPrefix of the first and the last of sorted texts is that of all.
+func sharedPrefix(a, b string) string {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return a[:i]
+		}
+	}
+	return a[:n]
+}
+
+// head is the first eight bytes as a number; a shorter text has zeros behind it.
+func head(s string) uint64 {
+	var b [8]byte
+	if len(s) >= len(b) {
+		return binary.BigEndian.Uint64([]byte(s[:len(b)]))
+	}
+	copy(b[:], s)
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// stride is how many heads are skipped at a time.
+const stride = 16
+
+// notAbove counts the heads, which rise, that are not above h. No branch
+// depends on them: processors guess wrong half the time, and wait for memory
+// once for each guess; here they load all they need at once.
+func notAbove(heads []uint64, h uint64) int {
+	n := 0
+	for i := stride - 1; i < len(heads); i += stride {
+		_, above := bits.Sub64(h, heads[i], 0)
+		n += stride - stride*int(above)
+	}
+	for _, other := range heads[n:min(n+stride, len(heads))] {
+		_, above := bits.Sub64(h, other, 0)
+		n += 1 - int(above)
+	}
+	return n
+}
+
+// floor is the place in n of the last key that is not above k, and whether it
+// is k; -1: all are above.
+func (x *Index[V]) floor(n *node[V], k Key) (int, bool) {
+	if side := n.side(k); side != 0 {
+		if side < 0 {
+			return -1, false
+		}
+		return len(n.heads) - 1, false
+	}
+	h := n.head(k)
+	i := notAbove(n.heads, h) - 1
+	if i < 0 || n.heads[i] != h {
+		return i, false
+	}
+	if c := x.keyAt(n, i).compare(k); c <= 0 {
+		return i, c == 0
+	}
+	return x.tied(n, k, h, i)
+}
+
+// tied is floor where key i has the head of k and is above it: there may be
+// more like it.
+func (x *Index[V]) tied(n *node[V], k Key, h uint64, i int) (int, bool) {
+	lo, hi := 0, i
+	if h > 0 {
+		lo = notAbove(n.heads, h-1)
+	}
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); x.keyAt(n, mid).compare(k) <= 0 {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo - 1, lo > 0 && x.keyAt(n, lo-1).compare(k) == 0
+}
+
+func (x *Index[V]) keyAt(n *node[V], i int) Key {
+	if n.kids != nil {
+		return n.seps[i]
+	}
+	return x.key(n.vals[i])
+}
+
+// reindex makes the column of n anew if its keys would fit one that tells more
+// of them apart.
+func (x *Index[V]) reindex(n *node[V]) {
+	if c := x.common(n); !c.like(&n.column) {
+		x.rehead(n, c)
+	}
+}
+
+// common is a column for the entries of n, without heads.
+func (x *Index[V]) common(n *node[V]) column {
+	return describe(x.keyAt(n, 0), x.keyAt(n, n.size()-1))
+}
+
+// rehead makes c, completed, the column of n.
+func (x *Index[V]) rehead(n *node[V], c column) {
+	size := n.size()
+	c.heads = make([]uint64, size, room(size))
+	for i := range size {
+		c.heads[i] = c.head(x.keyAt(n, i))
+	}
+	n.column = c
+}
