@@ -30,12 +30,15 @@ it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
 user's that NOKV_COORDINATOR_ADDR overrules. With --workdir the data is kept; without, it
 is gone when the process ends. Stop it with Ctrl-C.
 
+With -o json it prints what stands in dev.json when the cluster is ready.
+
 dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"}.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			workdir := f.String("workdir", "", "keep the data in this `folder` (default: a temporary one, removed at the end)")
 			n := f.Int("coordinators", 2, "how many coordinators, 1 to 16")
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "see nokv coordinator --help")
 			level := f.String("log-level", "warn", "`trace, debug, info, warn, error or off`")
+			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
@@ -203,6 +206,9 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	data := d.file.Workdir
 	if !keep {
 		data += " (removed at the end; keep it with --workdir DIR)"
+	}
+	if e.output == "json" {
+		return e.print(&d.file, nil)
 	}
 	fmt.Fprintf(e.stdout, "NoKV is running. Ctrl-C stops it.\n\n")
 	for i, a := range d.file.Coordinators {

@@ -114,3 +114,14 @@ func TestDevLogsItsEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestDevPrintsJSON(t *testing.T) {
+	workdir := t.TempDir()
+	p := proctest.Start(t, proctest.Options{Name: "dev", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{"dev", "-o", "json", "--workdir", workdir}})
+	p.WaitLog("}\n", 30*time.Second)
+	file, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
+	if err != nil || p.Log() != string(file) {
+		t.Errorf("printed:\n%s\ndev.json (%v):\n%s", p.Log(), err, file)
+	}
+	stopDev(t, p)
+}

@@ -69,8 +69,23 @@ func TestDocsHaveEveryMetric(t *testing.T) {
 func TestDocsHaveEveryJSONField(t *testing.T) {
 	api := readDoc(t, "api.md")
 	for _, v := range []any{
-		idOutput{}, tsoOutput{}, devFile{}, benchOutput{}, statusOutput{}, coordinatorStatusOutput{}, rootEndpointOutput{},
-		disclosureOutput{}, keyspaceOutput{}, regionOutput{}, ownerOutput{}, changeOutput{}, watchOutput{}, rootPeerOutput{}, eventOutput{}, verifyOutput{}, damageOutput{},
+		idOutput{},
+		tsoOutput{},
+		devFile{},
+		benchOutput{},
+		statusOutput{},
+		coordinatorStatusOutput{},
+		rootEndpointOutput{},
+		disclosureOutput{},
+		keyspaceOutput{},
+		regionOutput{},
+		ownerOutput{},
+		changeOutput{},
+		watchOutput{},
+		rootPeerOutput{},
+		eventOutput{},
+		verifyOutput{},
+		damageOutput{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

@@ -22,9 +22,9 @@ func explain(err error) string {
 	}
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case ce.Detail != nil && late:
+	case ce.Detail != nil && late && len(ce.Tries) < 2:
 		return "not in time: " + (&reason.Error{Detail: ce.Detail}).Error()
-	case ce.Detail != nil:
+	case ce.Detail != nil && !late:
 		return (&reason.Error{Detail: ce.Detail}).Error()
 	case len(ce.Tries) == 0:
 		return plain(err.Error())
@@ -77,7 +77,7 @@ func someoneListens(ctx context.Context, addrs []string, within time.Duration, h
 		if now == nil {
 			return nil
 		}
-		if errs == nil || ctx.Err() == nil {
+		if deadline, _ := ctx.Deadline(); errs == nil || time.Now().Before(deadline) {
 			errs = now // what the end of the wait cuts off says nothing
 		}
 		select {

@@ -21,17 +21,18 @@ import (
 // serverFlags are the flags that both servers have.
 type serverFlags struct {
 	addr, metricsAddr, configPath, scope, logLevel *string
-	logJSON                                        *bool
+	flags                                          *flags
 }
 
 func (f *flags) server(defaultAddr string) *serverFlags {
+	f.withOutput()
 	return &serverFlags{
+		flags:       f,
 		addr:        f.String("addr", "", "gRPC `address` to listen on (default "+defaultAddr+")"),
 		metricsAddr: f.String("metrics-addr", "", "`address` for /debug/vars and /healthz (default none)"),
 		configPath:  f.String("config", "", "raft_config.json `file` with addresses and folders; flags win"),
 		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
 		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
-		logJSON:     f.Bool("log-json", false, "log as JSON"),
 	}
 }
 
@@ -54,7 +55,7 @@ func (s *serverFlags) logger(e *env, name string) (hclog.Logger, func(), error) 
 		return nil, nil, usagef("log-level %q: use trace, debug, info, warn, error or off", *s.logLevel)
 	}
 	sink := newSink(e.stderr)
-	logger := hclog.New(&hclog.LoggerOptions{Name: name, Level: level, Output: sink, JSONFormat: *s.logJSON})
+	logger := hclog.New(&hclog.LoggerOptions{Name: name, Level: level, Output: sink, JSONFormat: s.flags.output == "json"})
 	return logger, sink.close, nil
 }
 

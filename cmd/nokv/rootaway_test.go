@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/proctest"
+)
+
+// TestRootAway takes the whole root away from running coordinators: what they
+// have is served and labelled, everything else is refused soon and by name.
+func TestRootAway(t *testing.T) {
+	c := newCluster(t, 2)
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	cli := func(args ...string) proctest.Result {
+		t.Helper()
+		return c.Run(append(args, "--coordinator-addr", c.Coordinators())...)
+	}
+	if r := cli("region", "publish", "a", "m", "--id", "7"); r.Code != 0 {
+		t.Fatal(r.Stderr)
+	}
+	if r := cli("region", "get", "b", "--strong"); r.Code != 0 {
+		t.Fatal(r.Stderr)
+	}
+	for i := range c.Roots() {
+		c.Kill(i)
+	}
+	// Both coordinators notice, and say so in their logs and in their health.
+	for i := c.Roots(); i < c.Size(); i++ {
+		c.Process(i).WaitLog("root is out of reach", 20*time.Second)
+		if err := c.Healthy(i); err == nil || !strings.Contains(err.Error(), "503") {
+			t.Errorf("%s without a root: health says %v", c.Name(i), err)
+		}
+	}
+	var route struct {
+		ID         uint64           `json:"id"`
+		Disclosure disclosureOutput `json:"disclosure"`
+	}
+	r := cli("region", "get", "b", "-o", "json")
+	if err := json.Unmarshal([]byte(r.Stdout), &route); err != nil || route.ID != 7 {
+		t.Errorf("best effort without a root: %v %s%s", err, r.Stdout, r.Stderr)
+	}
+	if d := route.Disclosure; d.ServingClass != "best_effort" || d.DegradedMode != "root_unavailable" {
+		t.Errorf("best effort without a root is labelled %+v", d)
+	}
+	for _, args := range [][]string{
+		{"region", "get", "b", "--strong"}, {"id"}, {"tso"}, {"region", "publish", "n", "o"}, {"keyspace", "create", "x"}, {"status"},
+	} {
+		r := cli(append(args, "--timeout", "1s")...)
+		lines := strings.Count(strings.TrimSpace(r.Stderr), "\n") + 1
+		if r.Code != exitUnavailable || lines != 1 || r.Took > 5*time.Second {
+			t.Errorf("nokv %s without a root: exit status %d after %s, %d lines\n%s", strings.Join(args, " "), r.Code, r.Took, lines, r.Stderr)
+		}
+		t.Logf("nokv %s: %s", strings.Join(args, " "), strings.TrimSpace(r.Stderr))
+	}
+	for i := range c.Roots() {
+		c.Start(i)
+	}
+	c.WaitHealthy(recoverWithin)
+	proctest.Eventually(t, recoverWithin, func() error {
+		if r := cli("tso"); r.Code != 0 {
+			return fmt.Errorf("tso after the root is back: %s", r.Stderr)
+		}
+		return nil
+	})
+	c.Process(c.Roots()).WaitLog("root is back", 10*time.Second)
+}
