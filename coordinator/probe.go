@@ -13,9 +13,11 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 // prober asks the Tenure holder how it is: a refused connection is proof that
@@ -48,7 +50,7 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 	switch {
 	case err == nil && r.Status == healthpb.HealthCheckResponse_SERVING:
 		return tenure.HealthServing
-	case err != nil && cc.lost(ctx):
+	case status.Code(err) == codes.Unavailable && cc.lost(ctx):
 		return tenure.HealthRefused
 	default:
 		return tenure.HealthUnknown
@@ -56,12 +58,11 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 }
 
 // lost says whether the connection is gone and could not be made again because
-// nobody listens. A connection that broke a moment ago is dialled first.
+// nobody listens. A call may fail a moment before the connection is seen to have
+// broken, which is dialled again first.
 func (c *probed) lost(ctx context.Context) bool {
 	for s := c.GetState(); ; s = c.GetState() {
 		switch s {
-		case connectivity.Ready:
-			return false
 		case connectivity.TransientFailure:
 			return c.refused.Load()
 		case connectivity.Idle:

@@ -48,7 +48,7 @@ func TestProbesShareOneConnection(t *testing.T) {
 	p := newProber()
 	defer p.close()
 	probe := func() tenure.Health {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		return p.probe(ctx, address)
 	}
