@@ -38,7 +38,9 @@ func (b Batch) Known() state.Token { return state.TokenFromProto(b.GetCurrentRoo
 
 // WatchRegions yields the changes of a keyspace behind a position, without a
 // gap and without repetition, until the context ends. An empty keyspace means
-// all; the zero Token means the whole keyspace first, as a snapshot.
+// all; the zero Token means the whole keyspace first, as a snapshot. Of changes
+// too many for one message only the last batch moves the position: when the
+// watch breaks off before it, they come again from the first.
 //
 // When a coordinator breaks off or brings nothing for Config.WatchSilence, the
 // watch goes on at the next one from the last position. When the position is

@@ -90,7 +90,8 @@ type CoordinatorClient interface {
 	AssessRootEvent(ctx context.Context, in *AssessRootEventRequest, opts ...grpc.CallOption) (*AssessRootEventResponse, error)
 	// ListTransitions lists planned changes and how the recent ones ended.
 	ListTransitions(ctx context.Context, in *ListTransitionsRequest, opts ...grpc.CallOption) (*ListTransitionsResponse, error)
-	// RemoveRegion removes a region.
+	// RemoveRegion removes a region. Nothing is remembered of it: a publish
+	// without expected_epoch, or a heartbeat, that arrives later makes it again.
 	RemoveRegion(ctx context.Context, in *RemoveRegionRequest, opts ...grpc.CallOption) (*RemoveRegionResponse, error)
 	CreateKeyspace(ctx context.Context, in *CreateKeyspaceRequest, opts ...grpc.CallOption) (*CreateKeyspaceResponse, error)
 	UpdateKeyspace(ctx context.Context, in *UpdateKeyspaceRequest, opts ...grpc.CallOption) (*UpdateKeyspaceResponse, error)
@@ -428,7 +429,8 @@ type CoordinatorServer interface {
 	AssessRootEvent(context.Context, *AssessRootEventRequest) (*AssessRootEventResponse, error)
 	// ListTransitions lists planned changes and how the recent ones ended.
 	ListTransitions(context.Context, *ListTransitionsRequest) (*ListTransitionsResponse, error)
-	// RemoveRegion removes a region.
+	// RemoveRegion removes a region. Nothing is remembered of it: a publish
+	// without expected_epoch, or a heartbeat, that arrives later makes it again.
 	RemoveRegion(context.Context, *RemoveRegionRequest) (*RemoveRegionResponse, error)
 	CreateKeyspace(context.Context, *CreateKeyspaceRequest) (*CreateKeyspaceResponse, error)
 	UpdateKeyspace(context.Context, *UpdateKeyspaceRequest) (*UpdateKeyspaceResponse, error)
