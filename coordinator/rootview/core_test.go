@@ -186,6 +186,22 @@ func TestPeerThatHasJustStartedIsOfThisCluster(t *testing.T) {
 	}
 }
 
+// A root peer that has just started may have a state from before the cluster's
+// identity was rooted: that is no snapshot, and no other cluster either.
+func TestSnapshotWithoutIdentityIsRefused(t *testing.T) {
+	early := state.New()
+	if err := early.ApplyEntry(1, 1, nil, &state.Applied{}); err != nil {
+		t.Fatal(err)
+	}
+	c := rootview.NewCore(rootview.CoreConfig{ClusterID: clusterID})
+	c.OnBootstrapRequired(1)
+	c.BeginSnapshot(1)
+	_, done, err := c.OnSnapshotChunk(&rootv1.SnapshotChunk{Token: early.Token().Proto(), Last: true, StateHash: early.Hash()}, 2)
+	if done || !errors.Is(err, rootview.ErrSnapshot) || !c.NeedsSnapshot() {
+		t.Fatalf("done %v, error %v", done, err)
+	}
+}
+
 func TestOtherClustersAreRefused(t *testing.T) {
 	s := newScript(t)
 	s.log = newRootLogOf(t, clusterID, 2)

@@ -144,6 +144,9 @@ func (l *loading) finish(chunk *rootv1.SnapshotChunk) (*state.State, error) {
 // adopt makes a restored state the one to go on from.
 func (c *Core) adopt(restored *state.State) error {
 	id := restored.Cluster().GetClusterId()
+	if id == 0 {
+		return fmt.Errorf("%w: at %s: the peer has not got as far as the cluster's identity", ErrSnapshot, restored.Token())
+	}
 	if c.clusterID != 0 && id != c.clusterID {
 		return fmt.Errorf("%w: id %016x, following %016x", ErrOtherCluster, id, c.clusterID)
 	}
