@@ -160,7 +160,7 @@ func (r *run) live() error {
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.revive)
 	r.RunFor(400*time.Millisecond+r.k.trouble, nil)
 	// Trouble goes on until it has met enough load.
-	r.RunFor(4*time.Second, r.enough)
+	r.RunFor(8*time.Second, r.enough)
 	return r.heal()
 }
 
@@ -180,14 +180,6 @@ func (r *run) fail(format string, args ...any) {
 	if len(r.broken) < 5 {
 		r.broken = append(r.broken, fmt.Errorf("at %v: %w", r.now(), fmt.Errorf(format, args...)))
 	}
-}
-
-// every calls fn again and again, at random distances around d.
-func (r *run) every(d time.Duration, fn func()) {
-	r.After(r.Between(d/2, d+d/2), func() {
-		fn()
-		r.every(d, fn)
-	})
 }
 
 // acknowledge notes that somebody was told of an index.
