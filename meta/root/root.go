@@ -171,16 +171,25 @@ func (p *Peer) serve(ctx context.Context, lis net.Listener) error {
 	err := p.replica.Run(replicaCtx)
 	select {
 	case e := <-errs:
-		err = errors.Join(err, e)
+		err = join(err, e)
 	default:
 	}
 	stopRest(err)
 	rest.Wait()
 	close(errs)
 	for e := range errs {
-		err = errors.Join(err, e)
+		err = join(err, e)
 	}
 	return err
+}
+
+// join adds an error, unless it has the same reason: a failed disk is noticed by
+// several parts.
+func join(err, e error) error {
+	if err != nil && errors.Is(err, errors.Unwrap(e)) {
+		return err
+	}
+	return errors.Join(err, e)
 }
 
 // parts returns what build made; nils before.
