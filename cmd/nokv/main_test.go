@@ -39,9 +39,3 @@ func newCluster(t testing.TB, coordinators int) *proctest.Cluster {
 	t.Helper()
 	return proctest.NewCluster(t, nokvPath(t), nokvEnv(t), coordinators)
 }
-
-// nokv runs a command to its end, outside of any cluster.
-func nokv(t testing.TB, args ...string) proctest.Result {
-	t.Helper()
-	return proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: args})
-}
