@@ -17,7 +17,20 @@ func (k Key) compare(o Key) int {
 	if c := cmp.Compare(k.Group, o.Group); c != 0 {
 		return c
 	}
-	return strings.Compare(k.Text, o.Text)
+	return compareTexts(k.Text, o.Text)
+}
+
+// compareTexts is strings.Compare; with that one the texts of callers escape
+// to the heap.
+func compareTexts(a, b string) int {
+	switch {
+	case a == b:
+		return 0
+	case a < b:
+		return -1
+	default:
+		return 1
+	}
 }
 
 // column is a number for each of a node's keys, its head, that orders as the
@@ -68,7 +81,7 @@ func (c *column) side(k Key) int {
 	case strings.HasPrefix(k.Text, c.shared):
 		return 0
 	default:
-		return strings.Compare(k.Text, c.shared)
+		return compareTexts(k.Text, c.shared)
 	}
 }
 
