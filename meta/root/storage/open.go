@@ -38,7 +38,7 @@ func Open(dir string, o Options) (*Storage, error) {
 // lockDir makes the workdir if it is missing, durably, and locks it.
 func (s *Storage) lockDir() error {
 	if _, err := s.fs.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
-		if err := s.fs.MkdirAll(s.dir, dirPerm); err != nil {
+		if err := s.makeDir(path.Clean(s.dir)); err != nil {
 			return err
 		}
 	}
@@ -51,6 +51,30 @@ func (s *Storage) lockDir() error {
 	}
 	s.lock = lock
 	return nil
+}
+
+// makeDir makes a folder and what is missing above it, each durable in its parent
+// before anything is made inside.
+func (s *Storage) makeDir(dir string) error {
+	parent := path.Dir(dir)
+	switch _, err := s.fs.Stat(parent); {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := s.makeDir(parent); err != nil {
+			return err
+		}
+	case err != nil:
+		return err
+	default:
+		// A process that was killed here may have made it and not synced its name.
+		// Where we may not read, we did not make it.
+		if err := s.fs.SyncDir(path.Dir(parent)); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	if err := s.fs.MkdirAll(dir, dirPerm); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(parent)
 }
 
 func (s *Storage) recover() error {
