@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
@@ -23,13 +24,16 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// benchRegions is the number of regions of the benchmarks' view.
+// benchRegions is the number of regions of most benchmarks' view.
 const benchRegions = 100_000
 
 func benchKey(n uint64) []byte { return binary.BigEndian.AppendUint64([]byte("user/"), n) }
 
-// benchRoot is a root with many regions, made once.
-var benchRoot = sync.OnceValue(func() *memoryRoot {
+// benchRoot is a root with benchRegions regions, made once.
+var benchRoot = sync.OnceValue(func() *memoryRoot { return rootOf(benchRegions) })
+
+// rootOf is a root with so many regions.
+func rootOf(regions uint64) *memoryRoot {
 	t := new(testing.B)
 	r := newMemoryRoot(t)
 	var members []*rootv1.Event
@@ -37,12 +41,12 @@ var benchRoot = sync.OnceValue(func() *memoryRoot {
 		members = append(members, join(fmt.Sprint("store-", i)))
 	}
 	r.must(t, members...)
-	const step = ^uint64(0) / benchRegions
-	for i := uint64(0); i < benchRegions; i += 1000 {
+	step := ^uint64(0) / regions
+	for i := uint64(0); i < regions; i += 1000 {
 		var events []*rootv1.Event
 		for j := i; j < i+1000; j++ {
 			end := string(benchKey((j + 1) * step))
-			if j == benchRegions-1 {
+			if j == regions-1 {
 				end = ""
 			}
 			events = append(events, publish(j+1, 1, string(benchKey(j*step)), end, 1, fmt.Sprint("store-", j%16)))
@@ -50,19 +54,27 @@ var benchRoot = sync.OnceValue(func() *memoryRoot {
 		r.must(t, events...)
 	}
 	return r
-})
+}
 
 // onLoopback serves over a real connection.
 func onLoopback(b *testing.B) coordinatorv1.CoordinatorClient {
 	b.Helper()
+	conn := dialLoopback(b, serveLoopback(b, benchRoot()))
+	b.Cleanup(func() { conn.Close() })
+	return coordinatorv1.NewCoordinatorClient(conn)
+}
+
+// serveLoopback serves what a root has until the benchmark ends.
+func serveLoopback(b *testing.B, root *memoryRoot) net.Listener {
+	b.Helper()
 	monotonic := clock.NewMonotonic()
-	follower, err := rootview.New(rootview.Config{Root: benchRoot(), ReadIndexer: benchRoot(), Clock: monotonic})
+	follower, err := rootview.New(rootview.Config{Root: root, ReadIndexer: root, Clock: monotonic})
 	if err != nil {
 		b.Fatal(err)
 	}
 	srv, err := server.New(server.Config{
 		ID: "c1", Address: "127.0.0.1:1", Incarnation: 9,
-		Views: follower, Authority: &counter{}, Root: benchRoot(), Clock: monotonic,
+		Views: follower, Authority: &counter{}, Root: root, Clock: monotonic,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -75,16 +87,14 @@ func onLoopback(b *testing.B) coordinatorv1.CoordinatorClient {
 	var running sync.WaitGroup
 	running.Go(func() { _ = follower.Run(ctx) })
 	running.Go(func() { _ = srv.Run(ctx, lis) })
-	conn := dialLoopback(b, lis)
 	b.Cleanup(func() {
-		conn.Close()
 		cancel()
 		running.Wait()
 	})
-	if _, err := follower.WaitFor(within(b), benchRoot().token()); err != nil {
+	if _, err := follower.WaitFor(within(b), root.token()); err != nil {
 		b.Fatal(err)
 	}
-	return coordinatorv1.NewCoordinatorClient(conn)
+	return lis
 }
 
 func dialLoopback(b *testing.B, lis net.Listener) *grpc.ClientConn {
@@ -237,6 +247,53 @@ func BenchmarkGetRegionsByKeys(b *testing.B) {
 		return err
 	})
 	b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "keys/s")
+}
+
+// BenchmarkClientKeys is BenchmarkRouteStream by callers of the Go client: what
+// a user of it gets, of batches of 128 random keys.
+func BenchmarkClientKeys(b *testing.B) {
+	for _, regions := range []uint64{benchRegions, 1_000_000} {
+		b.Run(fmt.Sprintf("regions=%d", regions), func(b *testing.B) {
+			root := benchRoot()
+			if regions != benchRegions {
+				root = millionRoot()
+			}
+			c, err := client.New(client.Config{Endpoints: []string{serveLoopback(b, root).Addr().String()}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			benchClientKeys(b, c)
+		})
+	}
+}
+
+var millionRoot = sync.OnceValue(func() *memoryRoot { return rootOf(1_000_000) })
+
+func benchClientKeys(b *testing.B, c *client.Client) {
+	const batch, callers = 128, 16
+	b.ReportAllocs()
+	b.ResetTimer()
+	cpu := cpuTime(b)
+	var running sync.WaitGroup
+	for n := range callers {
+		running.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(n)))
+			keys := make([][]byte, batch)
+			for i := n; i < b.N; i += callers {
+				for j := range keys {
+					keys[j] = binary.BigEndian.AppendUint64(append(keys[j][:0], "user/"...), rng.Uint64())
+				}
+				routes, err := c.GetRegionsByKeys(context.Background(), keys)
+				if err != nil || !routes[batch-1].Region.Contains(string(keys[batch-1])) {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	report(b, b.N*batch, "key", cpu)
 }
 
 // BenchmarkTsoStream has 64 requests of one timestamp under way.
