@@ -155,7 +155,13 @@ func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *Checkpoint
 			return
 		case task := <-tasks:
 			r.cfg.Logger.Info("writing checkpoint", "peer", r.cfg.NodeID, "index", task.Meta.Index)
-			r.box.checkpointed(task.Write(r.log, ctx.Err))
+			begun := r.clock.Now()
+			spread := pace{ctx: ctx}
+			done := task.Write(r.log, spread.check)
+			if done.Err == nil {
+				r.cfg.Logger.Info("checkpoint written", "peer", r.cfg.NodeID, "index", task.Meta.Index, "took", r.clock.Now().Sub(begun))
+			}
+			r.box.checkpointed(done)
 		}
 	}
 }

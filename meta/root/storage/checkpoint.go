@@ -20,11 +20,17 @@ type fileWriter struct {
 	file disk.File
 	off  int64
 	err  error
+	// flush sends full buffers to the disk as they come, so that no single sync
+	// is long enough to hold up those of the log.
+	flush bool
 }
 
 func (w *fileWriter) Write(b []byte) (int, error) {
 	n, err := w.file.WriteAt(b, w.off)
 	w.off += int64(n)
+	if err == nil && w.flush && len(b) >= copyBuffer {
+		err = w.file.Sync()
+	}
 	w.err = err
 	return n, err
 }
@@ -172,7 +178,7 @@ func (s *Storage) checkNewer(meta CheckpointMeta) error {
 }
 
 func (s *Storage) fillCheckpoint(f disk.File, meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) (CheckpointMeta, uint32, error) {
-	out := &fileWriter{file: f}
+	out := &fileWriter{file: f, flush: true}
 	w, err := newCheckpointWriter(out, meta)
 	if err != nil {
 		return meta, 0, s.fail("write a checkpoint", err)
