@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"slices"
+
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -16,6 +18,8 @@ type Batch struct {
 	// one; 0 when no region holds the key.
 	RegionOfKey []uint32
 
+	// hits are the regions found, key by key.
+	hits []*state.Region
 	// places is an open hash table from region id to place; a row of an older
 	// turn is empty.
 	places []place
@@ -37,16 +41,19 @@ func LookupBatch(st *state.State, keyspace string, keys [][]byte, b *Batch) erro
 		return err
 	}
 	b.reset(ks, len(keys))
+	if ks.GetSettings().GetLayout().GetSlots() == nil {
+		st.RegionsAt(state.KeyspaceID(ks.GetId()), keys, b.hits)
+	} else {
+		for i, key := range keys {
+			b.hits[i] = regionOf(st, ks, key)
+		}
+	}
 	var last *state.Region
 	var lastPlace uint32
-	ordered := ks.GetSettings().GetLayout().GetSlots() == nil
-	for _, key := range keys {
-		// Keys of one request are often neighbours.
-		if last == nil || !ordered || string(key) < last.Start || last.End != "" && string(key) >= last.End {
-			if last = regionOf(st, ks, key); last != nil {
-				lastPlace = b.place(last)
-			} else {
-				lastPlace = 0
+	for _, r := range b.hits {
+		if r != last { // keys of one request are often neighbours
+			if last, lastPlace = r, 0; r != nil {
+				lastPlace = b.place(r)
 			}
 		}
 		b.RegionOfKey = append(b.RegionOfKey, lastPlace)
@@ -56,6 +63,8 @@ func LookupBatch(st *state.State, keyspace string, keys [][]byte, b *Batch) erro
 
 func (b *Batch) reset(ks *rootv1.Keyspace, keys int) {
 	clear(b.Regions)
+	clear(b.hits)
+	b.hits = slices.Grow(b.hits[:0], keys)[:keys]
 	b.Keyspace, b.Regions, b.RegionOfKey = ks, b.Regions[:0], b.RegionOfKey[:0]
 	b.turn++
 	if need := tableSize(keys); len(b.places) < need || b.turn == 0 {

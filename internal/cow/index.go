@@ -101,6 +101,45 @@ func (x *Index[V]) Floor(k Key) (v V, ok bool) {
 	return before.vals[len(before.vals)-1], true
 }
 
+// together is how many keys Floors takes down the tree at a time.
+const together = 32
+
+// Floors is Floor for many keys at once: vals[i], which the caller makes room
+// for, is the one for keys[i], or the zero value when there is none. The keys go
+// down the tree together, so that what one of them waits for, others do too.
+func (x *Index[V]) Floors(keys []Key, vals []V) {
+	for len(keys) > together {
+		x.floors(keys[:together], vals)
+		keys, vals = keys[together:], vals[together:]
+	}
+	x.floors(keys, vals)
+}
+
+func (x *Index[V]) floors(keys []Key, vals []V) {
+	if x.root == nil {
+		clear(vals[:len(keys)])
+		return
+	}
+	var room [together]*node[V]
+	at := room[:len(keys)]
+	for i := range at {
+		at[i] = x.root
+	}
+	for n := x.root; n.kids != nil; n = n.kids[0] {
+		for i, here := range at {
+			j, _ := x.floor(here, keys[i])
+			at[i] = here.kids[max(j, 0)]
+		}
+	}
+	for i, leaf := range at {
+		if j, _ := x.floor(leaf, keys[i]); j >= 0 {
+			vals[i] = leaf.vals[j]
+		} else {
+			vals[i], _ = x.Floor(keys[i])
+		}
+	}
+}
+
 // Ascend calls fn in rising order for the values from the given key on, until
 // fn returns false.
 func (x *Index[V]) Ascend(from Key, fn func(V) bool) {

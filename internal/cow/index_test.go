@@ -83,10 +83,32 @@ func (w *twin) check(t failer, k cow.Key) {
 	if ok != (last >= 0) || ok && v != w.want[last] {
 		t.Fatalf("Floor %+v is %v, %v", k, v, ok)
 	}
+	w.checkFloors(t, k)
 	w.walk(t, "Ascend", func(fn func(*item) bool) { w.got.Ascend(k, fn) }, w.want[i:])
 	down := slices.Clone(w.want[:last+1])
 	slices.Reverse(down)
 	w.walk(t, "Descend", func(fn func(*item) bool) { w.got.Descend(k, fn) }, down)
+}
+
+// checkFloors asks for k and for keys that are there, in no order.
+func (w *twin) checkFloors(t failer, k cow.Key) {
+	keys := []cow.Key{k, {}, {Group: k.Group}}
+	for i := range min(len(w.want), 70) {
+		k := w.want[i*41%len(w.want)].key
+		keys = append(keys, k, cow.Key{Group: k.Group, Text: k.Text + "\x00"})
+	}
+	got := make([]*item, len(keys))
+	got[0] = &item{}
+	w.got.Floors(keys, got)
+	for i, k := range keys {
+		var want *item
+		if last := w.want.last(k); last >= 0 {
+			want = w.want[last]
+		}
+		if got[i] != want {
+			t.Fatalf("Floors %+v is %v, want %v", k, got[i], want)
+		}
+	}
 }
 
 func (w *twin) checkAll(t failer) {

@@ -96,16 +96,41 @@ func (s *State) RegionCount() int { return s.regions.Len() }
 // RegionAt returns the region whose interval holds the route key, or nil.
 func (s *State) RegionAt(ks KeyspaceID, routeKey string) *Region {
 	r, _ := s.regions.Floor(startKey(ks, routeKey))
-	if r == nil || r.Keyspace != ks || r.End != "" && routeKey >= r.End {
+	if !r.reaches(ks, routeKey) {
 		return nil
 	}
 	return r
+}
+
+// reaches reports whether the last region at or before a route key holds it.
+func (r *Region) reaches(ks KeyspaceID, routeKey string) bool {
+	return r != nil && r.Keyspace == ks && (r.End == "" || routeKey < r.End)
 }
 
 // RegionAtBytes is RegionAt without the need for a string.
 func (s *State) RegionAtBytes(ks KeyspaceID, routeKey []byte) *Region {
 	// The string lives only for the lookup; nothing keeps it.
 	return s.RegionAt(ks, unsafe.String(unsafe.SliceData(routeKey), len(routeKey)))
+}
+
+// RegionsAt is RegionAtBytes for many route keys, in a fraction of the time:
+// out[i], which the caller makes room for, is the region that holds
+// routeKeys[i], or nil.
+func (s *State) RegionsAt(ks KeyspaceID, routeKeys [][]byte, out []*Region) {
+	var room [32]cow.Key
+	for len(routeKeys) > 0 {
+		keys := room[:min(len(room), len(routeKeys))]
+		for i, k := range routeKeys[:len(keys)] {
+			keys[i] = startKey(ks, unsafe.String(unsafe.SliceData(k), len(k))) // lives only for the lookup
+		}
+		s.regions.Floors(keys, out)
+		for i, r := range out[:len(keys)] {
+			if !r.reaches(ks, keys[i].Text) {
+				out[i] = nil
+			}
+		}
+		routeKeys, out = routeKeys[len(keys):], out[len(keys):]
+	}
 }
 
 // RegionsFrom calls fn for the keyspace's regions in order, from the one that

@@ -57,7 +57,8 @@ func ownerFromProto(o *rootv1.Owner) Owner {
 // immutable once it is in a State, and shared between versions of the State:
 // change a copy from Clone.
 type Region struct {
-	ID RegionID
+	ID       RegionID
+	Keyspace KeyspaceID
 	// Start is the first route key.
 	Start string
 	// End is the first route key behind the interval. Empty: to the end.
@@ -69,7 +70,6 @@ type Region struct {
 	Frontier string
 	// Revision is the index of the entry that last changed the record.
 	Revision uint64
-	Keyspace KeyspaceID
 
 	// sum is the record's hash, set when the region enters a State.
 	sum uint64
