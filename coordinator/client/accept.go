@@ -82,7 +82,8 @@ func (c *Client) accept(e *endpoint, reply any) error {
 func (c *Client) acceptRun(e *endpoint, r interface {
 	GetClusterId() uint64
 	GetEra() uint64
-}) error {
+},
+) error {
 	if r.GetClusterId() == 0 {
 		return fmt.Errorf("%w: it names no cluster", errUnfit)
 	}

@@ -154,8 +154,10 @@ func (f *follower) spoilt(resp *rootv1.TailResponse) *rootv1.TailResponse {
 	entries := append([]*rootv1.TailEntry(nil), resp.Entries...)
 	last := entries[n-1]
 	entries[n-1] = &rootv1.TailEntry{Term: last.Term, Index: last.Index}
-	return &rootv1.TailResponse{Entries: entries, CommitIndex: resp.CommitIndex, LeaderId: resp.LeaderId,
-		LeaderlessMillis: resp.LeaderlessMillis, ClusterId: resp.ClusterId, Incarnation: resp.Incarnation}
+	return &rootv1.TailResponse{
+		Entries: entries, CommitIndex: resp.CommitIndex, LeaderId: resp.LeaderId,
+		LeaderlessMillis: resp.LeaderlessMillis, ClusterId: resp.ClusterId, Incarnation: resp.Incarnation,
+	}
 }
 
 // checkMessage: a message is applied as a whole or not at all, and a stream that
