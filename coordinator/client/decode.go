@@ -21,7 +21,6 @@ import (
 type keysReply struct {
 	raw        []byte // never written again; strings of the routes point into it
 	regions    int
-	owners     int // of all regions
 	disclosure *coordinatorv1.Disclosure
 	refusal    *rootv1.ErrorDetail
 }
@@ -47,12 +46,6 @@ func (r *keysReply) scan() error {
 		switch n {
 		case 1:
 			r.regions++
-			return fields(b, func(n protowire.Number, _ uint64, _ []byte) error {
-				if n == 6 {
-					r.owners++
-				}
-				return nil
-			})
 		case 4:
 			r.disclosure = &coordinatorv1.Disclosure{}
 			return proto.Unmarshal(b, r.disclosure)
@@ -70,7 +63,7 @@ func (r *keysReply) GetDisclosure() *coordinatorv1.Disclosure { return r.disclos
 // routes decodes the reply: a route for each key.
 func (r *keysReply) routes(keys int) ([]Route, error) {
 	regions := make([]state.Region, 0, r.regions)
-	owners := make([]state.Owner, 0, r.owners)
+	owners := make([]state.Owner, 0, r.regions) // one each; grows where there are more
 	positions := make([]uint32, 0, keys)
 	members := directory{}
 	err := fields(r.raw, func(n protowire.Number, v uint64, b []byte) error {
@@ -113,52 +106,73 @@ func (r *keysReply) routes(keys int) ([]Route, error) {
 	return out, nil
 }
 
-// decodeRegion reads a Region whose owners go behind those of others.
+// decodeRegion reads a Region whose owners go behind those of others. It and
+// decodeOwner take the fields one by one, without fields: they are most of a reply.
 func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 	first := len(*owners)
-	err := fields(b, func(n protowire.Number, v uint64, b []byte) error {
+	for len(b) > 0 {
+		n, v, part, size := field(b)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		b = b[size:]
 		switch n {
 		case 1:
 			r.ID = state.RegionID(v)
 		case 2:
 			r.Keyspace = state.KeyspaceID(v)
 		case 3:
-			r.Start = text(b)
+			r.Start = text(part)
 		case 4:
-			r.End = text(b)
+			r.End = text(part)
 		case 5:
-			return fields(b, func(n protowire.Number, v uint64, _ []byte) error {
-				switch n {
-				case 1:
-					r.Epoch.Version = v
-				case 2:
-					r.Epoch.ConfVersion = v
-				}
-				return nil
-			})
+			if err := decodeEpoch(&r.Epoch, part); err != nil {
+				return err
+			}
 		case 6:
-			var o state.Owner
-			err := decodeOwner(&o, b)
-			*owners = append(*owners, o)
-			return err
+			*owners = append(*owners, state.Owner{})
+			if err := decodeOwner(&(*owners)[len(*owners)-1], part); err != nil {
+				return err
+			}
 		case 7:
-			r.Frontier = text(b)
+			r.Frontier = text(part)
 		case 8:
 			r.Revision = v
 		}
-		return nil
-	})
+	}
 	if end := len(*owners); end > first {
 		r.Owners = (*owners)[first:end:end]
 	}
-	return err
+	return nil
+}
+
+func decodeEpoch(e *state.Epoch, b []byte) error {
+	for len(b) > 0 {
+		n, v, _, size := field(b)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		b = b[size:]
+		switch n {
+		case 1:
+			e.Version = v
+		case 2:
+			e.ConfVersion = v
+		}
+	}
+	return nil
 }
 
 func decodeOwner(o *state.Owner, b []byte) error {
-	return fields(b, func(n protowire.Number, v uint64, b []byte) error {
+	for len(b) > 0 {
+		n, v, part, size := field(b)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		b = b[size:]
 		switch n {
 		case 1:
-			o.Member = state.MemberID(text(b))
+			o.Member = state.MemberID(text(part))
 		case 2:
 			o.Peer = v
 		case 3:
@@ -166,8 +180,8 @@ func decodeOwner(o *state.Owner, b []byte) error {
 		case 4:
 			o.Role = rootv1.OwnerRole(v)
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func decodeMember(d directory, b []byte) error {
@@ -193,36 +207,47 @@ func decodeMember(d directory, b []byte) error {
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // fields calls f for each field of a message: with the number of a varint, or
-// with the bytes, not nil, of a string or message. Others are left out.
+// with the bytes, not nil, of a string or message.
 func fields(b []byte, f func(n protowire.Number, v uint64, b []byte) error) error {
 	for len(b) > 0 {
-		n, kind, size := protowire.ConsumeTag(b)
+		n, v, part, size := field(b)
 		if size < 0 {
 			return protowire.ParseError(size)
 		}
-		b = b[size:]
-		var err error
-		switch kind {
-		case protowire.VarintType:
-			var v uint64
-			if v, size = protowire.ConsumeVarint(b); size >= 0 {
-				err = f(n, v, nil)
-			}
-		case protowire.BytesType:
-			var part []byte
-			if part, size = protowire.ConsumeBytes(b); size >= 0 {
-				err = f(n, 0, part)
-			}
-		default:
-			size = protowire.ConsumeFieldValue(n, kind, b)
-		}
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		if err != nil {
+		if err := f(n, v, part); err != nil {
 			return err
 		}
 		b = b[size:]
 	}
 	return nil
+}
+
+// field reads the first field of b and says how many bytes it takes, below 0
+// when it is malformed. What is neither a varint nor bytes has the number 0.
+func field(b []byte) (n protowire.Number, v uint64, part []byte, size int) {
+	if len(b) >= 2 && b[0] < 0x80 && b[0] >= 8 && b[1] < 0x80 { // most are small
+		switch kind := protowire.Type(b[0] & 7); {
+		case kind == protowire.VarintType:
+			return protowire.Number(b[0] >> 3), uint64(b[1]), nil, 2
+		case kind == protowire.BytesType && len(b) >= 2+int(b[1]):
+			return protowire.Number(b[0] >> 3), 0, b[2 : 2+b[1]], 2 + int(b[1])
+		}
+	}
+	n, kind, size := protowire.ConsumeTag(b)
+	if size < 0 {
+		return 0, 0, nil, size
+	}
+	var rest int
+	switch kind {
+	case protowire.VarintType:
+		v, rest = protowire.ConsumeVarint(b[size:])
+	case protowire.BytesType:
+		part, rest = protowire.ConsumeBytes(b[size:])
+	default:
+		n, rest = 0, protowire.ConsumeFieldValue(n, kind, b[size:])
+	}
+	if rest < 0 {
+		return 0, 0, nil, rest
+	}
+	return n, v, part, size + rest
 }

@@ -30,10 +30,17 @@ func fields(data []byte, f func(num protowire.Number, typ protowire.Type, value 
 	return nil
 }
 
+// shortNumber is the highest field number whose tag takes one byte. Small
+// values of such fields are most of a reply, and are written as they are.
+const shortNumber = 15
+
 // appendUint appends a varint field; proto3 leaves zeros out.
 func appendUint(b []byte, num protowire.Number, v uint64) []byte {
 	if v == 0 {
 		return b
+	}
+	if v < 0x80 && num <= shortNumber {
+		return append(b, byte(num)<<3|byte(protowire.VarintType), byte(v))
 	}
 	b = protowire.AppendTag(b, num, protowire.VarintType)
 	return protowire.AppendVarint(b, v)
@@ -55,6 +62,10 @@ func appendString[T ~string | ~[]byte](b []byte, num protowire.Number, v T) []by
 	if len(v) == 0 {
 		return b
 	}
+	if len(v) < 0x80 && num <= shortNumber {
+		b = append(b, byte(num)<<3|byte(protowire.BytesType), byte(len(v)))
+		return append(b, v...)
+	}
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(v)))
 	return append(b, v...)
@@ -63,6 +74,9 @@ func appendString[T ~string | ~[]byte](b []byte, num protowire.Number, v T) []by
 // open begins an embedded message whose length is not known yet. Its length
 // gets one byte, as it does for most; shut moves the content when that is too few.
 func open(b []byte, num protowire.Number) (out []byte, at int) {
+	if num <= shortNumber {
+		return append(b, byte(num)<<3|byte(protowire.BytesType), 0), len(b) + 2
+	}
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	return append(b, 0), len(b) + 1
 }
