@@ -207,7 +207,7 @@ type reachability struct {
 }
 
 // reachEvery is the time between looks at the root peers.
-const reachEvery = 2 * time.Second
+const reachEvery = 500 * time.Millisecond
 
 func (r *reachability) watch(ctx context.Context, root *rootclient.Client) {
 	ticker := time.NewTicker(reachEvery)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"text/tabwriter"
@@ -70,7 +69,7 @@ func benchWorkload(name, summary string, ready prepare) *command {
 				warmup:      f.duration("warmup", time.Second, "`time` before that, not measured"),
 				concurrency: f.Int("concurrency", 64, "callers at once"),
 				batch:       f.Int("batch", 1, "keys or values a call"),
-				metrics:     f.String("metrics-addr", "", "also show what these `addresses` say, host:port[,host:port...] (default: a running `nokv dev`)"),
+				metrics:     f.String("metrics-addr", "", "also show what these `addresses` say, host:port[,host:port...]"),
 			}
 			o.mode, o.against, o.reg = new(string), new(string), new(int)
 			switch name {
@@ -249,12 +248,10 @@ func (m measured) table(w *tabwriter.Writer) {
 // serverLatencies reads the servers' own view from their metrics addresses.
 // One that does not answer is left out: it may be switched off.
 func serverLatencies(ctx context.Context, addrs string) map[string]map[string]rpcstats.Latency {
-	var list []string
-	if addrs != "" {
-		list, _ = splitAddrs("--metrics-addr", addrs) // checked before the run
-	} else if d := readDevFile(devPointer()); d != nil && os.Getenv("NOKV_COORDINATOR_ADDR") == "" {
-		list = d.Metrics
+	if addrs == "" {
+		return nil
 	}
+	list, _ := splitAddrs("--metrics-addr", addrs) // checked before the run
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	out := make(map[string]map[string]rpcstats.Latency)
