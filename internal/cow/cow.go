@@ -1,12 +1,14 @@
-// Package cow is an ordered map with copies in constant time.
+// Package cow has ordered maps with copies in constant time: Map, of keys and
+// values, and Index, of very many values that know their keys.
 //
-// It owns the choice of the tree behind it and nothing else. It promises:
+// It owns the trees behind them and nothing else. It promises:
 //
 //  1. Fork and Branch take constant time; what is shared is copied node by
 //     node when one side writes.
 //  2. Values are never copied, only the nodes that hold them.
-//  3. Reads of one Map may overlap each other. A write, or a Fork, overlaps
-//     with nothing on the same Map; other forks are other Maps.
+//  3. Reads of one Map or Index may overlap each other. A write, or a Fork,
+//     overlaps with nothing on the same one; forks are others.
+//  4. Between two forks no node is copied twice, however many writes there are.
 package cow
 
 import (
@@ -56,10 +58,6 @@ func (m Map[K, V]) Get(k K) (V, bool) { return m.tree.Get(k) }
 
 // Set sets the value of a key.
 func (m Map[K, V]) Set(k K, v V) { m.tree.Set(k, v) }
-
-// Append is Set for a key above all others, as when loading in order: it
-// packs nodes better.
-func (m Map[K, V]) Append(k K, v V) { m.tree.Load(k, v) }
 
 // Delete removes a key, if it is there.
 func (m Map[K, V]) Delete(k K) { m.tree.Delete(k) }

@@ -301,3 +301,25 @@ func TestIndexBranch(t *testing.T) {
 		}
 	}
 }
+
+// TestWritesBetweenForks: what an Index made since its last Fork it changes in
+// place (promise 4).
+func TestWritesBetweenForks(t *testing.T) {
+	x := cow.NewIndex(keyOf)
+	values := make([]*item, 50_000)
+	for i := range values {
+		values[i] = &item{cow.Key{Text: fmt.Sprintf("%06d", i)}, i}
+		x.Set(values[i])
+	}
+	i := 0
+	if n := testing.AllocsPerRun(1000, func() { x.Set(values[i*41]); i++ }); n != 0 {
+		t.Errorf("%v allocations to replace a value where nothing is shared", n)
+	}
+	x.Fork()
+	for _, v := range values[20_000:20_010] {
+		x.Set(v)
+	}
+	if n := testing.AllocsPerRun(5, func() { x.Set(values[20_005]) }); n != 0 {
+		t.Errorf("%v allocations to replace a value beside one that was replaced since the last fork", n)
+	}
+}

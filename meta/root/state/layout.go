@@ -18,6 +18,7 @@ func (k *keyspace) fit(r *Region) *rootv1.ErrorDetail {
 		if r.Start == "" || r.End != r.Start+"\x00" {
 			return refuse(rootv1.Reason_REASON_INVALID_RANGE, "keyspace %q has points: a region is one key that is not empty", k.record.GetName())
 		}
+		r.Start = r.End[:len(r.Start)] // in one piece of memory
 	default:
 		if r.End != "" && r.End <= r.Start {
 			return refuse(rootv1.Reason_REASON_INVALID_RANGE, "the range is empty or inverted: [%q, %q)", r.Start, r.End)

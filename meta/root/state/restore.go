@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -156,6 +157,9 @@ func (b *builder) region(r *Region) error {
 			return fmt.Errorf("region %d: owner %q is no member, or named twice", r.ID, o.Member)
 		}
 		r.Owners[i].Member = MemberID(m.GetId())
+	}
+	if strings.HasPrefix(r.End, r.Start) { // as in points: keep one
+		r.Start = r.End[:len(r.Start)]
 	}
 	if p := b.prev; p != nil && p.Keyspace == r.Keyspace && p.End == r.Start {
 		p.End = r.Start
