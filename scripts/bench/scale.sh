@@ -27,7 +27,8 @@ for ((i = 1; i <= ${BENCH_RUNS:-60}; i++)); do
 done
 title
 show quiet-64
-ls "$dir"/checkpoint-64.*.json >/dev/null 2>&1 && show checkpoint-64
+ls "$dir"/checkpoint-64.*.json >/dev/null 2>&1 || die "no checkpoint was written in ${BENCH_RUNS:-60} runs: raise BENCH_RUNS"
+show checkpoint-64
 grep -h "checkpoint written" "$dir"/root-*.log | sed 's/.*took=/  a checkpoint took /' | tail -n 3
 du -sh "$dir"/root-1/*checkpoint* | sed 's/^/  /'
 
