@@ -32,6 +32,9 @@ type batch struct {
 	// sealed bit, number of callers, sum of their counts.
 	state atomic.Uint64
 	done  chan struct{}
+	// news is closed when done is, or earlier: when the answer is late.
+	news chan struct{}
+	told atomic.Bool // news is closed, or about to be
 
 	// When the first caller joined, Unix nanoseconds; 0: just now.
 	born atomic.Int64
@@ -51,6 +54,8 @@ const (
 	countMask  = callerUnit - 1
 	sealedBit  = uint64(1) << 63
 	callerMask = sealedBit>>countBits - 1
+	// sealedAlone is the upper part of the state of a sealed batch of one caller.
+	sealedAlone = (sealedBit | callerUnit) >> countBits
 )
 
 func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
@@ -59,7 +64,25 @@ func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
 	return m
 }
 
-func newBatch() *batch { return &batch{done: make(chan struct{})} }
+func newBatch() *batch { return &batch{done: make(chan struct{}), news: make(chan struct{})} }
+
+// lateAfter is how long callers who share a batch wait for nothing else before
+// they also heed their contexts: waiting for one thing costs half as much as
+// waiting for two.
+const lateAfter = 3 * time.Millisecond
+
+// tell wakes the callers who share the batch, with or without an answer.
+func (b *batch) tell() {
+	if !b.told.Swap(true) {
+		close(b.news)
+	}
+}
+
+// end lets everybody go on who waits for the batch.
+func (b *batch) end() {
+	close(b.done)
+	b.tell()
+}
 
 // take gets count numbers, 1 to most: the first of the run, and its era.
 func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err error) {
@@ -70,18 +93,8 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 			b.born.Store(time.Now().UnixNano())
 			m.start(ctx, b)
 		}
-		if end == nil {
-			<-b.done
-		} else {
-			select {
-			case <-b.done:
-			case <-end:
-				select {
-				case <-b.done:
-				default:
-					return 0, 0, ctx.Err()
-				}
-			}
+		if !b.wait(place, end) {
+			return 0, 0, ctx.Err()
 		}
 		switch {
 		case place == full:
@@ -91,6 +104,34 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 		case !again(ctx, b.err):
 			return 0, 0, b.err
 		}
+	}
+}
+
+// wait waits for the answer; false: end came first. The caller who leads sees
+// to it that the others hear of a late answer.
+func (b *batch) wait(p place, end <-chan struct{}) bool {
+	switch {
+	case p != leads:
+		<-b.news
+	case b.state.Load()>>countBits != sealedAlone:
+		defer time.AfterFunc(lateAfter, b.tell).Stop()
+	}
+	select {
+	case <-b.done:
+		return true
+	default:
+	}
+	select {
+	case <-b.done:
+		return true
+	case <-end:
+	}
+	select {
+	case <-b.done:
+		return true
+	default:
+		b.tell() // in place of the timer
+		return false
 	}
 }
 
@@ -195,10 +236,10 @@ func (m *merger) finish(b *batch, first, era uint64, err error) {
 	if b.callers == 1 {
 		// A lone caller sends its next request itself: the slot is free before it wakes.
 		m.next()
-		close(b.done)
+		b.end()
 		return
 	}
-	close(b.done)
+	b.end()
 	// The callers of this batch run before the next one is sealed, so that
 	// they are all in it if they want more.
 	runtime.Gosched()

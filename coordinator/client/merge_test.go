@@ -347,3 +347,40 @@ func TestIdleStreamEnds(t *testing.T) {
 		}
 	})
 }
+
+// A caller who shares a batch with others is not held by it when its context
+// ends: at most a few milliseconds, whether the one who leads the batch waits
+// on or has gone itself.
+func TestCallersOfASharedBatchLeaveInTime(t *testing.T) {
+	const soon = 5 * time.Millisecond
+	for _, leader := range []struct {
+		name  string
+		stays time.Duration
+	}{{"leader waits", time.Second}, {"leader goes at once", time.Millisecond}} {
+		t.Run(leader.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				f := &fake{cluster: newCluster(7)}
+				f.refuse(silent("TsoStream"))
+				w.start("a", f)
+				c, end := w.client(client.Config{}, "a")
+				defer end()
+				var wg sync.WaitGroup
+				// The first one has the slot; the second one leads the batch behind it.
+				for _, stays := range []time.Duration{time.Second, leader.stays, 2 * time.Millisecond, 10 * time.Millisecond} {
+					wg.Go(func() {
+						ctx, cancel := context.WithTimeout(t.Context(), stays)
+						defer cancel()
+						begun := time.Now()
+						_, err := c.Tso(ctx, 1)
+						if took := time.Since(begun); err == nil || took < stays || took > stays+soon {
+							t.Errorf("a caller who waits %v at most returned after %v: %v", stays, took, err)
+						}
+					})
+					synctest.Wait()
+				}
+				wg.Wait()
+			})
+		})
+	}
+}

@@ -46,7 +46,7 @@ func (t Timestamps) Last() Timestamp { return t.First + Timestamp(t.Count) - 1 }
 // Tso returns count consecutive timestamps, 1 to MaxTsoCount, never given to
 // anybody else and above every timestamp that any client had before the call.
 // Concurrent callers share requests. Timestamps asked for by a caller that
-// stops waiting are lost.
+// stops waiting are lost; it is let go within milliseconds of its context's end.
 func (c *Client) Tso(ctx context.Context, count uint64) (Timestamps, error) {
 	if count == 0 || count > MaxTsoCount {
 		return Timestamps{}, invalidCount("Tso", count, MaxTsoCount)
