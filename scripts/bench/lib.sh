@@ -109,8 +109,7 @@ median() {
   jq -s "map(.$field) | sort | .[length / 2 | floor]" "$@"
 }
 
-head_row() { printf '%-34s %12s %9s %9s %9s %7s\n' "$@"; }
-title() { head_row "" "ops/s" "p50 us" "p99 us" "max us" errors; }
+title() { printf '%-28s %12s %12s %9s %9s %9s %7s\n' "" "ops/s" "best" "p50 us" "p99 us" "max us" errors; }
 
 # figure NAME ARGS...: repeated runs, and a row with their medians. The runs
 # are kept in $dir/NAME.*.json.
@@ -122,7 +121,8 @@ figure() {
 }
 show() {
   local f=("$dir/$1".*.json)
-  printf '%-34s %12.0f %9.0f %9.0f %9.0f %7.0f\n' "$1" "$(median ops_per_s "${f[@]}")" "$(median p50_us "${f[@]}")" \
+  printf '%-28s %12.0f %12.0f %9.0f %9.0f %9.0f %7.0f\n' "$1" "$(median ops_per_s "${f[@]}")" \
+    "$(jq -s 'map(.ops_per_s) | max' "${f[@]}")" "$(median p50_us "${f[@]}")" \
     "$(median p99_us "${f[@]}")" "$(median max_us "${f[@]}")" "$(median errors "${f[@]}")"
 }
 about() { echo "# $(date -u +%F), $(nproc) cores, $(go version | cut -d' ' -f3), load $(cut -d' ' -f1 /proc/loadavg): ${repeat} runs of ${seconds} s, medians"; }
