@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -10,9 +9,10 @@ import (
 // merger makes one request of many callers who each want a run of numbers. A
 // caller joins the open batch by one atomic add, which gives it its place in
 // the run, and waits for the batch's channel to close. Whoever finds a slot
-// free seals the open batch and launches it; whoever's batch has ended
-// launches the next. A sealed batch takes nobody in, so a caller's numbers
-// come from a request that was sent after it joined.
+// free seals the open batch and launches it. When a batch has ended and nearly all
+// of its callers have woken, one of them launches the next: the others, if they
+// want more, are in it by then. A sealed batch takes nobody in, so a caller's numbers come
+// from a request that was sent after it joined.
 type merger struct {
 	// most numbers of one request.
 	most uint64
@@ -39,6 +39,10 @@ type batch struct {
 	// When the first caller joined, Unix nanoseconds; 0: just now.
 	born atomic.Int64
 
+	// stay is how many more callers have to wake or leave before the next batch
+	// is launched; negative until this one has ended.
+	stay atomic.Int64
+
 	count   uint64 // numbers to ask for
 	callers uint64
 	// alone is the context of the only caller, if it launches the batch itself.
@@ -57,6 +61,9 @@ const (
 	// sealedAlone is the upper part of the state of a sealed batch of one caller.
 	sealedAlone = (sealedBit | callerUnit) >> countBits
 )
+
+// One caller in so many is not waited for before the next batch is launched.
+const stragglers = 16
 
 func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
 	m := &merger{most: most, slots: slots, launch: launch}
@@ -93,7 +100,9 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 			b.born.Store(time.Now().UnixNano())
 			m.start(ctx, b)
 		}
-		if !b.wait(place, end) {
+		answered := b.wait(place, end)
+		m.leave(b)
+		if !answered {
 			return 0, 0, ctx.Err()
 		}
 		switch {
@@ -222,6 +231,13 @@ func (m *merger) seal() *batch {
 	return b
 }
 
+// leave is called by each caller when it wakes or gives up.
+func (m *merger) leave(b *batch) {
+	if b.stay.Add(-1) == 0 {
+		m.next()
+	}
+}
+
 // expires is when a batch is given up if nobody has answered it.
 func (b *batch) expires(after time.Duration) time.Time {
 	if born := b.born.Load(); born != 0 {
@@ -230,18 +246,14 @@ func (b *batch) expires(after time.Duration) time.Time {
 	return time.Now().Add(after)
 }
 
-// finish gives a batch's callers their answer, and sees to the next batch.
+// finish gives a batch's callers their answer.
 func (m *merger) finish(b *batch, first, era uint64, err error) {
 	b.first, b.era, b.err = first, era, err
-	if b.callers == 1 {
-		// A lone caller sends its next request itself: the slot is free before it wakes.
-		m.next()
-		b.end()
-		return
-	}
+	// Before the callers wake: one of them launches the next batch, unless
+	// they have given up.
+	alone := b.stay.Add(int64(b.callers-b.callers/stragglers)) <= 0
 	b.end()
-	// The callers of this batch run before the next one is sealed, so that
-	// they are all in it if they want more.
-	runtime.Gosched()
-	m.next()
+	if alone {
+		m.next()
+	}
 }

@@ -1,0 +1,49 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A batch goes when the one before has ended, whether the callers of that one
+// woke or gave up, and never earlier.
+func TestSlotIsHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var launched []*batch
+		m := newMerger(1<<20, 1, func(b *batch) { launched = append(launched, b) })
+		var wg sync.WaitGroup
+		ask := func(ctx context.Context, callers int) {
+			for range callers {
+				wg.Go(func() { _, _, _ = m.take(ctx, 1) })
+			}
+			time.Sleep(2 * lateAfter) // everybody heeds its context by now
+		}
+		want := func(batches, callers int) {
+			t.Helper()
+			synctest.Wait()
+			if len(launched) != batches || launched[batches-1].callers != uint64(callers) {
+				t.Fatalf("%d batches launched, the last with %d callers; want %d, %d",
+					len(launched), launched[len(launched)-1].callers, batches, callers)
+			}
+		}
+		short, cancel := context.WithCancel(t.Context())
+		ask(t.Context(), 1)
+		ask(short, 40)
+		want(1, 1)
+		m.finish(launched[0], 1, 1, nil)
+		want(2, 40)
+		ask(t.Context(), 30)
+		cancel() // everybody leaves the batch under way
+		want(2, 40)
+		m.finish(launched[1], 1, 1, nil)
+		want(3, 30)
+		m.finish(launched[2], 1, 1, nil)
+		wg.Wait()
+		if n := m.busy.Load(); n != 0 {
+			t.Errorf("%d slots are taken and nothing is under way", n)
+		}
+	})
+}
