@@ -51,6 +51,7 @@ func newIDs(c *Client) *merger {
 		shared := func() {
 			ctx, cancel := context.WithDeadlineCause(c.ctx, b.expires(c.cfg.DefaultTimeout), errGaveUp)
 			defer cancel()
+			b.ifDeserted(cancel)
 			allocID(ctx, c, m, b)
 		}
 		if !c.spawn(shared) {

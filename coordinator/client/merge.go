@@ -45,6 +45,8 @@ type batch struct {
 
 	count   uint64 // numbers to ask for
 	callers uint64
+	// deserted ends the request of a batch whose callers have all given up.
+	deserted atomic.Pointer[context.CancelFunc]
 	// alone is the context of the only caller, if it launches the batch itself.
 	alone context.Context
 
@@ -233,8 +235,24 @@ func (m *merger) seal() *batch {
 
 // leave is called by each caller when it wakes or gives up.
 func (m *merger) leave(b *batch) {
-	if b.stay.Add(-1) == 0 {
+	switch stay := b.stay.Add(-1); {
+	case stay == 0:
 		m.next()
+	case stay < 0:
+		b.endIfDeserted()
+	}
+}
+
+// ifDeserted has end called when all callers have given up before the answer.
+func (b *batch) ifDeserted(end context.CancelFunc) {
+	b.deserted.Store(&end)
+	b.endIfDeserted()
+}
+
+func (b *batch) endIfDeserted() {
+	s := b.state.Load()
+	if end := b.deserted.Load(); end != nil && s&sealedBit != 0 && -b.stay.Load() == int64(s>>countBits&callerMask) {
+		(*end)()
 	}
 }
 
