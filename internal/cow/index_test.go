@@ -147,8 +147,8 @@ func texts(t *rapid.T) string {
 // slice is, whatever is done to each (promises 1 and 2).
 func TestIndex(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		all := []*twin{{got: cow.NewIndex(keyOf)}}
 		groups := rapid.Uint64Range(1, 3).Draw(t, "groups")
+		all := []*twin{loaded(rapid.IntRange(0, 400).Draw(t, "loaded"), groups)}
 		for i := range rapid.IntRange(0, 60).Draw(t, "steps") {
 			w := all[rapid.IntRange(0, len(all)-1).Draw(t, "index")]
 			k := cow.Key{Group: rapid.Uint64Range(1, groups).Draw(t, "group"), Text: texts(t)}
@@ -178,6 +178,36 @@ func TestIndex(t *testing.T) {
 			w.checkAll(t)
 		}
 	})
+}
+
+// loaded is an Index of n values made by LoadIndex.
+func loaded(n int, groups uint64) *twin {
+	var want model
+	for i := range n {
+		want = append(want, &item{cow.Key{Group: 1 + uint64(i)*groups/uint64(n), Text: fmt.Sprintf("tenant/%06d", i*3)}, i})
+	}
+	return &twin{cow.LoadIndex(keyOf, want), slices.Clone(want)}
+}
+
+// TestLoadIndex: an Index that is loaded is one whose values are set in order,
+// at every size where it gets another node or level, and goes on from there.
+func TestLoadIndex(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 127, 128, 129, 256, 257, 128 * 128, 128*128 + 1, 40_000} {
+		w := loaded(n, 2)
+		w.checkAll(t)
+		f := w.fork()
+		for i := range 300 {
+			k := cow.Key{Group: uint64(1 + i&1), Text: fmt.Sprintf("tenant/%06d", (i*7919+n*3)%(n*3+5))}
+			if w.check(t, k); i%3 == 0 {
+				w.delete(k)
+			} else {
+				w.set(&item{k, -i})
+			}
+			w.check(t, k)
+		}
+		w.checkAll(t)
+		f.checkAll(t)
+	}
 }
 
 // TestLargeIndex: an Index of three levels, filled and emptied in several

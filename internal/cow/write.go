@@ -2,6 +2,37 @@ package cow
 
 import "slices"
 
+// LoadIndex makes an Index of values that come by rising key, no two with the
+// same one. It is what Set makes of them one by one, sooner.
+func LoadIndex[V any](key func(V) Key, vals []V) Index[V] {
+	x := NewIndex(key)
+	var level []*node[V]
+	for some := range slices.Chunk(vals, most) {
+		level = append(level, x.complete(&node[V]{vals: slices.Clone(some)}))
+	}
+	for len(level) > 1 {
+		var above []*node[V]
+		for kids := range slices.Chunk(level, most) {
+			n := &node[V]{kids: slices.Clone(kids), seps: make([]Key, len(kids))}
+			for i, kid := range kids {
+				n.seps[i] = x.keyAt(kid, 0)
+			}
+			above = append(above, x.complete(n))
+		}
+		level = above
+	}
+	if len(level) > 0 {
+		x.root, x.size = level[0], len(vals)
+	}
+	return x
+}
+
+// complete makes the column of a node that has its entries.
+func (x *Index[V]) complete(n *node[V]) *node[V] {
+	x.rehead(n, x.common(n))
+	return n
+}
+
 // Set puts a value in the place of the one that has its key, if there is one.
 func (x *Index[V]) Set(v V) {
 	x.begin()
