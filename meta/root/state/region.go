@@ -125,9 +125,20 @@ func RegionFromProto(p *rootv1.Region) *Region {
 	if p == nil {
 		return nil
 	}
+	return regionFromProto(p, nil)
+}
+
+// regionFromProto is RegionFromProto for a region that may begin where before,
+// if there is one, ends: then they share the key.
+func regionFromProto(p *rootv1.Region, before *Region) *Region {
 	r := newRegion(len(p.GetOwners()))
 	r.ID, r.Keyspace = RegionID(p.GetId()), KeyspaceID(p.GetKeyspaceId())
-	r.Start, r.End, r.Frontier = string(p.GetStartKey()), string(p.GetEndKey()), string(p.GetFrontier())
+	if before != nil && before.End == string(p.GetStartKey()) {
+		r.Start = before.End
+	} else {
+		r.Start = string(p.GetStartKey())
+	}
+	r.End, r.Frontier = string(p.GetEndKey()), string(p.GetFrontier())
 	r.Epoch, r.Revision = EpochFromProto(p.GetEpoch()), p.GetRevision()
 	for _, o := range p.GetOwners() {
 		r.Owners = append(r.Owners, ownerFromProto(o))

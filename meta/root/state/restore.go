@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -17,7 +18,7 @@ import (
 // are an error; the State has the Hash of the one that Records came from. It
 // keeps the messages.
 func Restore(at Token, next func() (*rootv1.Record, error)) (*State, error) {
-	b := builder{turn: turn{State: New(), out: new(Applied)}}
+	b := builder{turn: turn{State: New(), out: new(Applied)}, owners: map[MemberID]*owner{}}
 	for n := 0; ; n++ {
 		r, err := next()
 		if errors.Is(err, io.EOF) {
@@ -40,9 +41,20 @@ func Restore(at Token, next func() (*rootv1.Record, error)) (*State, error) {
 type builder struct {
 	turn
 	last tag
-	// prev is the last region; its end may still be shared with the next.
+	// prev is the last region, in the keyspace in; its end may still be shared
+	// with the next.
 	prev *Region
-	ids  []*Region
+	in   *keyspace
+	// all are the regions so far, by key.
+	all []*Region
+	// owners are the members that own any of them.
+	owners map[MemberID]*owner
+}
+
+// owner is a member with the count of its regions, both in the State.
+type owner struct {
+	id    MemberID
+	count *ownedCount
 }
 
 type tag = uint64
@@ -75,7 +87,7 @@ func (b *builder) add(r *rootv1.Record) error {
 	case *rootv1.Record_Keyspace:
 		return b.keyspace(k.Keyspace)
 	case *rootv1.Record_Region:
-		return b.region(RegionFromProto(k.Region))
+		return b.region(k.Region)
 	case *rootv1.Record_Transition:
 		return b.transition(k.Transition)
 	case *rootv1.Record_PinKey:
@@ -91,7 +103,11 @@ func knownRecord(r *rootv1.Record) error {
 	return knownMessage(r.ProtoReflect())
 }
 
+// recordTag is the number of the record's field in rootv1.Record; 0: none.
 func recordTag(r *rootv1.Record) tag {
+	if _, ok := r.GetKind().(*rootv1.Record_Region); ok {
+		return tagRegion
+	}
 	m := r.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
@@ -141,8 +157,12 @@ func (b *builder) keyspace(k *rootv1.Keyspace) error {
 }
 
 // region appends a region: they come in the order of their keys.
-func (b *builder) region(r *Region) error {
-	if _, ok := b.keyspaces.Get(r.Keyspace); !ok || r.ID == 0 {
+func (b *builder) region(p *rootv1.Region) error {
+	r := regionFromProto(p, b.prev)
+	if b.prev == nil || b.prev.Keyspace != r.Keyspace {
+		b.in, _ = b.keyspaces.Get(r.Keyspace)
+	}
+	if b.in == nil || r.ID == 0 {
 		return fmt.Errorf("region %d belongs to keyspace %d, which is not there", r.ID, r.Keyspace)
 	}
 	if r.End != "" && r.End <= r.Start {
@@ -151,12 +171,8 @@ func (b *builder) region(r *Region) error {
 	if err := b.behind(r); err != nil {
 		return err
 	}
-	for i, o := range r.Owners {
-		m := b.Member(o.Member)
-		if m == nil || r.ownerAt(o.Member) != i {
-			return fmt.Errorf("region %d: owner %q is no member, or named twice", r.ID, o.Member)
-		}
-		r.Owners[i].Member = MemberID(m.GetId())
+	if err := b.own(r); err != nil {
+		return err
 	}
 	if strings.HasPrefix(r.End, r.Start) { // as in points: keep one
 		r.Start = r.End[:len(r.Start)]
@@ -166,11 +182,50 @@ func (b *builder) region(r *Region) error {
 	}
 	r.sum = hashRegion(r)
 	b.sum += r.sum
-	b.regions.Set(r)
-	b.ids = append(b.ids, r)
-	b.count(nil, r)
+	b.all = append(b.all, r)
 	b.prev = r
 	return nil
+}
+
+// own checks the owners of a region and counts it. The counts are changed in
+// place: nobody else has them yet.
+func (b *builder) own(r *Region) error {
+	for i, o := range r.Owners {
+		m := b.owner(o.Member)
+		if m == nil || r.ownerAt(o.Member) != i {
+			return fmt.Errorf("region %d: owner %q is no member, or named twice", r.ID, o.Member)
+		}
+		r.Owners[i].Member = m.id
+		m.count.add(r.Keyspace)
+	}
+	regions, owned := tally(r)
+	b.in.regions += regions
+	b.in.owned += owned
+	return nil
+}
+
+// owner finds a member that owns a region; nil: there is none.
+func (b *builder) owner(id MemberID) *owner {
+	if o := b.owners[id]; o != nil {
+		return o
+	}
+	m := b.Member(id)
+	if m == nil {
+		return nil
+	}
+	o := &owner{id: MemberID(m.GetId()), count: &ownedCount{}}
+	b.owners[o.id] = o
+	b.owned.Set(o.id, o.count)
+	return o
+}
+
+// add counts one region more, of the last keyspace or of one behind it.
+func (o *ownedCount) add(ks KeyspaceID) {
+	if n := len(o.by); n == 0 || o.by[n-1].keyspace != ks {
+		o.by = append(o.by, keyspaceCount{keyspace: ks})
+	}
+	o.total++
+	o.by[len(o.by)-1].regions++
 }
 
 // behind refuses a region that does not lie behind the last one.
@@ -182,16 +237,17 @@ func (b *builder) behind(r *Region) error {
 	return fmt.Errorf("region %d is out of order, or overlaps region %d", r.ID, p.ID)
 }
 
-// finishRegions indexes the regions by id, in order, so that nodes are full.
+// finishRegions indexes the regions, by key and by id.
 func (b *builder) finishRegions() error {
-	slices.SortFunc(b.ids, func(x, y *Region) int { return cmp.Compare(x.ID, y.ID) })
-	for i, r := range b.ids {
-		if i > 0 && b.ids[i-1].ID == r.ID {
+	b.regions = cow.LoadIndex((*Region).startKey, b.all)
+	slices.SortFunc(b.all, func(x, y *Region) int { return cmp.Compare(x.ID, y.ID) })
+	for i, r := range b.all {
+		if i > 0 && b.all[i-1].ID == r.ID {
 			return fmt.Errorf("region %d is there twice", r.ID)
 		}
-		b.regionIDs.Set(r)
 	}
-	b.ids = nil
+	b.regionIDs = cow.LoadIndex((*Region).idKey, b.all)
+	b.all = nil
 	return nil
 }
 
