@@ -39,9 +39,7 @@ type batch struct {
 	// When the first caller joined, Unix nanoseconds; 0: just now.
 	born atomic.Int64
 
-	// stay is how many more callers have to wake or leave before the next batch
-	// is launched; negative until this one has ended.
-	stay atomic.Int64
+	turnout turnout
 
 	count   uint64 // numbers to ask for
 	callers uint64
@@ -64,8 +62,25 @@ const (
 	sealedAlone = (sealedBit | callerUnit) >> countBits
 )
 
-// One caller in so many is not waited for before the next batch is launched.
+// turnout tells when nearly all callers of a batch have woken after its end, or
+// gave up before. Its zero value is ready.
+type turnout struct {
+	// stay is how many more have to; negative until the batch has ended.
+	stay atomic.Int64
+}
+
+// One caller in so many is not waited for.
 const stragglers = 16
+
+// leave is called once by each caller, when it wakes or gives up. It is true
+// once at most.
+func (t *turnout) leave() bool { return t.stay.Add(-1) == 0 }
+
+// end is called once, before the callers wake. True: leave will not be.
+func (t *turnout) end(callers int) bool { return t.stay.Add(int64(callers-callers/stragglers)) <= 0 }
+
+// early is how many have left, until end is called.
+func (t *turnout) early() int64 { return -t.stay.Load() }
 
 func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
 	m := &merger{most: most, slots: slots, launch: launch}
@@ -235,10 +250,9 @@ func (m *merger) seal() *batch {
 
 // leave is called by each caller when it wakes or gives up.
 func (m *merger) leave(b *batch) {
-	switch stay := b.stay.Add(-1); {
-	case stay == 0:
+	if b.turnout.leave() {
 		m.next()
-	case stay < 0:
+	} else {
 		b.endIfDeserted()
 	}
 }
@@ -251,7 +265,7 @@ func (b *batch) ifDeserted(end context.CancelFunc) {
 
 func (b *batch) endIfDeserted() {
 	s := b.state.Load()
-	if end := b.deserted.Load(); end != nil && s&sealedBit != 0 && -b.stay.Load() == int64(s>>countBits&callerMask) {
+	if end := b.deserted.Load(); end != nil && s&sealedBit != 0 && b.turnout.early() == int64(s>>countBits&callerMask) {
 		(*end)()
 	}
 }
@@ -269,9 +283,9 @@ func (m *merger) finish(b *batch, first, era uint64, err error) {
 	b.first, b.era, b.err = first, era, err
 	// Before the callers wake: one of them launches the next batch, unless
 	// they have given up.
-	alone := b.stay.Add(int64(b.callers-b.callers/stragglers)) <= 0
+	gone := b.turnout.end(int(b.callers))
 	b.end()
-	if alone {
+	if gone {
 		m.next()
 	}
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -19,8 +18,9 @@ const (
 	maxCommands     = 1024
 	maxCommandBytes = 1 << 20
 	// publishSlots is how many merged requests are under way before callers
-	// wait for each other.
-	publishSlots = 4
+	// wait for each other. More would split callers into groups that wait for
+	// each other's durable write.
+	publishSlots = 1
 	// maxPublishBytes is the most bytes of commands without an answer.
 	maxPublishBytes = 64 << 20
 )
@@ -56,9 +56,16 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 		if err != nil {
 			return nil, err
 		}
+		answered := true
 		select {
 		case <-b.done:
 		case <-ctx.Done():
+			answered = false
+		}
+		if b.turnout.leave() {
+			c.publish.launch(c.publish.next())
+		}
+		if !answered {
 			return nil, waited("Publish", ctx.Err(), c.publish.pipe.seen.Load())
 		}
 		switch {
@@ -106,10 +113,11 @@ type publisher struct {
 
 // changes are the commands of one request.
 type changes struct {
-	msg   *publishRequest
-	bytes int
-	born  time.Time
-	done  chan struct{} // closed when what follows is set
+	msg     *publishRequest
+	bytes   int
+	born    time.Time
+	turnout turnout
+	done    chan struct{} // closed when what follows is set
 	// results are in the order of the commands; by answered.
 	results []*rootv1.CommandResult
 	by      string
@@ -218,30 +226,37 @@ func (p *publisher) launch(b *changes) {
 	})
 }
 
-// finish gives a batch's callers their answers, lets them run, and launches
-// what gathered meanwhile.
+// finish gives a batch's callers their answers. When they have woken, one of
+// them launches what gathered meanwhile.
 func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 	b.results, b.err = reply.GetResults(), err
 	if e := p.c.ends.near.Load(); e != nil {
 		b.by = e.address
 	}
-	if len(b.msg.GetCommands()) > 1 {
-		close(b.done)
-		runtime.Gosched()
-	} else {
-		defer close(b.done)
-	}
 	p.mu.Lock()
-	p.busy--
 	p.bytes -= b.bytes
-	var next *changes
-	if p.busy < publishSlots {
-		next = p.sealLocked()
-	}
 	p.mu.Unlock()
+	gone := b.turnout.end(len(b.msg.GetCommands()))
+	close(b.done)
+	if !gone {
+		return
+	}
+	next := p.next()
 	// Not here: commands may fill the stream, and this goroutine reads the
 	// answers that make room again.
 	if next != nil && !p.c.spawn(func() { p.launch(next) }) {
 		p.launch(next) // which refuses it
 	}
+}
+
+// next gives up the slot of a batch that has ended, and seals the open one if
+// it may take it.
+func (p *publisher) next() *changes {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+	if p.busy < publishSlots {
+		return p.sealLocked()
+	}
+	return nil
 }
