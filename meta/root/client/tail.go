@@ -145,11 +145,15 @@ func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) er
 	if err != nil {
 		return failed(err)
 	}
-	for {
-		chunk, err := stream.Recv()
-		if err != nil {
-			return failed(err)
-		}
+	chunks, ended := make(chan *rootv1.SnapshotChunk, 1), error(nil)
+	var receiving sync.WaitGroup
+	receiving.Go(func() {
+		defer close(chunks)
+		ended = receiveSnapshot(ctx, stream, chunks)
+	})
+	defer receiving.Wait()
+	defer cancel(nil)
+	for chunk := range chunks {
 		silence.Stop()
 		if err := fn(chunk); err != nil {
 			return err
@@ -159,6 +163,27 @@ func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) er
 			return nil
 		}
 		silence.Reset(c.cfg.snapshotSilence())
+	}
+	return failed(ended)
+}
+
+// receiveSnapshot passes a stream's chunks on until the last one, so that one
+// is received and decoded while another is used. It returns why there are no
+// more.
+func receiveSnapshot(ctx context.Context, stream grpc.ServerStreamingClient[rootv1.SnapshotChunk], chunks chan<- *rootv1.SnapshotChunk) error {
+	for {
+		chunk, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case chunks <- chunk:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if chunk.GetLast() {
+			return nil
+		}
 	}
 }
 
