@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -149,10 +150,11 @@ func (e checkpointVersionError) Error() string {
 }
 
 // readCheckpoint reads a whole checkpoint and checks every bit of it. record
-// may be nil: then records are decoded, not handed out. Errors: *badCheckpoint, checkpointVersionError, or
-// what in or record returned.
+// may be nil: then records are decoded, not handed out; otherwise chunks are
+// read and decoded while record has those before. Errors: *badCheckpoint,
+// checkpointVersionError, or what in or record returned.
 func readCheckpoint(in io.Reader, record func(*rootv1.Record) error) (CheckpointMeta, uint32, error) {
-	r := checkpointReader{in: in}
+	r := checkpointReader{in: in, keep: record != nil}
 	header, err := r.read(checkpointHeaderBytes)
 	if err != nil {
 		return CheckpointMeta{}, 0, err
@@ -162,23 +164,68 @@ func readCheckpoint(in io.Reader, record func(*rootv1.Record) error) (Checkpoint
 		return meta, 0, err
 	}
 	r.chain = binary.LittleEndian.Uint32(header[60:])
+	if record == nil {
+		err = r.rest(nil)
+	} else {
+		err = r.ahead(record)
+	}
+	if err != nil {
+		return meta, 0, err
+	}
+	meta.Records, meta.Bytes = r.records, uint64(r.offset)
+	return meta, r.chain, nil
+}
+
+// ahead is rest in a goroutine of its own, at most two chunks ahead of record.
+func (r *checkpointReader) ahead(record func(*rootv1.Record) error) (err error) {
+	chunks, stop := make(chan []*rootv1.Record, 1), make(chan struct{})
+	var ended error
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer close(stop)
+	reading.Go(func() {
+		defer close(chunks)
+		ended = r.rest(func(records []*rootv1.Record) bool {
+			select {
+			case chunks <- records:
+				return true
+			case <-stop:
+				return false
+			}
+		})
+	})
+	for records := range chunks {
+		for _, rec := range records {
+			if err := record(rec); err != nil {
+				return err
+			}
+		}
+	}
+	return ended
+}
+
+// rest reads what is behind the header: chunks, as long as more takes what is in
+// them, the footer and the end.
+func (r *checkpointReader) rest(more func([]*rootv1.Record) bool) error {
 	for {
-		end, err := r.chunk(record)
+		records, end, err := r.chunk()
+		if len(records) > 0 && !more(records) {
+			return nil
+		}
 		if err != nil {
-			return meta, 0, err
+			return err
 		}
 		if end {
 			break
 		}
 	}
-	meta.Records, meta.Bytes = r.records, uint64(r.offset)
-	if n, err := in.Read(make([]byte, 1)); n > 0 || err != io.EOF {
+	if n, err := r.in.Read(make([]byte, 1)); n > 0 || err != io.EOF {
 		if n > 0 || err == nil {
 			err = r.bad("bytes behind the footer")
 		}
-		return meta, 0, err
+		return err
 	}
-	return meta, r.chain, nil
+	return nil
 }
 
 func parseCheckpointHeader(b []byte) (m CheckpointMeta, err error) {
@@ -208,6 +255,7 @@ func parseFooter(b []byte, size uint64) (records uint64, chain uint32, ok bool) 
 
 type checkpointReader struct {
 	in      io.Reader
+	keep    bool // records are wanted, not only checked
 	offset  int64
 	chain   uint32
 	records uint64
@@ -235,55 +283,54 @@ func (r *checkpointReader) read(n int) ([]byte, error) {
 	return b, nil
 }
 
-// chunk reads a chunk, or the footer: then it returns true.
-func (r *checkpointReader) chunk(record func(*rootv1.Record) error) (end bool, err error) {
+// chunk reads a chunk, or the footer: then end is true. The records, if they are
+// kept, are those before what is wrong, if anything is.
+func (r *checkpointReader) chunk() (records []*rootv1.Record, end bool, err error) {
 	start := r.offset
 	b, err := r.read(chunkHeaderBytes)
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	head := [chunkHeaderBytes]byte(b)
 	length, count := binary.LittleEndian.Uint32(head[0:]), binary.LittleEndian.Uint32(head[4:])
 	if length == 0 && count == 0 {
-		return true, r.footer(head)
+		return nil, true, r.footer(head)
 	}
 	if length > maxChunkBytes {
-		return false, &badCheckpoint{start, fmt.Sprintf("a chunk of %d bytes", length)}
+		return nil, false, &badCheckpoint{start, fmt.Sprintf("a chunk of %d bytes", length)}
 	}
 	payload, err := r.read(int(length))
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	r.chain = chunkChain(r.chain, head[:8], payload)
 	if r.chain != binary.LittleEndian.Uint32(head[8:]) {
-		return false, &badCheckpoint{start, "a chunk fails its checksum"}
+		return nil, false, &badCheckpoint{start, "a chunk fails its checksum"}
 	}
-	return false, r.decode(start, payload, count, record)
+	records, err = r.decode(start, payload, count)
+	return records, false, err
 }
 
-func (r *checkpointReader) decode(start int64, payload []byte, count uint32, record func(*rootv1.Record) error) error {
+func (r *checkpointReader) decode(start int64, payload []byte, count uint32) (records []*rootv1.Record, err error) {
 	for ; count > 0; count-- {
 		size, n := protowire.ConsumeVarint(payload)
 		if n < 0 || size > uint64(len(payload)-n) {
-			return &badCheckpoint{start, "a chunk is malformed"}
+			return records, &badCheckpoint{start, "a chunk is malformed"}
 		}
 		rec := &rootv1.Record{}
 		if err := proto.Unmarshal(payload[n:n+int(size)], rec); err != nil {
-			return &badCheckpoint{start, fmt.Sprintf("record %d: %v", r.records, err)}
+			return records, &badCheckpoint{start, fmt.Sprintf("record %d: %v", r.records, err)}
 		}
 		payload = payload[n+int(size):]
 		r.records++
-		if record == nil {
-			continue
-		}
-		if err := record(rec); err != nil {
-			return err
+		if r.keep {
+			records = append(records, rec)
 		}
 	}
 	if len(payload) > 0 {
-		return &badCheckpoint{start, "a chunk is malformed"}
+		return records, &badCheckpoint{start, "a chunk is malformed"}
 	}
-	return nil
+	return records, nil
 }
 
 func (r *checkpointReader) footer(head [chunkHeaderBytes]byte) error {
