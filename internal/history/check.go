@@ -21,7 +21,7 @@ func (h *History) primacy() error {
 			return fmt.Errorf("%s served %d by era %d, the log has %d", g.Holder, g.First, g.Era, len(h.Tenures))
 		}
 		t := h.Tenures[g.Era-1]
-		if t.GetHolderId() != g.Holder || t.GetHolderIncarnation() != g.Incarnation {
+		if g.Holder != "" && t.GetHolderId() != g.Holder || g.Incarnation != 0 && t.GetHolderIncarnation() != g.Incarnation {
 			return fmt.Errorf("%s (%x) served %d by era %d, which is %s's (%x)", g.Holder, g.Incarnation, g.First, g.Era, t.GetHolderId(), t.GetHolderIncarnation())
 		}
 	}

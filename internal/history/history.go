@@ -2,11 +2,13 @@
 // its callers saw them, against what the root committed.
 //
 // It owns the checkers of the promises about authority, each by the promise's
-// name. It promises: (1) a history that keeps every promise passes, whatever
-// was lost on the way; (2) what an error says (values, eras, times) is enough
-// to find the two replies that contradict each other; (3) checking costs the
-// time of a few sorts. It is used by simulations and by tests of real processes,
-// on histories whose times come from one clock.
+// name, and the format of a recorded history. It promises: (1) a history that
+// keeps every promise passes, whatever was lost on the way; (2) what an error
+// says (values, eras, times) is enough to find the two replies that contradict
+// each other; (3) checking costs the time of a few sorts; (4) what a Writer
+// flushed Read returns, and a file with anything else in it is refused by its
+// line. It is used by simulations, by tests of real processes and by the audit
+// of recorded histories, on histories whose times come from one clock.
 package history
 
 import (
@@ -25,7 +27,7 @@ type Grant struct {
 	Mandate      rootv1.Mandate
 	First, Count uint64
 	Era          uint64
-	// Holder and Incarnation are the process that replied.
+	// Holder and Incarnation are the process that replied. "" and 0: not known.
 	Holder      string
 	Incarnation uint64
 	// Called is when the caller sent its request, Returned when it had the
