@@ -80,29 +80,10 @@ func (osFS) Lock(name string) (io.Closer, error) {
 	return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), f.Close())
 }
 
-// osFile is a real file whose Sync is fdatasync: it makes the data and the
-// size durable and spares the time stamps.
+// osFile is a real file.
 type osFile struct{ *os.File }
 
-func (f osFile) Sync() error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		for {
-			failed = unix.Fdatasync(int(fd))
-			if failed != unix.EINTR {
-				return
-			}
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return os.NewSyscallError("fdatasync", failed)
-}
+func (f osFile) Sync() error { return syncData(f.File) }
 
 func (f osFile) Size() (int64, error) {
 	st, err := f.Stat()
