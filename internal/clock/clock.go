@@ -35,21 +35,22 @@ type Clock interface {
 // sleeps.
 type System struct {
 	start time.Time
-	boot  int64
+	// boot reads the clock that goes on while the machine sleeps, in nanoseconds.
+	boot      func() int64
+	bootStart int64
 }
 
 // NewSystem starts a system clock at Instant 1.
-func NewSystem() *System {
-	return &System{start: time.Now(), boot: bootNanos()}
+func NewSystem() *System { return newSystem(bootNanos) }
+
+func newSystem(boot func() int64) *System {
+	return &System{start: time.Now(), boot: boot, bootStart: boot()}
 }
 
 // Now implements Clock.
 func (c *System) Now() Instant {
 	elapsed := int64(time.Since(c.start))
-	if boot := bootNanos() - c.boot; boot > elapsed {
-		elapsed = boot
-	}
-	return Instant(elapsed + 1)
+	return Instant(max(elapsed, c.boot()-c.bootStart) + 1)
 }
 
 // Wall implements Clock.
