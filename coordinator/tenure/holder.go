@@ -41,6 +41,8 @@ type Holder struct {
 	retire *rootv1.TenureRetired
 	// shown is the Tenure that refusal was made from.
 	shown *rootv1.Tenure
+	// suspected is the era whose holder is thought dead, as logged last; 0: none.
+	suspected uint64
 	// armed is the moment that Run sleeps until.
 	armed clock.Instant
 }

@@ -80,6 +80,10 @@ func (c *Core) Want(now clock.Instant) (seq uint64) {
 // the era held.
 func (c *Core) Confirmed() uint64 { return c.holding.confirmed }
 
+// Serves reports that the era held has been confirmed and has its first fences:
+// from then on nothing of its beginning holds requests up.
+func (c *Core) Serves() bool { return c.holding.confirmed > 0 && c.holding.fenced }
+
 // Until is the moment before which the era held counts as confirmed. With a
 // ttl of 0 there is none.
 func (c *Core) Until() clock.Instant { return c.holding.until }

@@ -8,6 +8,7 @@ import (
 // settleLocked does what the Core says, and brings guard, rounds and refusal
 // up to date with it.
 func (h *Holder) settleLocked(now clock.Instant) {
+	h.tellSuspicionLocked()
 	for actions := h.core.Actions(); len(actions) > 0; actions = h.core.Actions() {
 		for _, a := range actions {
 			h.actLocked(a, now)
@@ -21,6 +22,10 @@ func (h *Holder) settleLocked(now clock.Instant) {
 	if t == nil {
 		return
 	}
+	if !t.serves && h.core.Serves() {
+		t.serves = true
+		h.cfg.Logger.Info("era serves", "era", t.grant.era)
+	}
 	until := h.core.Until()
 	t.grant.until.Store(int64(until))
 	t.releaseLocked(h.core.Confirmed(), nil)
@@ -30,9 +35,21 @@ func (h *Holder) settleLocked(now clock.Instant) {
 	}
 }
 
+// tellSuspicionLocked logs when a holder becomes suspect.
+func (h *Holder) tellSuspicionLocked() {
+	era, suspect := h.core.Suspect()
+	if suspect && era != h.suspected {
+		h.cfg.Logger.Info("holder is suspect", "era", era, "holder", h.core.Tenure().GetHolderId())
+	}
+	if h.suspected = 0; suspect {
+		h.suspected = era
+	}
+}
+
 func (h *Holder) actLocked(a Action, now clock.Instant) {
 	switch a.Kind {
 	case Claim:
+		h.cfg.Logger.Debug("claiming", "era", a.Claim.ExpectedEra+1)
 		h.claims <- a.Claim
 	case Confirm:
 		if h.term != nil && h.term.grant.era == a.Era {

@@ -76,6 +76,11 @@ func (c *Core) suspectHolder() {
 	}
 }
 
+// Suspect reports whether the holder of the newest era is thought dead by this standby.
+func (c *Core) Suspect() (era uint64, suspect bool) {
+	return c.tenure.GetEra(), c.phase == Standby && c.standby.suspect && !c.tenure.GetRetired()
+}
+
 // claimAt is the moment to claim at, as things stand.
 func (c *Core) claimAt() clock.Instant {
 	s, t := &c.standby, c.tenure

@@ -27,6 +27,8 @@ type term struct {
 	// the callers in them. Guarded by Holder.mu.
 	rounds  []*round
 	waiting int
+	// serves: that the era serves was logged. Guarded by Holder.mu.
+	serves bool
 	// fences counts allocators whose first window is rooted.
 	fences atomic.Int32
 }

@@ -27,6 +27,7 @@ func (h *Holder) claimLoop(ctx context.Context) {
 			attempt, cancel := context.WithTimeout(ctx, claimTimeout)
 			r, err := h.cfg.Root.Claim(attempt, claim)
 			cancel()
+			h.cfg.Logger.Debug("claim answered", "era", claim.ExpectedEra+1, "outcome", r.GetResult().GetOutcome(), "retry_after_millis", r.GetRetryAfterMillis(), "err", err)
 			h.input(func(c *Core, now clock.Instant) { c.OnClaimed(r, err, now) })
 		}
 	}
