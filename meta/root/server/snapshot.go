@@ -34,7 +34,7 @@ func (s *Server) sendSnapshot(ctx context.Context, out *outlet) error {
 		return status.Errorf(codes.Internal, "encode token: %v", err)
 	}
 	c := &chunker{out: out, token: token, limit: s.cfg.SnapshotChunkBytes}
-	err = st.Records(func(r *rootv1.Record) error {
+	err = st.EncodedRecords(func(record []byte) error {
 		select {
 		case <-s.stopping:
 			return status.Error(codes.Unavailable, errStopping.Error())
@@ -42,7 +42,7 @@ func (s *Server) sendSnapshot(ctx context.Context, out *outlet) error {
 			return ctx.Err()
 		default:
 		}
-		return c.add(r)
+		return c.add(record)
 	})
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (s *Server) sendSnapshot(ctx context.Context, out *outlet) error {
 	return c.finish(st.Hash())
 }
 
-// chunker encodes records into SnapshotChunks as they come.
+// chunker puts records into SnapshotChunks as they come.
 type chunker struct {
 	out   *outlet
 	token []byte // encoded
@@ -60,20 +60,15 @@ type chunker struct {
 	records uint64
 }
 
-func (c *chunker) add(r *rootv1.Record) error {
-	size := proto.Size(r)
-	if len(c.buf) > len(c.token)+16 && len(c.buf)+size > c.limit {
+func (c *chunker) add(record []byte) error {
+	if len(c.buf) > len(c.token)+16 && len(c.buf)+len(record) > c.limit {
 		if err := c.flush(); err != nil {
 			return err
 		}
 	}
 	c.begin()
 	c.buf = protowire.AppendTag(c.buf, 2, protowire.BytesType)
-	c.buf = protowire.AppendVarint(c.buf, uint64(size))
-	var err error
-	if c.buf, err = (proto.MarshalOptions{UseCachedSize: true}).MarshalAppend(c.buf, r); err != nil {
-		return status.Errorf(codes.Internal, "encode record: %v", err)
-	}
+	c.buf = protowire.AppendBytes(c.buf, record)
 	c.records++
 	return nil
 }

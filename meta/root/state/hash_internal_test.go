@@ -1,6 +1,8 @@
 package state
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -8,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRegionHash: the fast path of regions equals the definition.
+// TestRegionHash: the fast paths of regions, for the hash and for the wire, equal
+// the definitions.
 func TestRegionHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &Region{
@@ -25,6 +28,12 @@ func TestRegionHash(t *testing.T) {
 		}
 		if fast, slow := hashRegion(r), hashRecord(tagRegion, r.Proto()); fast != slow {
 			t.Fatalf("fast %x, by definition %x: %+v", fast, slow, r)
+		}
+		// Long enough for lengths of one, two and three bytes.
+		r.Start = strings.Repeat(r.Start, rapid.SampledFrom([]int{1, 20, 2000}).Draw(t, "times"))
+		wire, err := proto.Marshal(&rootv1.Record{Kind: &rootv1.Record_Region{Region: r.Proto()}})
+		if err != nil || !bytes.Equal(appendRegionRecord([]byte("x"), r), append([]byte("x"), wire...)) {
+			t.Fatalf("on the wire it is not %x, %v: %+v", wire, err, r)
 		}
 		if back := RegionFromProto(r.Proto()); !proto.Equal(back.Proto(), r.Proto()) || !proto.Equal(r.Clone().Proto(), r.Proto()) {
 			t.Fatalf("%+v comes back as %+v", r, back)
