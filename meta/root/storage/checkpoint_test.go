@@ -55,6 +55,31 @@ func TestCheckpointRefusals(t *testing.T) {
 	must(t, checkCheckpoint(s, 10))
 }
 
+// TestReadingEndsWithTheReader: an error of who takes the records ends a read of
+// many chunks, and is returned.
+func TestReadingEndsWithTheReader(t *testing.T) {
+	s, _ := withLog(t, 10)
+	record := &rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{StartKey: make([]byte, 200<<10)}}}
+	must(t, s.WriteCheckpoint(meta(10, 1), func(yield func(*rootv1.Record) error) error {
+		for range 20 {
+			must(t, yield(record))
+		}
+		return nil
+	}))
+	for taken := range 20 {
+		boom := errors.New("boom")
+		n := 0
+		if _, err := s.ReadCheckpoint(func(*rootv1.Record) error {
+			if n++; n > taken {
+				return boom
+			}
+			return nil
+		}); !errors.Is(err, boom) || n != taken+1 {
+			t.Fatalf("after %d records: %v", n, err)
+		}
+	}
+}
+
 // TestCompactStopsAtTheCheckpoint: entries behind it are kept, asked or not.
 func TestCompactStopsAtTheCheckpoint(t *testing.T) {
 	s, _ := withLog(t, 20)
