@@ -127,12 +127,11 @@ func classOfReason(d *rootv1.ErrorDetail) class {
 	case rootv1.Reason_REASON_NOT_LEADER,
 		rootv1.Reason_REASON_ROOT_UNAVAILABLE,
 		rootv1.Reason_REASON_BOOTSTRAP_REQUIRED,
-		rootv1.Reason_REASON_CLUSTER_MISMATCH,
 		rootv1.Reason_REASON_REQUIRED_TOKEN,
 		rootv1.Reason_REASON_COORDINATOR_SUPERSEDED,
 		rootv1.Reason_REASON_OUTCOME_UNKNOWN:
 		return elsewhere
-	case rootv1.Reason_REASON_ROOT_LAG_EXCEEDED:
+	case rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, rootv1.Reason_REASON_CLUSTER_MISMATCH:
 		return round
 	case rootv1.Reason_REASON_OVERLOADED:
 		return later

@@ -45,7 +45,8 @@ func (b Batch) Known() state.Token { return state.TokenFromProto(b.GetCurrentRoo
 // When a coordinator breaks off or brings nothing for Config.WatchSilence, the
 // watch goes on at the next one from the last position. When the position is
 // no longer retained, a snapshot comes. The sequence ends with an error: the
-// context's, or one that will not go away (ErrInvalidRequest, ErrNotFound).
+// context's, or one that will not go away (ErrInvalidRequest, ErrNotFound,
+// ErrClusterMismatch).
 func (c *Client) WatchRegions(ctx context.Context, keyspace string, after state.Token) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		w := &watch{c: c, keyspace: keyspace, at: after, yield: yield}

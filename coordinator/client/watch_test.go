@@ -147,3 +147,28 @@ func TestWatchMovesToAnotherCoordinator(t *testing.T) {
 		}
 	})
 }
+
+// A position of another cluster is nobody's: the watch ends when all have said so.
+func TestWatchFromAPositionOfAnotherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		for _, name := range []string{"a", "b"} {
+			f := &fake{cluster: k}
+			f.watch = func(*coordinatorv1.WatchRegionsRequest, watchStream) error {
+				return reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH, "another incarnation")
+			}
+			w.start(name, f)
+		}
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for _, err := range c.WatchRegions(ctx, "", state.Token{Incarnation: 9, Index: 2}) {
+			wantIs(t, err, client.ErrClusterMismatch)
+			if ctx.Err() != nil {
+				t.Error("it was tried until the context ended")
+			}
+		}
+	})
+}
