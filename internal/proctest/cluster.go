@@ -4,95 +4,34 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-)
 
-// rootPeers is the size of a cluster's root.
-const rootPeers = 3
+	"github.com/nokv/nokv/internal/procs"
+)
 
 // Cluster is three root peers and coordinators as processes, on ports and in
 // folders of their own. Members are counted from 0: first the root peers, then
 // the coordinators.
 type Cluster struct {
+	*procs.Layout
 	t testing.TB
 	// Path and Env run nokv.
-	path string
-	env  []string
-	// Dir holds workdirs and logs.
-	Dir string
-	// RootAddrs, TransportAddrs, CoordinatorAddrs and MetricsAddrs are
-	// host:port; metrics in the order of members.
-	RootAddrs, TransportAddrs, CoordinatorAddrs, MetricsAddrs []string
-	// CoordinatorFlags are added to the command line of coordinators.
-	CoordinatorFlags []string
-	processes        []*Process
+	path      string
+	env       []string
+	processes []*Process
 }
 
 // NewCluster describes a cluster and starts nothing. path with env runs nokv.
 func NewCluster(t testing.TB, path string, env []string, coordinators int) *Cluster {
 	t.Helper()
-	n := rootPeers + coordinators
-	addrs := Addrs(t, 2*rootPeers+coordinators+n)
-	take := func(n int) []string {
-		part := addrs[:n]
-		addrs = addrs[n:]
-		return part
+	layout, err := procs.NewLayout(t.TempDir(), coordinators)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return &Cluster{
-		t: t, path: path, env: env, Dir: t.TempDir(),
-		RootAddrs: take(rootPeers), TransportAddrs: take(rootPeers), CoordinatorAddrs: take(coordinators), MetricsAddrs: take(n),
-		processes: make([]*Process, n),
-	}
-}
-
-// Size is the number of members.
-func (c *Cluster) Size() int { return len(c.processes) }
-
-// Roots is the number of root peers: members [0, Roots()).
-func (c *Cluster) Roots() int { return rootPeers }
-
-// Name is what a member is called.
-func (c *Cluster) Name(member int) string {
-	if member < rootPeers {
-		return fmt.Sprintf("meta-root-%d", member+1)
-	}
-	return fmt.Sprintf("coordinator-c%d", member-rootPeers+1)
-}
-
-// Workdir is a root peer's folder.
-func (c *Cluster) Workdir(member int) string { return filepath.Join(c.Dir, c.Name(member)) }
-
-// Args is a member's command line.
-func (c *Cluster) Args(member int) []string {
-	if member >= rootPeers {
-		i := member - rootPeers
-		args := []string{
-			"coordinator", "-addr", c.CoordinatorAddrs[i], "-coordinator-id", fmt.Sprintf("c%d", i+1),
-			"-metrics-addr", c.MetricsAddrs[member],
-		}
-		return append(append(args, c.RootFlags()...), c.CoordinatorFlags...)
-	}
-	args := []string{
-		"meta-root", "-addr", c.RootAddrs[member], "-workdir", c.Workdir(member), "-node-id", fmt.Sprint(member + 1),
-		"-transport-addr", c.TransportAddrs[member], "-metrics-addr", c.MetricsAddrs[member],
-	}
-	for i, a := range c.TransportAddrs {
-		args = append(args, "-peer", fmt.Sprintf("%d=%s", i+1, a))
-	}
-	return args
-}
-
-// RootFlags name the root peers to a coordinator or a root command.
-func (c *Cluster) RootFlags() []string {
-	var flags []string
-	for i, a := range c.RootAddrs {
-		flags = append(flags, "-root-peer", fmt.Sprintf("%d=%s", i+1, a))
-	}
-	return flags
+	return &Cluster{Layout: layout, t: t, path: path, env: env, processes: make([]*Process, layout.Size())}
 }
 
 // Options run nokv with a command line.
@@ -116,7 +55,7 @@ func (c *Cluster) Start(member int) *Process {
 func (c *Cluster) StartWithStderr(member int, stderr *os.File) *Process {
 	c.t.Helper()
 	o := c.Options(c.Name(member), c.Args(member)...)
-	o.Log, o.Stderr = filepath.Join(c.Dir, o.Name+".log"), stderr
+	o.Log, o.Stderr = c.Log(member), stderr
 	c.processes[member] = Start(c.t, o)
 	return c.processes[member]
 }

@@ -1,24 +1,23 @@
 // Package proctest runs real processes in tests.
 //
-// It owns the processes that it started. It promises: (1) a process ends with
-// its test, however the test ends; (2) a failed test shows the end of what
-// each of its processes wrote; (3) only loopback ports are used, below the
-// range that the system gives to outgoing connections, so that a port stays
-// free while its process is down.
+// It owns the processes that it started, and leaves how to run them to procs. It
+// promises: (1) a process ends with its test, however the test ends; (2) a failed
+// test shows the end of what each of its processes wrote; (3) only loopback
+// ports of procs are used.
 package proctest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nokv/nokv/internal/procs"
 )
 
 // Options describe a process.
@@ -42,13 +41,11 @@ type Options struct {
 	Parent bool
 }
 
-// Process is a running process, or what is left of it.
+// Process is a running process of a test, or what is left of it.
 type Process struct {
-	t   testing.TB
-	o   Options
-	cmd *exec.Cmd
-	// ended is closed when the process is gone.
-	ended chan struct{}
+	*procs.Process
+	t testing.TB
+	o Options
 }
 
 // logTail is how much of a log a failed test shows, in bytes.
@@ -60,94 +57,52 @@ func Start(t testing.TB, o Options) *Process {
 	if o.Log == "" {
 		o.Log = filepath.Join(t.TempDir(), o.Name+".log")
 	}
-	out, err := os.OpenFile(o.Log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	child, err := procs.Start(procs.Options{Name: o.Name, Path: o.Path, Args: o.Args, Env: o.Env, Dir: o.Dir, Log: o.Log, Stderr: o.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	p := &Process{t: t, o: o, cmd: exec.Command(o.Path, o.Args...), ended: make(chan struct{})}
-	p.cmd.Env, p.cmd.Dir = append(os.Environ(), o.Env...), o.Dir
-	p.cmd.Stdout, p.cmd.Stderr = out, out
-	if o.Stderr != nil {
-		p.cmd.Stderr = o.Stderr
-	}
-	p.cmd.SysProcAttr = attributes()
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("start %s: %v", o.Name, err)
-	}
-	var reaped sync.WaitGroup
-	reaped.Go(func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait()
-	})
+	p := &Process{Process: child, t: t, o: o}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", o.Name, p.Tail())
 		}
 		if o.Parent {
-			_ = p.cmd.Process.Signal(syscall.SIGTERM)
+			_ = child.Signal(syscall.SIGTERM)
 			select {
-			case <-p.ended:
+			case <-p.Ended():
 			case <-time.After(10 * time.Second):
 			}
 		}
 		p.Kill()
-		reaped.Wait()
 	})
 	return p
-}
-
-// PID is the process id, which is also that of its group.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
-
-// Kill ends the process and its group at once, and waits until it is gone.
-func (p *Process) Kill() {
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
-	<-p.ended
 }
 
 // Signal sends a signal to the process alone.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Fatalf("signal %s to %s: %v", s, p.o.Name, err)
+	if err := p.Process.Signal(s); err != nil {
+		p.t.Fatalf("%s: %v", p.o.Name, err)
 	}
 }
 
 // SignalGroup sends a signal to the process and its group.
 func (p *Process) SignalGroup(s syscall.Signal) {
 	p.t.Helper()
-	if err := syscall.Kill(-p.PID(), s); err != nil && !errors.Is(err, syscall.ESRCH) {
-		p.t.Fatalf("signal %s to the group of %s: %v", s, p.o.Name, err)
+	if err := p.Process.SignalGroup(s); err != nil {
+		p.t.Fatalf("%s: %v", p.o.Name, err)
 	}
 }
-
-// Running says whether the process is there.
-func (p *Process) Running() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// Ended is closed when the process is gone.
-func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Wait waits for the end and returns the exit status; -1 for a signal. It
 // fails the test when the end does not come in time.
 func (p *Process) Wait(within time.Duration) int {
 	p.t.Helper()
-	timer := time.NewTimer(within)
-	defer timer.Stop()
-	select {
-	case <-p.ended:
-		return p.cmd.ProcessState.ExitCode()
-	case <-timer.C:
-		p.t.Fatalf("%s did not end within %s", p.o.Name, within)
-		return -1
+	code, err := p.Process.Wait(within)
+	if err != nil {
+		p.t.Fatalf("%s: %v", p.o.Name, err)
 	}
+	return code
 }
 
 // Log returns everything the process wrote to its log, and what processes
@@ -211,7 +166,7 @@ func Run(t testing.TB, o Options) Result {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), o.Path, o.Args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(os.Environ(), o.Env...), o.Dir, &stdout, &stderr
-	cmd.SysProcAttr = attributes()
+	cmd.SysProcAttr = procs.Attributes()
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	begin := time.Now()
 	if err := cmd.Start(); err != nil {

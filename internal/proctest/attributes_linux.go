@@ -1,9 +1,0 @@
-package proctest
-
-import "syscall"
-
-// attributes put a process into a group of its own, and end it with this one
-// even when this one is killed.
-func attributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}

@@ -1,8 +1,0 @@
-//go:build unix && !linux
-
-package proctest
-
-import "syscall"
-
-// attributes put a process into a group of its own.
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
