@@ -14,7 +14,7 @@ import (
 
 // loading is a snapshot on its way in. state.Restore pulls records; chunks are
 // pushed: Restore runs as a coroutine that is resumed with every chunk, so that
-// no more than one chunk is ever held besides the state that it becomes.
+// no more than one chunk is ever held here besides the state that it becomes.
 type loading struct {
 	at      state.Token
 	records []*rootv1.Record // of the chunk at hand, not yet taken

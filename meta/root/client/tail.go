@@ -124,7 +124,7 @@ func (t *tail) Close() {
 // Snapshot streams the whole state of one peer, chunk after chunk, to fn; it
 // ends with the chunk that has Last set, with the first error of fn, or with a
 // failure, after which the next call tries another peer and begins again. fn owns
-// the chunk.
+// the chunk; at most two more are received meanwhile.
 func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error {
 	p, err := c.tailPeer(ctx)
 	if err != nil {
