@@ -8,9 +8,9 @@ import (
 // commit index in an append without entries, at once; the answer to that says
 // what the answer to the entries said already, and costs both ends as much.
 //
-// An answer is left out only when every append since the last Ready was empty
-// and an equal one was sent within the same tick. So a lost answer is repeated
-// as soon as raft asks for it, which is with a heartbeat: a tick later or more.
+// An answer is left out only behind an equal one of the same Ready, or of the
+// same tick when every append since was empty. So a lost answer is repeated as
+// soon as raft asks for it, which is with a heartbeat: a tick later or more.
 type acks struct {
 	// entries says that an append with entries came since the last Ready.
 	entries bool
@@ -33,8 +33,8 @@ func (a *acks) filter(messages []*raftpb.Message, tick uint64) []*raftpb.Message
 			kept = append(kept, m)
 			continue
 		}
-		next := acks{to: m.GetTo(), term: m.GetTerm(), index: m.GetIndex(), tick: tick, entries: a.entries}
-		if *a != next || a.entries {
+		next := acks{to: m.GetTo(), term: m.GetTerm(), index: m.GetIndex(), tick: tick}
+		if *a != next {
 			kept = append(kept, m)
 		}
 		*a = next
