@@ -17,7 +17,9 @@ import (
 // the coordinators.
 type Cluster struct {
 	*procs.Layout
-	t testing.TB
+	// CommandLine replaces Args for a member that is started; nil: Args.
+	CommandLine func(member int) []string
+	t           testing.TB
 	// Path and Env run nokv.
 	path      string
 	env       []string
@@ -54,7 +56,11 @@ func (c *Cluster) Start(member int) *Process {
 // StartWithStderr is Start with another place for standard error; nil: the log.
 func (c *Cluster) StartWithStderr(member int, stderr *os.File) *Process {
 	c.t.Helper()
-	o := c.Options(c.Name(member), c.Args(member)...)
+	args := c.Args
+	if c.CommandLine != nil {
+		args = c.CommandLine
+	}
+	o := c.Options(c.Name(member), args(member)...)
 	o.Log, o.Stderr = c.Log(member), stderr
 	c.processes[member] = Start(c.t, o)
 	return c.processes[member]
