@@ -1,0 +1,201 @@
+package mutation
+
+// Packages whose tests are fast and must notice.
+const (
+	tenure  = "./coordinator/tenure"
+	replica = "./meta/root/replica"
+	state   = "./meta/root/state"
+	client  = "./coordinator/client"
+	clocks  = "./internal/clock"
+	windows = "./coordinator/idalloc"
+	stamps  = "./coordinator/tso"
+)
+
+// mutation breaks one rule at one place.
+type mutation struct {
+	rule int    // of the rules of authority, 1 to 9; 10: windows and fences
+	name string // what is broken
+	file string // from the root of the repository
+	old  string // occurs once
+	new  string
+	by   []string // packages, one of which must fail
+}
+
+var mutations = []mutation{
+	{
+		1, "an era begins whatever era was expected", "meta/root/state/tenure.go",
+		"if expected != t.era() {", "if expected > t.era() {",
+		[]string{state},
+	},
+	{
+		1, "an era begins over an active one", "meta/root/state/tenure.go",
+		"if t.ActiveEra() != 0 && !e.GetPredecessorExpired() {", "if false {",
+		[]string{state, replica},
+	},
+	{
+		1, "a holder is its name alone", "meta/root/state/tenure.go",
+		"return s.tenure.GetHolderId() == id && s.tenure.GetHolderIncarnation() == incarnation", "return s.tenure.GetHolderId() == id",
+		[]string{state},
+	},
+	{
+		1, "a caller may say itself that the predecessor expired", "meta/root/replica/authority.go",
+		"claimCommand(claim.Request, over)", "claimCommand(claim.Request, true)",
+		[]string{replica, tenure},
+	},
+
+	{
+		2, "a confirmation counts from its answer", "coordinator/tenure/holding.go",
+		"h.until = max(h.until, f.sentAt.Add(h.ttl))", "_, h.until = f, max(h.until, now.Add(h.ttl))",
+		[]string{tenure},
+	},
+	{
+		2, "a confirmation of another era counts", "meta/root/replica/authority.go",
+		"t.GetEra() == r.Request.GetEra() &&\n", "\n",
+		[]string{replica},
+	},
+	{
+		2, "a confirmation of another process counts", "meta/root/replica/authority.go",
+		"t.GetHolderId() == r.Request.GetHolderId() && t.GetHolderIncarnation() == r.Request.GetHolderIncarnation()",
+		"t.GetHolderId() == r.Request.GetHolderId()",
+		[]string{replica},
+	},
+	{
+		2, "a confirmation needs no quorum of its own", "meta/root/replica/read.go",
+		"if r.id == nil || !bytes.Equal(s.RequestCtx, r.id) {", "if r.id == nil {",
+		[]string{replica},
+	},
+
+	{
+		3, "an era expires at once", "meta/root/replica/authority.go",
+		"if wait := c.untilExpired(t); wait > 0 {", "if wait := c.untilExpired(t); wait > 1<<62 {",
+		[]string{replica},
+	},
+	{
+		3, "drift is not waited for", "meta/root/replica/authority.go",
+		"nanos + nanos/1000*c.cfg.DriftPermille", "nanos",
+		[]string{replica},
+	},
+	{
+		3, "a confirmation does not extend the wait", "meta/root/replica/authority.go",
+		"c.authority.since = max(c.authority.since, c.now)\n\t}\n\tr.Token", "}\n\tr.Token",
+		[]string{replica},
+	},
+	{
+		3, "a new leader does not wait", "meta/root/replica/authority.go",
+		"a.since = max(a.since, now)\n\t}", "}",
+		[]string{replica},
+	},
+	{
+		3, "an era is confirmed while a claim over it is under way", "meta/root/replica/authority.go",
+		"c.authority.fenced[state.Era(t.GetEra())] > 0", "false",
+		[]string{replica},
+	},
+
+	{
+		4, "a holder retires below what it served", "coordinator/tenure/settle.go",
+		"consumed = h.ended.frontiers()", "consumed = a.Tenure.GetInherited()",
+		[]string{tenure},
+	},
+	{
+		4, "frontiers are told before the windows are closed", "coordinator/tenure/settle.go",
+		"t.ids.close(over)\n\tt.tso.close(over)\n", "",
+		[]string{tenure},
+	},
+	{
+		4, "a retired era may be extended", "meta/root/state/tenure.go",
+		"case s.tenure.GetRetired():\n\t\treturn s.withHolder(refuse(rootv1.Reason_REASON_SILENCE", "case false:\n\t\treturn s.withHolder(refuse(rootv1.Reason_REASON_SILENCE",
+		[]string{state},
+	},
+	{
+		4, "a frontier above the fence is taken", "meta/root/state/tenure.go",
+		"if hasTSO && tso > t.alloc.tso.value {", "if false {",
+		[]string{state},
+	},
+
+	{
+		5, "nothing is checked after it was generated", "coordinator/tenure/holder.go",
+		"if h.guard.good(&t.grant) {", "if true {",
+		[]string{tenure},
+	},
+	{
+		5, "the check reads the grant before the clock", "coordinator/tenure/guard.go",
+		"now := g.clock.Now()\n\treturn now < clock.Instant(current.until.Load())",
+		"until := current.until.Load()\n\treturn g.clock.Now() < clock.Instant(until)",
+		[]string{tenure},
+	},
+
+	{
+		6, "with a ttl of 0 an earlier confirmation serves", "coordinator/tenure/holding.go",
+		"seq = h.sent + 1\n\th.wanted", "seq = h.confirmed + 0*h.sent\n\th.wanted",
+		[]string{tenure},
+	},
+	{
+		6, "a lapsed confirmation fails requests", "coordinator/tenure/holder.go",
+		"t.waiting++\n", "return h.refuse(g.era)\n\tt.waiting++\n",
+		[]string{tenure},
+	},
+
+	{
+		7, "the holder's own ttl counts, not the record's", "coordinator/tenure/holding.go",
+		"ttl: ttlOf(t), wanted: 1", "ttl: c.s.TTL, wanted: 1",
+		[]string{tenure},
+	},
+	{
+		7, "a sleeping machine's time does not count", "internal/clock/clock.go",
+		"max(elapsed, c.boot()-c.bootStart)", "elapsed",
+		[]string{clocks},
+	},
+
+	{
+		8, "a refused connection makes no suspect", "coordinator/tenure/standby.go",
+		"case HealthRefused:\n\t\tc.suspectHolder()", "case HealthRefused:",
+		[]string{tenure},
+	},
+	{
+		8, "a silent holder is never suspect", "coordinator/tenure/standby.go",
+		"at = s.servingAt.Add(c.s.UnknownAfter)", "at = never",
+		[]string{tenure},
+	},
+
+	{
+		9, "a holder goes on after its era", "coordinator/tenure/core.go",
+		"if c.holding.era != 0 && (t.Era > c.holding.era || t.Retired) {", "if false {",
+		[]string{tenure},
+	},
+	{
+		9, "the windows of an ended era stay open", "coordinator/tenure/settle.go",
+		"h.current.Store(nil)\n\th.guard.grant.Store(nil)\n\tt.grant.until.Store(0)", "",
+		[]string{tenure},
+	},
+	{
+		9, "a client takes lower eras", "coordinator/client/accept.go",
+		"if floor := c.era.Load(); era < floor {", "if floor := c.era.Load(); false {",
+		[]string{client},
+	},
+
+	{
+		10, "a successor starts at the fence", "coordinator/idalloc/runs.go",
+		"first = max(after+1, floor)", "first = max(after, floor)",
+		[]string{windows, stamps, tenure},
+	},
+	{
+		10, "a window is extended by whoever asks", "meta/root/state/fence.go",
+		"if d := t.judgeEra(era); d != nil {", "if d := t.judgeEra(era); false && d != nil {",
+		[]string{state},
+	},
+	{
+		10, "a window may begin below the fence", "meta/root/state/fence.go",
+		"case asked.from != f.value:", "case asked.from > f.value:",
+		[]string{state},
+	},
+	{
+		10, "a successor inherits nothing", "meta/root/state/tenure.go",
+		"inherited := &rootv1.Frontiers{AllocId: t.alloc.id.value, Tso: t.alloc.tso.value}", "inherited := &rootv1.Frontiers{}",
+		[]string{state},
+	},
+	{
+		10, "values that were not rooted are served", "coordinator/idalloc/runs.go",
+		"return first, first <= limit && limit-first >= count-1", "return first, true",
+		[]string{windows, stamps, tenure},
+	},
+}
