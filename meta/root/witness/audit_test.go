@@ -1,0 +1,189 @@
+package witness_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/witness"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func TestGoodLogHasNoAnomaly(t *testing.T) {
+	b := good(t)
+	r := audit(b.steps, witness.Of(b.state))
+	if r.Verdict() != witness.Holds || len(r.Anomalies) != 0 {
+		t.Errorf("%v: %+v", r.Verdict(), r)
+	}
+	if len(r.Eras) != 3 || r.Eras[0].End != witness.Active || r.Eras[1].End != witness.Expired || r.Eras[2].End != witness.Retired {
+		t.Fatalf("%+v", r.Eras)
+	}
+	if first := r.Eras[2]; !first.Exact || first.Consumed != (witness.Frontiers{ID: 57, TSO: at(20_000)}) || first.Holder != "c1" || first.Incarnation != 11 {
+		t.Errorf("%+v", first)
+	}
+	if second := r.Eras[1]; second.Exact || second.Inherited.ID != 57 || second.Consumed.ID != 157 || second.Ended != r.Eras[0].Opened {
+		t.Errorf("%+v", second)
+	}
+	if a := r.Eras[0]; a.Stage != closed || a.Closed.Index != close3+1 || a.Consumed.TSO != at(50_000) {
+		t.Errorf("%+v", a)
+	}
+}
+
+func drop(lost ...int) func([]step) []step {
+	return func(steps []step) []step {
+		var out []step
+		for i, s := range steps {
+			keep := true
+			for _, l := range lost {
+				keep = keep && i != l
+			}
+			if keep {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+}
+
+func alter(i int, change func(*step)) func([]step) []step {
+	return func(steps []step) []step {
+		change(&steps[i])
+		return steps
+	}
+}
+
+// Each fault in the middle of a log is found, at its entry, though the records
+// at the end show nothing of it.
+func TestAuditFindsEveryFault(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func([]step) []step
+		want  witness.Kind
+		at    int // step that shows it; -1: the records at the end
+	}{
+		"claim lost":                  {drop(claim2), witness.EraGap, ids2},
+		"claim of another era":        {alter(claim2, func(s *step) { s.event.GetTenureClaimed().ExpectedEra = 4 }), witness.EraGap, claim2},
+		"handover of another era":     {alter(claim2, func(s *step) { s.handed.Era = 3 }), witness.EraGap, claim2},
+		"handover advanced too early": {alter(confirm2, func(s *step) { s.event.GetHandoverAdvanced().Era = 3 }), witness.EraGap, confirm2},
+		"window of no era":            {alter(ids2, func(s *step) { s.event.GetFenceExtended().Era = 9 }), witness.EraGap, ids2},
+
+		"retirement lost":          {drop(retire1), witness.TwoActive, claim2},
+		"claim over an active era": {alter(claim3, func(s *step) { s.event.GetTenureClaimed().PredecessorExpired = false }), witness.TwoActive, claim3},
+		"retired by another":       {alter(retire1, func(s *step) { s.event.GetTenureRetired().HolderIncarnation = 5 }), witness.TwoActive, retire1},
+		"handover to another":      {alter(claim3, func(s *step) { s.handed.SuccessorIncarnation = 5 }), witness.TenureMismatch, claim3},
+		"last claim lost":          {drop(claim3, ids3, tso3, confirm3, close3, tso3Later), witness.TenureMismatch, close2},
+
+		"starts below what was consumed": {alter(claim2, func(s *step) { s.handed.Inherited.AllocId = 56 }), witness.SuccessorIncomplete, claim2},
+		"timestamps start below":         {alter(claim2, func(s *step) { s.handed.Inherited.Tso = at(19_999) }), witness.SuccessorIncomplete, claim2},
+		"starts below the fence": {alter(claim3, func(s *step) {
+			s.handed.Inherited.AllocId, s.handed.Legacy.Consumed.AllocId = 156, 156
+			s.handed.Legacy.Digest = state.Lineage(s.handed.Legacy, 0)
+		}), witness.SuccessorIncomplete, claim3},
+		"digest altered":       {alter(claim3, func(s *step) { s.handed.Legacy.Digest++ }), witness.LineageMismatch, claim3},
+		"Legacy of another":    {alter(claim2, func(s *step) { s.handed.Legacy.HolderId = "c9" }), witness.LineageMismatch, claim2},
+		"Legacy of an old era": {alter(claim3, func(s *step) { s.handed.Legacy.Era = 1 }), witness.LineageMismatch, claim3},
+		"no Legacy":            {alter(claim3, func(s *step) { s.handed.Legacy = nil }), witness.LineageMismatch, claim3},
+		"window given twice":   {alter(ids2, func(s *step) { s.event.GetFenceExtended().From = 56 }), witness.OverlappingWindows, ids2},
+		"timestamps twice":     {alter(tso3, func(s *step) { s.event.GetFenceExtended().From = at(23_000) }), witness.OverlappingWindows, tso3},
+		"window larger":        {alter(ids3, func(s *step) { s.event.GetFenceExtended().From = 100 }), witness.OverlappingWindows, ids3},
+		"window lost":          {drop(ids1), witness.ConsumedUnfenced, retire1},
+		"retired above":        {alter(retire1, func(s *step) { s.event.GetTenureRetired().Consumed.Tso = at(23_001) }), witness.ConsumedUnfenced, retire1},
+
+		"window of the last era": {alter(ids2, func(s *step) { s.event.GetFenceExtended().Era = 1 }), witness.WindowAfterEnd, ids2},
+		"window after retirement": {func(steps []step) []step {
+			steps[tso1Later].event, steps[retire1].event = steps[retire1].event, steps[tso1Later].event
+			return steps
+		}, witness.WindowAfterEnd, retire1},
+
+		"confirm lost":           {drop(confirm2), witness.CloseWithoutConfirm, close2},
+		"confirm and close lost": {drop(confirm1, close1), witness.MissingConfirm, claim2},
+		"close lost":             {drop(close1), witness.MissingClose, claim2},
+		"last close lost":        {drop(close3), witness.OpenPastDeadline, tso3Later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := good(t)
+			r := audit(c.spoil(copySteps(b.steps)), witness.Of(b.state))
+			a := find(r, c.want)
+			if a == nil {
+				t.Fatalf("%s was not found in %+v", c.want, r.Anomalies)
+			}
+			if a.Note || a.Numbers == "" || r.Findings[a.Guarantee].Verdict != witness.Broken || r.Verdict() != witness.Broken ||
+				!strings.Contains(r.Findings[a.Guarantee].Numbers, a.Numbers) {
+				t.Errorf("%+v is not what breaks %+v", a, r.Findings)
+			}
+			if want := b.steps[c.at].at; a.At != want {
+				t.Errorf("found at %s, it is at %s: %s", a.At, want, a.Numbers)
+			}
+		})
+	}
+}
+
+// A holder that was killed between claim and close broke nothing: the next
+// handover ends its. It is noted, with its era.
+func TestHandoverCutShortIsANote(t *testing.T) {
+	for want, lost := range map[witness.Kind][]int{
+		witness.MissingConfirm: {confirm2, close2},
+		witness.MissingClose:   {close2},
+	} {
+		b := good(t)
+		r := audit(drop(lost...)(copySteps(b.steps)), witness.Of(b.state))
+		a := find(r, want)
+		if a == nil || !a.Note || a.Era != 2 || r.Verdict() != witness.Holds {
+			t.Errorf("%s: %v %+v", want, r.Verdict(), r.Anomalies)
+		}
+		if n := r.Findings[witness.Finality].Numbers; !strings.Contains(n, "note: era 2") {
+			t.Errorf("Finality does not name era 2: %s", n)
+		}
+	}
+}
+
+// A log that ends with a handover open does not say for how long.
+func TestOpenAtTheEndCannotBeTold(t *testing.T) {
+	b := newBook(t)
+	b.must(claim("c1", 11, 0, false))
+	r := audit(b.steps, witness.Of(b.state))
+	f := r.Findings[witness.Finality]
+	if f.Verdict != witness.CannotTell || !strings.Contains(f.Numbers, "era 1 is open") || r.Verdict() != witness.CannotTell {
+		t.Errorf("%+v", f)
+	}
+	if v := r.Findings[witness.Primacy].Verdict; v != witness.Holds {
+		t.Error(v)
+	}
+}
+
+// The audit goes on from the records of a checkpoint.
+func TestAuditGoesOnFromRecords(t *testing.T) {
+	b := newBook(t)
+	for _, s := range good(t).steps[claim1 : close2+1] {
+		b.must(s.event)
+	}
+	a := witness.NewAudit(witness.Of(b.state.Fork()))
+	end := good(t)
+	for _, s := range end.steps[claim3:] {
+		a.Event(s.at, s.event, &state.EventResult{Handover: s.handed})
+	}
+	if r := a.Report(witness.Of(end.state)); r.Verdict() != witness.Holds || len(r.Anomalies) != 0 {
+		t.Errorf("%+v", r.Anomalies)
+	}
+	if n := len(a.Tenures()); n != 3 {
+		t.Errorf("%d tenures", n)
+	}
+	// What the records fenced is known.
+	a = witness.NewAudit(witness.Of(b.state))
+	a.Event(end.steps[ids3].at, extend(idMandate, 2, 150, 250), &state.EventResult{})
+	if r := a.Report(witness.Of(b.state)); find(r, witness.OverlappingWindows) == nil {
+		t.Errorf("a window below the checkpoint's fence was not found: %+v", r.Anomalies)
+	}
+}
+
+// A mandate that an era does not have counts for nothing when it retires.
+func TestMandatesCount(t *testing.T) {
+	b := newBook(t)
+	c := claim("c1", 11, 0, false)
+	c.GetTenureClaimed().Mandates = []rootv1.Mandate{idMandate}
+	for _, e := range []*rootv1.Event{c, extend(idMandate, 1, 0, 10), advance(1, confirmed), advance(1, closed), retire("c1", 11, 1, 10, at(9)), claim("c2", 22, 1, false)} {
+		b.must(e)
+	}
+	if r := audit(b.steps, witness.Of(b.state)); len(r.Anomalies) != 0 {
+		t.Errorf("%+v", r.Anomalies)
+	}
+}
