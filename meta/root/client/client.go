@@ -49,18 +49,10 @@ type Client struct {
 	peers   *peerTable
 	leader  *leaderTracker
 	propose *proposer
-	reads   *merger[struct{}, state.Token]
-	confirm *merger[confirmKey, *rootv1.ConfirmTenureResponse]
+	reads   *reads
 	tails   *tailPicker
 
 	closeOnce sync.Once
-}
-
-// confirmKey is what two confirmations must agree in to share a request.
-type confirmKey struct {
-	era         uint64
-	holder      string
-	incarnation uint64
 }
 
 // New checks the configuration and returns a client that does nothing yet.
@@ -74,8 +66,7 @@ func New(cfg Config) (*Client, error) {
 	c.peers = newPeerTable(cfg)
 	c.leader = newLeaderTracker(c.peers.ids())
 	c.propose = newProposer(c)
-	c.reads = newMerger(cfg.MaxWaiting, c.readIndexOnce)
-	c.confirm = newMerger(cfg.MaxWaiting, c.confirmOnce)
+	c.reads = newReads(cfg.MaxWaiting, c.readIndexOnce)
 	c.tails = newTailPicker()
 	return c, nil
 }
@@ -87,7 +78,6 @@ func (c *Client) Run(ctx context.Context) error {
 	workers.Go(func() { c.propose.run(ctx) })
 	for range c.cfg.PipelinedReads {
 		workers.Go(func() { c.reads.run(ctx) })
-		workers.Go(func() { c.confirm.run(ctx) })
 	}
 	workers.Wait()
 	c.Close()
@@ -100,7 +90,6 @@ func (c *Client) Close() {
 	c.closeOnce.Do(func() {
 		c.propose.close()
 		c.reads.close()
-		c.confirm.close()
 		c.peers.close()
 	})
 }
@@ -120,10 +109,10 @@ func (c *Client) Propose(ctx context.Context, commands ...*rootv1.Command) ([]*r
 // ReadIndex returns a position that a linearizable read must reach: every
 // command that was acknowledged before the call is at or below it.
 func (c *Client) ReadIndex(ctx context.Context) (state.Token, error) {
-	return c.reads.do(ctx, struct{}{})
+	return c.reads.do(ctx)
 }
 
-func (c *Client) readIndexOnce(ctx context.Context, _ struct{}) (token state.Token, err error) {
+func (c *Client) readIndexOnce(ctx context.Context) (token state.Token, err error) {
 	err = c.onLeader(ctx, false, func(ctx context.Context, p *peer, cluster uint64) error {
 		resp, err := p.root.ReadIndex(ctx, &rootv1.ReadIndexRequest{ClusterId: cluster})
 		token = state.TokenFromProto(resp.GetToken())
@@ -132,17 +121,12 @@ func (c *Client) readIndexOnce(ctx context.Context, _ struct{}) (token state.Tok
 	return token, err
 }
 
-// Confirm asks the root leader whether an era is the active one. Calls for the
-// same era and holder share requests (promise 3). ClusterId of the request is
-// filled in.
-func (c *Client) Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error) {
-	return c.confirm.do(ctx, confirmKey{req.GetEra(), req.GetHolderId(), req.GetHolderIncarnation()})
-}
-
-func (c *Client) confirmOnce(ctx context.Context, k confirmKey) (out *rootv1.ConfirmTenureResponse, err error) {
+// Confirm asks the root leader whether an era is the active one, each call with
+// a request of its own. ClusterId of the request is filled in.
+func (c *Client) Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) (out *rootv1.ConfirmTenureResponse, err error) {
 	err = c.onLeader(ctx, false, func(ctx context.Context, p *peer, cluster uint64) error {
 		out, err = p.root.ConfirmTenure(ctx, &rootv1.ConfirmTenureRequest{
-			Era: k.era, HolderId: k.holder, HolderIncarnation: k.incarnation, ClusterId: cluster,
+			Era: req.GetEra(), HolderId: req.GetHolderId(), HolderIncarnation: req.GetHolderIncarnation(), ClusterId: cluster,
 		})
 		return err
 	})
