@@ -58,8 +58,7 @@ type Config struct {
 	// MaxQueuedCommands and MaxQueuedBytes bound what waits to be sent.
 	// Defaults 65,536 commands and 64 MiB.
 	MaxQueuedCommands, MaxQueuedBytes int
-	// MaxWaiting bounds the callers that wait in ReadIndex, and those in
-	// Confirm. Default 65,536.
+	// MaxWaiting bounds the callers that wait in ReadIndex. Default 65,536.
 	MaxWaiting int
 }
 
