@@ -22,6 +22,7 @@ func benchCommand() *command {
 			benchWorkload("route", "look regions up", prepareRoute),
 			benchWorkload("id", "allocate ids", prepareID),
 			benchWorkload("tso", "get timestamps", prepareTSO),
+			benchFailover(),
 		},
 	}
 }

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/internal/takeover"
+	rootclient "github.com/nokv/nokv/meta/root/client"
+)
+
+// Bounds of `nokv bench failover`.
+const (
+	// recoverBound is how long anything may take that should take a moment.
+	recoverBound = 30 * time.Second
+	// stopBound is how long a process may take to end when it is asked to.
+	stopBound = 15 * time.Second
+	// askEvery is the pause between two looks at processes that tell nobody.
+	askEvery = 5 * time.Millisecond
+)
+
+// failoverCluster is a cluster of processes that are killed and started again.
+type failoverCluster struct {
+	*procs.Layout
+	self      string
+	processes []*procs.Process
+	http      http.Client
+	// admin asks coordinators, root the root peers, how they are.
+	admin    *client.Client
+	root     *rootclient.Client
+	stopRoot func()
+}
+
+// newFailoverCluster starts the processes in dir.
+func newFailoverCluster(dir string, coordinators int, ttl time.Duration) (*failoverCluster, error) {
+	layout, err := procs.NewLayout(dir, coordinators)
+	if err != nil {
+		return nil, err
+	}
+	layout.RootPeerFlags = []string{"-o", "json"}
+	layout.CoordinatorFlags = []string{"-o", "json", "-log-level", "debug", "-tenure-ttl", ttl.String()}
+	c := &failoverCluster{Layout: layout, processes: make([]*procs.Process, layout.Size()), stopRoot: nothing}
+	if c.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if c.admin, err = client.New(client.Config{Endpoints: layout.CoordinatorAddrs}); err != nil {
+		return nil, err
+	}
+	peers := make(map[uint64]string)
+	for i, a := range layout.RootAddrs {
+		peers[uint64(i)+1] = a
+	}
+	if c.root, err = rootclient.New(rootclient.Config{Peers: peers}); err != nil {
+		return nil, errors.Join(err, c.admin.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = c.root.Run(ctx) }()
+	c.stopRoot = func() { stop(); <-ended; c.root.Close() }
+	for member := range c.Size() {
+		if err := c.start(member); err != nil {
+			c.close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// close ends every process, at once.
+func (c *failoverCluster) close() {
+	for _, p := range slices.Backward(c.processes) {
+		if p != nil {
+			p.Kill()
+		}
+	}
+	c.stopRoot()
+	_ = c.admin.Close()
+	c.http.CloseIdleConnections()
+}
+
+func (c *failoverCluster) start(member int) (err error) {
+	c.processes[member], err = procs.Start(procs.Options{Name: c.Name(member), Path: c.self, Args: c.Args(member), Log: c.Log(member)})
+	return err
+}
+
+// end ends members, and makes sure that they are gone and why.
+func (c *failoverCluster) end(members []int, orderly bool) error {
+	for _, m := range members {
+		if !c.processes[m].Running() {
+			return fmt.Errorf("%s ended before its time; its log is lost with the folder, run it by itself", c.Name(m))
+		}
+		if orderly {
+			if err := c.processes[m].Signal(syscall.SIGTERM); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := c.processes[m].SignalGroup(syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	for _, m := range members {
+		p := c.processes[m]
+		code, err := p.Wait(stopBound)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", c.Name(m), err)
+		case orderly && code != 0:
+			return fmt.Errorf("%s: exit status %d after SIGTERM, want 0", c.Name(m), code)
+		case !orderly && p.KilledBy() != syscall.SIGKILL:
+			return fmt.Errorf("%s was not killed: exit status %d", c.Name(m), code)
+		}
+		p.Kill() // joins what watched it
+	}
+	return nil
+}
+
+// authority is who holds the Tenure and who leads, as member numbers.
+type authority struct {
+	holder, leader int
+	era, term      uint64
+}
+
+// who asks every member. An error says what is not as it should be yet: all are
+// there, all know the same holder and leader, and the holder serves.
+func (c *failoverCluster) who(ctx context.Context) (authority, error) {
+	a := authority{holder: -1, leader: -1}
+	for _, p := range c.root.Status(ctx) {
+		if p.Err != nil {
+			return a, fmt.Errorf("root peer %d: %w", p.NodeID, p.Err)
+		}
+		if a.term == 0 {
+			a.leader, a.term = int(p.Status.GetLeaderId())-1, p.Status.GetTerm()
+		}
+		if int(p.Status.GetLeaderId())-1 != a.leader || p.Status.GetTerm() != a.term || a.leader < 0 {
+			return a, errors.New("root peers do not agree who leads")
+		}
+	}
+	for i, addr := range c.CoordinatorAddrs {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		st, err := c.admin.Status(ctx, addr)
+		cancel()
+		switch {
+		case err != nil:
+			return a, fmt.Errorf("coordinator c%d: %w", i+1, err)
+		case a.era != 0 && st.GetTenure().GetEra() != a.era:
+			return a, errors.New("coordinators do not agree about the era")
+		case st.GetServingAuthority():
+			a.holder = c.Roots() + i
+		}
+		a.era = st.GetTenure().GetEra()
+	}
+	if a.holder < 0 {
+		return a, errors.New("no coordinator serves authority")
+	}
+	return a, nil
+}
+
+// healthy asks one member's health check.
+func (c *failoverCluster) healthy(ctx context.Context, member int) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.MetricsAddrs[member]+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.Name(member), err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s is not healthy: %s", c.Name(member), resp.Status)
+	}
+	return nil
+}
+
+// waitHealthy waits until every member is healthy and all know who is who.
+func (c *failoverCluster) waitHealthy(ctx context.Context) (a authority, err error) {
+	err = until(ctx, func() error {
+		for m, p := range c.processes {
+			if !p.Running() {
+				return fatalError{fmt.Errorf("%s ended by itself: exit status %d\n%s", c.Name(m), p.ExitCode(), c.tail(m))}
+			}
+			if err := c.healthy(ctx, m); err != nil {
+				return err
+			}
+		}
+		a, err = c.who(ctx)
+		return err
+	})
+	return a, err
+}
+
+// tailBytes is how much of a log an error shows.
+const tailBytes = 2048
+
+func (c *failoverCluster) tail(member int) string {
+	raw, err := os.ReadFile(c.Log(member))
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw[max(0, len(raw)-tailBytes):])
+}
+
+// fatalError ends until at once.
+type fatalError struct{ error }
+
+// until asks until there is no error. The other side is another process, and
+// nothing tells of its changes.
+func until(ctx context.Context, ask func() error) error {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(recoverBound); ; {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if fatal := (fatalError{}); errors.As(err, &fatal) {
+			return fatal.error
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s: %w", recoverBound, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// events reads what all members logged so far.
+func (c *failoverCluster) events(epoch time.Time) ([]takeover.Event, error) {
+	var all []takeover.Event
+	for member := range c.Size() {
+		f, err := os.Open(c.Log(member))
+		if err != nil {
+			return nil, err
+		}
+		events, err := takeover.ParseLog(f, c.Name(member), epoch)
+		_ = f.Close()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, events...)
+	}
+	return all, nil
+}

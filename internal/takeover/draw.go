@@ -1,0 +1,217 @@
+package takeover
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"html"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/history"
+)
+
+// Measures of the picture, in pixels.
+const (
+	width      = 1200
+	laneLeft   = 190
+	laneRight  = width - 20
+	laneTop    = 150
+	laneHeight = 34
+	barTop     = 62
+	barHeight  = 22
+)
+
+// style is readable on light and on dark ground: what is drawn has names, and
+// the reader's setting decides about their colours.
+const style = `<style>
+svg{--bg:#ffffff;--fg:#1f2328;--dim:#6e7781;--grid:#d8dee4;--era0:#0969da;--era1:#bc4c00;--kill:#cf222e;
+--standby:#d0d7de;--claiming:#d4a72c;--begun:#8250df;--serving:#2da44e;--leader:#8250df;--down:#ffcecb;
+--p0:#8c959f;--p1:#bf8700;--p2:#cf222e;--p3:#8250df;--p4:#0969da;--p5:#1a7f37;--p6:#bc4c00}
+@media (prefers-color-scheme:dark){svg{--bg:#0d1117;--fg:#e6edf3;--dim:#8d96a0;--grid:#30363d;--era0:#58a6ff;--era1:#ffa657;--kill:#ff7b72;
+--standby:#484f58;--claiming:#d29922;--begun:#a371f7;--serving:#3fb950;--leader:#a371f7;--down:#67060c;
+--p0:#8b949e;--p1:#d29922;--p2:#ff7b72;--p3:#bc8cff;--p4:#58a6ff;--p5:#3fb950;--p6:#ffa657}}
+text{font:13px system-ui,sans-serif;fill:var(--fg)}.dim{fill:var(--dim)}.small{font-size:11px}.title{font-size:16px;font-weight:600}
+.grid{stroke:var(--grid)}.kill{stroke:var(--kill);stroke-width:2}
+</style>
+`
+
+// canvas is a picture being drawn.
+type canvas struct {
+	bytes.Buffer
+	r        *Round
+	from, to time.Duration
+	lanes    int
+	// eras in the picture, in order.
+	eras []uint64
+}
+
+// Draw draws the round on a time line around a gap: an SVG file.
+func (r *Round) Draw(g Gap) []byte {
+	margin := max(g.Length()/5, 10*time.Millisecond)
+	c := &canvas{r: r, from: min(g.From, r.At) - margin, to: g.To + margin}
+	clients := c.clients()
+	c.lanes = len(clients) + len(r.Members)
+	height := laneTop + c.lanes*laneHeight + 100
+	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="time line of a takeover">`+"\n", width, height)
+	c.WriteString(style)
+	c.printf(`<rect width="%d" height="%d" style="fill:var(--bg)"/>`+"\n", width, height)
+	c.text(20, 28, "title", fmt.Sprintf("%s: %s went %s ms without a timestamp", r.what(), g.Client, millis(g.Length())))
+	c.grid()
+	c.bar(r.Parts(g))
+	for i, client := range clients {
+		c.client(i, client)
+	}
+	for i, member := range r.Members {
+		c.member(len(clients)+i, member)
+	}
+	c.kill()
+	c.legend()
+	c.WriteString("</svg>\n")
+	return c.Bytes()
+}
+
+// what is the deed in words.
+func (r *Round) what() string {
+	names := ""
+	for i, v := range r.Victims {
+		if i > 0 {
+			names += " and "
+		}
+		names += v
+	}
+	if r.Orderly {
+		return "restart " + names
+	}
+	return "kill -9 " + names
+}
+
+func (c *canvas) printf(format string, args ...any) { fmt.Fprintf(c, format, args...) }
+
+func (c *canvas) text(x, y float64, class, words string) {
+	c.printf(`<text x="%.1f" y="%.1f" class="%s">%s</text>`+"\n", x, y, class, html.EscapeString(words))
+}
+
+// x is where a moment is, inside the lanes.
+func (c *canvas) x(at time.Duration) float64 {
+	at = min(max(at, c.from), c.to)
+	return laneLeft + float64(at-c.from)/float64(c.to-c.from)*(laneRight-laneLeft)
+}
+
+func laneY(row int) float64 { return float64(laneTop + row*laneHeight) }
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
+
+// clients in order of name.
+func (c *canvas) clients() []string {
+	var names []string
+	for client := range c.r.returns(history.OpTSO) {
+		names = append(names, client)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// steps of the grid.
+var steps = []time.Duration{
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
+}
+
+// grid marks time, counted from the kill.
+func (c *canvas) grid() {
+	step := steps[len(steps)-1]
+	for _, s := range steps {
+		if (c.to-c.from)/s <= 16 {
+			step = s
+			break
+		}
+	}
+	bottom := laneY(c.lanes)
+	for n := (c.from - c.r.At) / step; c.r.At+n*step <= c.to; n++ {
+		at := c.r.At + n*step
+		if at < c.from {
+			continue
+		}
+		c.printf(`<line class="grid" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", c.x(at), c.x(at), laneTop-14, bottom)
+		c.printf(`<text x="%.1f" y="%.1f" class="dim small" text-anchor="middle">%d ms</text>`+"\n", c.x(at), bottom+16, (n*step)/time.Millisecond)
+	}
+}
+
+// bar is the gap and its parts, each with its milliseconds below.
+func (c *canvas) bar(parts []Part) {
+	x := float64(laneLeft)
+	c.text(20, barTop+16, "", "gap and its parts")
+	for i, p := range parts {
+		if p.Length() == 0 {
+			continue
+		}
+		colour := fmt.Sprintf("var(--p%d)", i%7)
+		c.printf(`<rect x="%.1f" y="%d" width="%.1f" height="%d" style="fill:%s"/>`+"\n", c.x(p.From), barTop, max(c.x(p.To)-c.x(p.From), 1), barHeight, colour)
+		words := p.Name + " " + millis(p.Length()) + " ms"
+		c.printf(`<rect x="%.1f" y="%d" width="10" height="10" style="fill:%s"/>`+"\n", x, barTop+barHeight+14, colour)
+		c.text(x+14, barTop+barHeight+23, "small", words)
+		x += 30 + 6.4*float64(len(words))
+	}
+}
+
+// client is a lane with a tick for each reply, in the colour of its era.
+func (c *canvas) client(row int, name string) {
+	y := laneY(row)
+	c.text(20, y+20, "", name)
+	last := make(map[uint64]float64)
+	for _, call := range c.replies(name) {
+		x := c.x(time.Duration(call.ReturnNS))
+		if before, ok := last[call.Era]; ok && x-before < 0.8 {
+			continue // one pixel shows one tick
+		}
+		last[call.Era] = x
+		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" style="stroke:var(--era%d)"/>`+"\n", x, x, y+6, y+26, c.era(call.Era))
+	}
+}
+
+// replies are the timestamps of a client inside the picture, in order.
+func (c *canvas) replies(client string) []history.Call {
+	var out []history.Call
+	for _, call := range c.r.Calls {
+		at := time.Duration(call.ReturnNS)
+		if call.Client == client && call.Op == history.OpTSO && call.Err == "" && call.ReturnNS != 0 && at >= c.from && at <= c.to {
+			out = append(out, call)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b history.Call) int { return cmp.Compare(a.ReturnNS, b.ReturnNS) })
+	return out
+}
+
+// era is the colour of an era: neighbours differ.
+func (c *canvas) era(era uint64) int {
+	if !slices.Contains(c.eras, era) {
+		c.eras = append(c.eras, era)
+		slices.Sort(c.eras)
+	}
+	return int(era % 2)
+}
+
+// kill marks the moment over all lanes.
+func (c *canvas) kill() {
+	x := c.x(c.r.At)
+	c.printf(`<line class="kill" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", x, x, barTop-6, laneY(c.lanes))
+	c.printf(`<text x="%.1f" y="%d" class="small" text-anchor="middle" style="fill:var(--kill)">%s</text>`+"\n", x, barTop-10, html.EscapeString(c.r.what()))
+}
+
+// legend says what colours mean.
+func (c *canvas) legend() {
+	y, x := laneY(c.lanes)+44, 20.0
+	entry := func(colour, words string) {
+		c.printf(`<rect x="%.1f" y="%.1f" width="12" height="12" style="fill:var(--%s)"/>`+"\n", x, y, colour)
+		c.text(x+17, y+11, "small", words)
+		x += 40 + 6.3*float64(len(words))
+	}
+	for _, era := range c.eras {
+		entry(fmt.Sprintf("era%d", era%2), fmt.Sprintf("timestamp of era %d", era))
+	}
+	for _, s := range []lane{down, standby, claiming, begun, serving, leads} {
+		entry(string(s), legends[s])
+	}
+	c.text(20, y+36, "dim small", "Times are milliseconds from the "+map[bool]string{false: "kill", true: "signal"}[c.r.Orderly]+". Each tick is a successful reply.")
+}
