@@ -29,6 +29,8 @@ type Vars struct {
 	Authority AuthorityVars `json:"authority"`
 	// GuaranteeViolations must all be 0.
 	GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
+	// Guarantees are the Witness's verdicts on the view: holds, broken, cannot tell.
+	Guarantees map[string]string `json:"guarantees"`
 	// Follower counts what the view took from the root.
 	Follower rootview.Stats `json:"follower"`
 	Regions  int            `json:"regions"`
@@ -79,7 +81,8 @@ func (c *Coordinator) Vars() any {
 			"primacy": n.Violations.Primacy.Load(), "inheritance": n.Violations.Inheritance.Load(),
 			"silence": n.Violations.Silence.Load(), "finality": n.Violations.Finality.Load(),
 		},
-		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
+		Guarantees: c.server.Guarantees(),
+		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
 		RPC: c.stats.Snapshot(),
 	}
 }

@@ -70,6 +70,7 @@ func TestRequestsOnTheWire(t *testing.T) {
 		{func() error { _, err := c.RegionHeartbeat(ctx, beat); return err }, beat},
 		{func() error { _, err := c.ListMembers(ctx); return err }, &coordinatorv1.ListMembersRequest{}},
 		{func() error { _, err := c.ListCoordinators(ctx, client.Strong()); return err }, &coordinatorv1.ListCoordinatorsRequest{Read: strong}},
+		{func() error { _, err := c.Witness(ctx, client.Strong()); return err }, &coordinatorv1.WitnessRequest{Read: strong}},
 		{func() error { _, err := c.CreateKeyspace(ctx, "ks", "kv", settings); return err }, &coordinatorv1.CreateKeyspaceRequest{Name: "ks", Preset: "kv", Settings: settings}},
 		{func() error { _, err := c.UpdateKeyspace(ctx, "ks", 3, settings); return err }, &coordinatorv1.UpdateKeyspaceRequest{Name: "ks", ExpectedVersion: 3, Settings: settings}},
 		{func() error { _, err := c.DeleteKeyspace(ctx, "ks", 3); return err }, &coordinatorv1.DeleteKeyspaceRequest{Name: "ks", ExpectedVersion: 3}},
@@ -83,7 +84,7 @@ func TestRequestsOnTheWire(t *testing.T) {
 		}
 		switch x.want.(type) {
 		case *coordinatorv1.GetRegionRequest, *coordinatorv1.GetRegionByKeyRequest, *coordinatorv1.AssessRootEventRequest,
-			*coordinatorv1.ListTransitionsRequest, *coordinatorv1.ListMembersRequest, *coordinatorv1.ListCoordinatorsRequest,
+			*coordinatorv1.ListTransitionsRequest, *coordinatorv1.ListMembersRequest, *coordinatorv1.ListCoordinatorsRequest, *coordinatorv1.WitnessRequest,
 			*coordinatorv1.GetKeyspaceRequest, *coordinatorv1.ListKeyspacesRequest:
 			if times != 1 || !proto.Equal(got, x.want) {
 				t.Errorf("asked %d times, last %v, want once %v", times, got, x.want)

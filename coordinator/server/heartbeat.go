@@ -175,15 +175,18 @@ func (s *Server) forget(ctx context.Context) {
 	}
 }
 
-// forgetFor follows what is removed behind a look at everything.
+// forgetFor follows what is removed behind a look at everything. On the way it
+// sees handovers open.
 func (s *Server) forgetFor(ctx context.Context) {
 	for {
 		view := s.view()
 		s.cfg.Soft.Sweep(view.State)
+		s.handover.look(view.State, s.cfg.Clock.Now())
 		reader := s.cfg.Views.Subscribe(view.Token)
 		batch, err := reader.Next(ctx)
 		for ; err == nil && !batch.Snapshot; batch, err = reader.Next(ctx) {
 			s.cfg.Soft.Forget(batch.Changes)
+			s.handover.look(s.view().State, s.cfg.Clock.Now())
 		}
 		if err != nil && !errors.Is(err, rootview.ErrSnapshotNeeded) {
 			return // ctx ended

@@ -128,6 +128,7 @@ type Server struct {
 	publishStreams *gauge
 	healthStreams  *gauge
 	streams        streams
+	handover       openHandover
 	stopping       atomic.Bool
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
+	"github.com/nokv/nokv/meta/root/witness"
 )
 
 // Vars is what a root peer shows at /debug/vars. The field names stay.
@@ -33,6 +34,10 @@ type Vars struct {
 	IDFence      uint64 `json:"id_fence"`
 	TSOFence     uint64 `json:"tso_fence"`
 	Regions      int    `json:"regions"`
+	// Guarantees are the Witness's verdicts on this peer's state: holds, broken,
+	// cannot tell. HandoverStage is how far the current handover has come.
+	Guarantees    map[string]string `json:"guarantees"`
+	HandoverStage string            `json:"handover_stage"`
 
 	// Fsync has the durable appends to the log, Apply the batches of committed
 	// entries applied.
@@ -61,6 +66,13 @@ func (p *Peer) Vars() any {
 	out.TenureEra, out.TenureHolder = v.State.Tenure().GetEra(), v.State.Tenure().GetHolderId()
 	out.IDFence, out.TSOFence = v.State.Allocators().GetIdFence(), v.State.Allocators().GetTsoFence()
 	out.Regions = v.State.RegionCount()
+	out.Guarantees = make(map[string]string)
+	for _, f := range witness.Judge(witness.Of(v.State)).Findings {
+		out.Guarantees[strings.ToLower(f.Guarantee.String())] = f.Verdict.String()
+	}
+	if h := v.State.Handovers(); len(h) > 0 {
+		out.HandoverStage = strings.ToLower(strings.TrimPrefix(h[len(h)-1].GetStage().String(), "HANDOVER_STAGE_"))
+	}
 	out.Fsync, out.Apply = rep.Latencies()
 	m := srv.Metrics()
 	out.TailReaders, out.CutReaders, out.RPC = m.Readers, m.CutReaders, m.RPCs

@@ -65,9 +65,9 @@ const (
 	CannotTell
 )
 
-// String is the verdict for people.
+// String is the verdict in words: holds, broken, cannot tell. They stay.
 func (v Verdict) String() string {
-	return [...]string{"unknown", "holds", "BROKEN", "cannot tell"}[min(v, CannotTell)]
+	return [...]string{"unknown", "holds", "broken", "cannot tell"}[min(v, CannotTell)]
 }
 
 // Kind names an anomaly. The words stay.

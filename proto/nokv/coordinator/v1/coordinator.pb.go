@@ -363,6 +363,120 @@ func (SyncHealth) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
+// Guarantee is one of the four that authority keeps.
+type Guarantee int32
+
+const (
+	Guarantee_GUARANTEE_UNSPECIFIED Guarantee = 0
+	// At most one era is active.
+	Guarantee_GUARANTEE_PRIMACY Guarantee = 1
+	// A successor starts above everything its predecessor may have served.
+	Guarantee_GUARANTEE_INHERITANCE Guarantee = 2
+	// A retired era does not serve.
+	Guarantee_GUARANTEE_SILENCE Guarantee = 3
+	// No handover stays half done.
+	Guarantee_GUARANTEE_FINALITY Guarantee = 4
+)
+
+// Enum value maps for Guarantee.
+var (
+	Guarantee_name = map[int32]string{
+		0: "GUARANTEE_UNSPECIFIED",
+		1: "GUARANTEE_PRIMACY",
+		2: "GUARANTEE_INHERITANCE",
+		3: "GUARANTEE_SILENCE",
+		4: "GUARANTEE_FINALITY",
+	}
+	Guarantee_value = map[string]int32{
+		"GUARANTEE_UNSPECIFIED": 0,
+		"GUARANTEE_PRIMACY":     1,
+		"GUARANTEE_INHERITANCE": 2,
+		"GUARANTEE_SILENCE":     3,
+		"GUARANTEE_FINALITY":    4,
+	}
+)
+
+func (x Guarantee) Enum() *Guarantee {
+	p := new(Guarantee)
+	*p = x
+	return p
+}
+
+func (x Guarantee) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Guarantee) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[6].Descriptor()
+}
+
+func (Guarantee) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[6]
+}
+
+func (x Guarantee) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Guarantee.Descriptor instead.
+func (Guarantee) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+}
+
+// Verdict says whether a guarantee holds.
+type Verdict int32
+
+const (
+	Verdict_VERDICT_UNSPECIFIED Verdict = 0
+	Verdict_VERDICT_HOLDS       Verdict = 1
+	Verdict_VERDICT_BROKEN      Verdict = 2
+	// Not known; never to be taken for VERDICT_HOLDS.
+	Verdict_VERDICT_CANNOT_TELL Verdict = 3
+)
+
+// Enum value maps for Verdict.
+var (
+	Verdict_name = map[int32]string{
+		0: "VERDICT_UNSPECIFIED",
+		1: "VERDICT_HOLDS",
+		2: "VERDICT_BROKEN",
+		3: "VERDICT_CANNOT_TELL",
+	}
+	Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"VERDICT_HOLDS":       1,
+		"VERDICT_BROKEN":      2,
+		"VERDICT_CANNOT_TELL": 3,
+	}
+)
+
+func (x Verdict) Enum() *Verdict {
+	p := new(Verdict)
+	*p = x
+	return p
+}
+
+func (x Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[7].Descriptor()
+}
+
+func (Verdict) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[7]
+}
+
+func (x Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verdict.Descriptor instead.
+func (Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+}
+
 // ReadOptions say how fresh an answer must be. All conditions hold together;
 // none is ever weakened silently.
 type ReadOptions struct {
@@ -3855,6 +3969,316 @@ func (x *RootEndpoint) GetLeader() bool {
 	return false
 }
 
+type WitnessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Read          *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessRequest) Reset() {
+	*x = WitnessRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessRequest) ProtoMessage() {}
+
+func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
+func (*WitnessRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *WitnessRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type WitnessResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The four guarantees, in the order of the enum, as judged by this
+	// coordinator. The records below are enough to judge them again.
+	Guarantees []*GuaranteeFinding `protobuf:"bytes,1,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
+	Cluster    *v1.Cluster         `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Tenure     *v1.Tenure          `protobuf:"bytes,3,opt,name=tenure,proto3" json:"tenure,omitempty"`
+	// Handovers that the root remembers, oldest first, 32 at most; the last one
+	// is the current one.
+	Handovers  []*v1.Handover `protobuf:"bytes,4,rep,name=handovers,proto3" json:"handovers,omitempty"`
+	Allocators *v1.Allocators `protobuf:"bytes,5,opt,name=allocators,proto3" json:"allocators,omitempty"`
+	// Number of eras before the first handover: nothing is known of them.
+	ForgottenEras uint64 `protobuf:"varint,6,opt,name=forgotten_eras,json=forgottenEras,proto3" json:"forgotten_eras,omitempty"`
+	// How long this coordinator has seen the current handover not closed, in
+	// milliseconds, 1 at least. 0: it is closed, or this process has not seen it open.
+	HandoverOpenMillis uint64            `protobuf:"varint,7,opt,name=handover_open_millis,json=handoverOpenMillis,proto3" json:"handover_open_millis,omitempty"`
+	Anomalies          []*WitnessAnomaly `protobuf:"bytes,8,rep,name=anomalies,proto3" json:"anomalies,omitempty"`
+	Disclosure         *Disclosure       `protobuf:"bytes,9,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *WitnessResponse) Reset() {
+	*x = WitnessResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessResponse) ProtoMessage() {}
+
+func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
+func (*WitnessResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
+	if x != nil {
+		return x.Guarantees
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetCluster() *v1.Cluster {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetTenure() *v1.Tenure {
+	if x != nil {
+		return x.Tenure
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetHandovers() []*v1.Handover {
+	if x != nil {
+		return x.Handovers
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetAllocators() *v1.Allocators {
+	if x != nil {
+		return x.Allocators
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetForgottenEras() uint64 {
+	if x != nil {
+		return x.ForgottenEras
+	}
+	return 0
+}
+
+func (x *WitnessResponse) GetHandoverOpenMillis() uint64 {
+	if x != nil {
+		return x.HandoverOpenMillis
+	}
+	return 0
+}
+
+func (x *WitnessResponse) GetAnomalies() []*WitnessAnomaly {
+	if x != nil {
+		return x.Anomalies
+	}
+	return nil
+}
+
+func (x *WitnessResponse) GetDisclosure() *Disclosure {
+	if x != nil {
+		return x.Disclosure
+	}
+	return nil
+}
+
+type GuaranteeFinding struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Guarantee Guarantee              `protobuf:"varint,1,opt,name=guarantee,proto3,enum=nokv.coordinator.v1.Guarantee" json:"guarantee,omitempty"`
+	Verdict   Verdict                `protobuf:"varint,2,opt,name=verdict,proto3,enum=nokv.coordinator.v1.Verdict" json:"verdict,omitempty"`
+	// Sentence with the numbers that show it, or why it cannot be told.
+	Numbers       string `protobuf:"bytes,3,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuaranteeFinding) Reset() {
+	*x = GuaranteeFinding{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuaranteeFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuaranteeFinding) ProtoMessage() {}
+
+func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
+func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *GuaranteeFinding) GetGuarantee() Guarantee {
+	if x != nil {
+		return x.Guarantee
+	}
+	return Guarantee_GUARANTEE_UNSPECIFIED
+}
+
+func (x *GuaranteeFinding) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *GuaranteeFinding) GetNumbers() string {
+	if x != nil {
+		return x.Numbers
+	}
+	return ""
+}
+
+// WitnessAnomaly is something that should not be.
+type WitnessAnomaly struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Word for what it is: see docs/api.md.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What it is about.
+	Guarantee Guarantee `protobuf:"varint,2,opt,name=guarantee,proto3,enum=nokv.coordinator.v1.Guarantee" json:"guarantee,omitempty"`
+	Era       uint64    `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	// Where in the log; absent when only records show it.
+	Token *v1.RootToken `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	// Unusual, and no guarantee is broken by it.
+	Note bool `protobuf:"varint,5,opt,name=note,proto3" json:"note,omitempty"`
+	// Sentence with the numbers that contradict each other.
+	Numbers       string `protobuf:"bytes,6,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WitnessAnomaly) Reset() {
+	*x = WitnessAnomaly{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WitnessAnomaly) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WitnessAnomaly) ProtoMessage() {}
+
+func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
+func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *WitnessAnomaly) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *WitnessAnomaly) GetGuarantee() Guarantee {
+	if x != nil {
+		return x.Guarantee
+	}
+	return Guarantee_GUARANTEE_UNSPECIFIED
+}
+
+func (x *WitnessAnomaly) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *WitnessAnomaly) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *WitnessAnomaly) GetNote() bool {
+	if x != nil {
+		return x.Note
+	}
+	return false
+}
+
+func (x *WitnessAnomaly) GetNumbers() string {
+	if x != nil {
+		return x.Numbers
+	}
+	return ""
+}
+
 var File_nokv_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
@@ -4143,7 +4567,36 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
 	"\treachable\x18\x03 \x01(\bR\treachable\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\bR\x06leader*n\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\"F\n" +
+	"\x0eWitnessRequest\x124\n" +
+	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x84\x04\n" +
+	"\x0fWitnessResponse\x12E\n" +
+	"\n" +
+	"guarantees\x18\x01 \x03(\v2%.nokv.coordinator.v1.GuaranteeFindingR\n" +
+	"guarantees\x12/\n" +
+	"\acluster\x18\x02 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\x12,\n" +
+	"\x06tenure\x18\x03 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x124\n" +
+	"\thandovers\x18\x04 \x03(\v2\x16.nokv.root.v1.HandoverR\thandovers\x128\n" +
+	"\n" +
+	"allocators\x18\x05 \x01(\v2\x18.nokv.root.v1.AllocatorsR\n" +
+	"allocators\x12%\n" +
+	"\x0eforgotten_eras\x18\x06 \x01(\x04R\rforgottenEras\x120\n" +
+	"\x14handover_open_millis\x18\a \x01(\x04R\x12handoverOpenMillis\x12A\n" +
+	"\tanomalies\x18\b \x03(\v2#.nokv.coordinator.v1.WitnessAnomalyR\tanomalies\x12?\n" +
+	"\n" +
+	"disclosure\x18\t \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
+	"disclosure\"\xa2\x01\n" +
+	"\x10GuaranteeFinding\x12<\n" +
+	"\tguarantee\x18\x01 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x126\n" +
+	"\averdict\x18\x02 \x01(\x0e2\x1c.nokv.coordinator.v1.VerdictR\averdict\x12\x18\n" +
+	"\anumbers\x18\x03 \x01(\tR\anumbers\"\xd1\x01\n" +
+	"\x0eWitnessAnomaly\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12<\n" +
+	"\tguarantee\x18\x02 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x12\x10\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12-\n" +
+	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x12\n" +
+	"\x04note\x18\x05 \x01(\bR\x04note\x12\x18\n" +
+	"\anumbers\x18\x06 \x01(\tR\anumbers*n\n" +
 	"\tFreshness\x12\x19\n" +
 	"\x15FRESHNESS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FRESHNESS_STRONG\x10\x01\x12\x15\n" +
@@ -4176,7 +4629,18 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x17SYNC_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SYNC_HEALTH_STREAMING\x10\x01\x12\x1d\n" +
 	"\x19SYNC_HEALTH_BOOTSTRAPPING\x10\x02\x12\x1c\n" +
-	"\x18SYNC_HEALTH_DISCONNECTED\x10\x032\x96\x14\n" +
+	"\x18SYNC_HEALTH_DISCONNECTED\x10\x03*\x87\x01\n" +
+	"\tGuarantee\x12\x19\n" +
+	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11GUARANTEE_PRIMACY\x10\x01\x12\x19\n" +
+	"\x15GUARANTEE_INHERITANCE\x10\x02\x12\x15\n" +
+	"\x11GUARANTEE_SILENCE\x10\x03\x12\x16\n" +
+	"\x12GUARANTEE_FINALITY\x10\x04*b\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
+	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xec\x14\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -4202,7 +4666,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0fRegionHeartbeat\x12+.nokv.coordinator.v1.RegionHeartbeatRequest\x1a,.nokv.coordinator.v1.RegionHeartbeatResponse\x12`\n" +
 	"\vListMembers\x12'.nokv.coordinator.v1.ListMembersRequest\x1a(.nokv.coordinator.v1.ListMembersResponse\x12o\n" +
 	"\x10ListCoordinators\x12,.nokv.coordinator.v1.ListCoordinatorsRequest\x1a-.nokv.coordinator.v1.ListCoordinatorsResponse\x12Q\n" +
-	"\x06Status\x12\".nokv.coordinator.v1.StatusRequest\x1a#.nokv.coordinator.v1.StatusResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x06Status\x12\".nokv.coordinator.v1.StatusRequest\x1a#.nokv.coordinator.v1.StatusResponse\x12T\n" +
+	"\aWitness\x12#.nokv.coordinator.v1.WitnessRequest\x1a$.nokv.coordinator.v1.WitnessResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_nokv_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -4216,8 +4681,8 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescData
 }
 
-var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -4225,220 +4690,240 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(CatchUpAction)(0),                // 3: nokv.coordinator.v1.CatchUpAction
 	(ServingClass)(0),                 // 4: nokv.coordinator.v1.ServingClass
 	(SyncHealth)(0),                   // 5: nokv.coordinator.v1.SyncHealth
-	(*ReadOptions)(nil),               // 6: nokv.coordinator.v1.ReadOptions
-	(*Disclosure)(nil),                // 7: nokv.coordinator.v1.Disclosure
-	(*OwnerAddress)(nil),              // 8: nokv.coordinator.v1.OwnerAddress
-	(*GetRegionByKeyRequest)(nil),     // 9: nokv.coordinator.v1.GetRegionByKeyRequest
-	(*GetRegionByKeyResponse)(nil),    // 10: nokv.coordinator.v1.GetRegionByKeyResponse
-	(*GetRegionsByKeysRequest)(nil),   // 11: nokv.coordinator.v1.GetRegionsByKeysRequest
-	(*GetRegionsByKeysResponse)(nil),  // 12: nokv.coordinator.v1.GetRegionsByKeysResponse
-	(*GetRegionRequest)(nil),          // 13: nokv.coordinator.v1.GetRegionRequest
-	(*GetRegionResponse)(nil),         // 14: nokv.coordinator.v1.GetRegionResponse
-	(*ScanRegionsRequest)(nil),        // 15: nokv.coordinator.v1.ScanRegionsRequest
-	(*ScanRegionsResponse)(nil),       // 16: nokv.coordinator.v1.ScanRegionsResponse
-	(*WatchRegionsRequest)(nil),       // 17: nokv.coordinator.v1.WatchRegionsRequest
-	(*WatchRegionsResponse)(nil),      // 18: nokv.coordinator.v1.WatchRegionsResponse
-	(*RegionChange)(nil),              // 19: nokv.coordinator.v1.RegionChange
-	(*KeyspaceChange)(nil),            // 20: nokv.coordinator.v1.KeyspaceChange
-	(*AllocIDRequest)(nil),            // 21: nokv.coordinator.v1.AllocIDRequest
-	(*AllocIDResponse)(nil),           // 22: nokv.coordinator.v1.AllocIDResponse
-	(*TsoRequest)(nil),                // 23: nokv.coordinator.v1.TsoRequest
-	(*TsoResponse)(nil),               // 24: nokv.coordinator.v1.TsoResponse
-	(*PublishRootEventRequest)(nil),   // 25: nokv.coordinator.v1.PublishRootEventRequest
-	(*PublishRootEventResponse)(nil),  // 26: nokv.coordinator.v1.PublishRootEventResponse
-	(*PublishRootEventsRequest)(nil),  // 27: nokv.coordinator.v1.PublishRootEventsRequest
-	(*PublishRootEventsResponse)(nil), // 28: nokv.coordinator.v1.PublishRootEventsResponse
-	(*AssessRootEventRequest)(nil),    // 29: nokv.coordinator.v1.AssessRootEventRequest
-	(*AssessRootEventResponse)(nil),   // 30: nokv.coordinator.v1.AssessRootEventResponse
-	(*ListTransitionsRequest)(nil),    // 31: nokv.coordinator.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil),   // 32: nokv.coordinator.v1.ListTransitionsResponse
-	(*RemoveRegionRequest)(nil),       // 33: nokv.coordinator.v1.RemoveRegionRequest
-	(*RemoveRegionResponse)(nil),      // 34: nokv.coordinator.v1.RemoveRegionResponse
-	(*CreateKeyspaceRequest)(nil),     // 35: nokv.coordinator.v1.CreateKeyspaceRequest
-	(*CreateKeyspaceResponse)(nil),    // 36: nokv.coordinator.v1.CreateKeyspaceResponse
-	(*UpdateKeyspaceRequest)(nil),     // 37: nokv.coordinator.v1.UpdateKeyspaceRequest
-	(*UpdateKeyspaceResponse)(nil),    // 38: nokv.coordinator.v1.UpdateKeyspaceResponse
-	(*DeleteKeyspaceRequest)(nil),     // 39: nokv.coordinator.v1.DeleteKeyspaceRequest
-	(*DeleteKeyspaceResponse)(nil),    // 40: nokv.coordinator.v1.DeleteKeyspaceResponse
-	(*GetKeyspaceRequest)(nil),        // 41: nokv.coordinator.v1.GetKeyspaceRequest
-	(*GetKeyspaceResponse)(nil),       // 42: nokv.coordinator.v1.GetKeyspaceResponse
-	(*ListKeyspacesRequest)(nil),      // 43: nokv.coordinator.v1.ListKeyspacesRequest
-	(*ListKeyspacesResponse)(nil),     // 44: nokv.coordinator.v1.ListKeyspacesResponse
-	(*StoreHeartbeatRequest)(nil),     // 45: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 46: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 47: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 48: nokv.coordinator.v1.TransferLeader
-	(*RegionHeartbeatRequest)(nil),    // 49: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 50: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*ListMembersRequest)(nil),        // 51: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 52: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 53: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 54: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 55: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*StatusRequest)(nil),             // 56: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 57: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 58: nokv.coordinator.v1.RootEndpoint
-	(*v1.RootToken)(nil),              // 59: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 60: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 61: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 62: nokv.root.v1.ErrorDetail
-	(*v1.Member)(nil),                 // 63: nokv.root.v1.Member
-	(*v1.Keyspace)(nil),               // 64: nokv.root.v1.Keyspace
-	(*v1.Event)(nil),                  // 65: nokv.root.v1.Event
-	(*v1.CommandResult)(nil),          // 66: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 67: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 68: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 69: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 70: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 71: nokv.root.v1.KeyspaceSettings
-	(*v1.Coordinator)(nil),            // 72: nokv.root.v1.Coordinator
-	(*v1.Cluster)(nil),                // 73: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 74: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 75: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 76: nokv.root.v1.Allocators
+	(Guarantee)(0),                    // 6: nokv.coordinator.v1.Guarantee
+	(Verdict)(0),                      // 7: nokv.coordinator.v1.Verdict
+	(*ReadOptions)(nil),               // 8: nokv.coordinator.v1.ReadOptions
+	(*Disclosure)(nil),                // 9: nokv.coordinator.v1.Disclosure
+	(*OwnerAddress)(nil),              // 10: nokv.coordinator.v1.OwnerAddress
+	(*GetRegionByKeyRequest)(nil),     // 11: nokv.coordinator.v1.GetRegionByKeyRequest
+	(*GetRegionByKeyResponse)(nil),    // 12: nokv.coordinator.v1.GetRegionByKeyResponse
+	(*GetRegionsByKeysRequest)(nil),   // 13: nokv.coordinator.v1.GetRegionsByKeysRequest
+	(*GetRegionsByKeysResponse)(nil),  // 14: nokv.coordinator.v1.GetRegionsByKeysResponse
+	(*GetRegionRequest)(nil),          // 15: nokv.coordinator.v1.GetRegionRequest
+	(*GetRegionResponse)(nil),         // 16: nokv.coordinator.v1.GetRegionResponse
+	(*ScanRegionsRequest)(nil),        // 17: nokv.coordinator.v1.ScanRegionsRequest
+	(*ScanRegionsResponse)(nil),       // 18: nokv.coordinator.v1.ScanRegionsResponse
+	(*WatchRegionsRequest)(nil),       // 19: nokv.coordinator.v1.WatchRegionsRequest
+	(*WatchRegionsResponse)(nil),      // 20: nokv.coordinator.v1.WatchRegionsResponse
+	(*RegionChange)(nil),              // 21: nokv.coordinator.v1.RegionChange
+	(*KeyspaceChange)(nil),            // 22: nokv.coordinator.v1.KeyspaceChange
+	(*AllocIDRequest)(nil),            // 23: nokv.coordinator.v1.AllocIDRequest
+	(*AllocIDResponse)(nil),           // 24: nokv.coordinator.v1.AllocIDResponse
+	(*TsoRequest)(nil),                // 25: nokv.coordinator.v1.TsoRequest
+	(*TsoResponse)(nil),               // 26: nokv.coordinator.v1.TsoResponse
+	(*PublishRootEventRequest)(nil),   // 27: nokv.coordinator.v1.PublishRootEventRequest
+	(*PublishRootEventResponse)(nil),  // 28: nokv.coordinator.v1.PublishRootEventResponse
+	(*PublishRootEventsRequest)(nil),  // 29: nokv.coordinator.v1.PublishRootEventsRequest
+	(*PublishRootEventsResponse)(nil), // 30: nokv.coordinator.v1.PublishRootEventsResponse
+	(*AssessRootEventRequest)(nil),    // 31: nokv.coordinator.v1.AssessRootEventRequest
+	(*AssessRootEventResponse)(nil),   // 32: nokv.coordinator.v1.AssessRootEventResponse
+	(*ListTransitionsRequest)(nil),    // 33: nokv.coordinator.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 34: nokv.coordinator.v1.ListTransitionsResponse
+	(*RemoveRegionRequest)(nil),       // 35: nokv.coordinator.v1.RemoveRegionRequest
+	(*RemoveRegionResponse)(nil),      // 36: nokv.coordinator.v1.RemoveRegionResponse
+	(*CreateKeyspaceRequest)(nil),     // 37: nokv.coordinator.v1.CreateKeyspaceRequest
+	(*CreateKeyspaceResponse)(nil),    // 38: nokv.coordinator.v1.CreateKeyspaceResponse
+	(*UpdateKeyspaceRequest)(nil),     // 39: nokv.coordinator.v1.UpdateKeyspaceRequest
+	(*UpdateKeyspaceResponse)(nil),    // 40: nokv.coordinator.v1.UpdateKeyspaceResponse
+	(*DeleteKeyspaceRequest)(nil),     // 41: nokv.coordinator.v1.DeleteKeyspaceRequest
+	(*DeleteKeyspaceResponse)(nil),    // 42: nokv.coordinator.v1.DeleteKeyspaceResponse
+	(*GetKeyspaceRequest)(nil),        // 43: nokv.coordinator.v1.GetKeyspaceRequest
+	(*GetKeyspaceResponse)(nil),       // 44: nokv.coordinator.v1.GetKeyspaceResponse
+	(*ListKeyspacesRequest)(nil),      // 45: nokv.coordinator.v1.ListKeyspacesRequest
+	(*ListKeyspacesResponse)(nil),     // 46: nokv.coordinator.v1.ListKeyspacesResponse
+	(*StoreHeartbeatRequest)(nil),     // 47: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 48: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 49: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 50: nokv.coordinator.v1.TransferLeader
+	(*RegionHeartbeatRequest)(nil),    // 51: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 52: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*ListMembersRequest)(nil),        // 53: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 54: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 55: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 56: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 57: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*StatusRequest)(nil),             // 58: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 59: nokv.coordinator.v1.StatusResponse
+	(*RootEndpoint)(nil),              // 60: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 61: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 62: nokv.coordinator.v1.WitnessResponse
+	(*GuaranteeFinding)(nil),          // 63: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 64: nokv.coordinator.v1.WitnessAnomaly
+	(*v1.RootToken)(nil),              // 65: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 66: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 67: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 68: nokv.root.v1.ErrorDetail
+	(*v1.Member)(nil),                 // 69: nokv.root.v1.Member
+	(*v1.Keyspace)(nil),               // 70: nokv.root.v1.Keyspace
+	(*v1.Event)(nil),                  // 71: nokv.root.v1.Event
+	(*v1.CommandResult)(nil),          // 72: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 73: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 74: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 75: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 76: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 77: nokv.root.v1.KeyspaceSettings
+	(*v1.Coordinator)(nil),            // 78: nokv.root.v1.Coordinator
+	(*v1.Cluster)(nil),                // 79: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 80: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 81: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 82: nokv.root.v1.Allocators
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	59,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	59,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	59,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	65,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	65,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	65,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	60,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
-	6,   // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	61,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
-	8,   // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	7,   // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	61,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
-	8,   // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	7,   // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	62,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	6,   // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	61,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
-	8,   // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	7,   // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	61,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
-	8,   // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	7,   // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	59,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
-	59,  // 29: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	19,  // 30: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
-	20,  // 31: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	63,  // 32: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.root.v1.Member
-	59,  // 33: nokv.coordinator.v1.WatchRegionsResponse.current_root_token:type_name -> nokv.root.v1.RootToken
-	61,  // 34: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	64,  // 35: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	65,  // 36: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	66,  // 37: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	67,  // 38: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	68,  // 39: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	66,  // 40: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	62,  // 41: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	65,  // 42: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
-	6,   // 43: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	66,  // 44: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	67,  // 45: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	7,   // 46: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 47: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	69,  // 48: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
-	7,   // 49: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	70,  // 50: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	59,  // 51: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	71,  // 52: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	64,  // 53: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	59,  // 54: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	71,  // 55: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	64,  // 56: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	59,  // 57: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	59,  // 58: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	6,   // 59: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	64,  // 60: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	7,   // 61: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 62: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	64,  // 63: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
-	7,   // 64: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	47,  // 65: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	60,  // 66: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	48,  // 67: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	61,  // 68: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	61,  // 69: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	59,  // 70: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	6,   // 71: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	53,  // 72: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	7,   // 73: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	63,  // 74: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	45,  // 75: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	6,   // 76: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	72,  // 77: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	7,   // 78: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	73,  // 79: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	74,  // 80: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	75,  // 81: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	76,  // 82: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	7,   // 83: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	72,  // 84: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	58,  // 85: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	9,   // 86: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	11,  // 87: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	11,  // 88: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	13,  // 89: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	15,  // 90: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	17,  // 91: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	21,  // 92: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	23,  // 93: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	23,  // 94: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	25,  // 95: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	27,  // 96: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	27,  // 97: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	29,  // 98: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	31,  // 99: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	33,  // 100: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	35,  // 101: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	37,  // 102: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	39,  // 103: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	41,  // 104: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	43,  // 105: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	45,  // 106: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	49,  // 107: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	51,  // 108: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	54,  // 109: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	56,  // 110: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	10,  // 111: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	12,  // 112: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	12,  // 113: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	14,  // 114: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	16,  // 115: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	18,  // 116: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	22,  // 117: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	24,  // 118: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	24,  // 119: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	26,  // 120: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	28,  // 121: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	28,  // 122: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	30,  // 123: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	32,  // 124: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	34,  // 125: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	36,  // 126: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	38,  // 127: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	40,  // 128: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	42,  // 129: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	44,  // 130: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	46,  // 131: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	50,  // 132: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	52,  // 133: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	55,  // 134: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	57,  // 135: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	111, // [111:136] is the sub-list for method output_type
-	86,  // [86:111] is the sub-list for method input_type
-	86,  // [86:86] is the sub-list for extension type_name
-	86,  // [86:86] is the sub-list for extension extendee
-	0,   // [0:86] is the sub-list for field type_name
+	66,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	8,   // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	67,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	10,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	9,   // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	67,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	10,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	9,   // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	68,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	8,   // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	67,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	10,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	9,   // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	67,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	10,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	9,   // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	65,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	65,  // 29: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	21,  // 30: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
+	22,  // 31: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
+	69,  // 32: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.root.v1.Member
+	65,  // 33: nokv.coordinator.v1.WatchRegionsResponse.current_root_token:type_name -> nokv.root.v1.RootToken
+	67,  // 34: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	70,  // 35: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	71,  // 36: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	72,  // 37: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	73,  // 38: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	74,  // 39: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	72,  // 40: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	68,  // 41: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	71,  // 42: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	8,   // 43: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	72,  // 44: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	73,  // 45: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	9,   // 46: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 47: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	75,  // 48: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	9,   // 49: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	76,  // 50: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	65,  // 51: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	77,  // 52: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	70,  // 53: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	65,  // 54: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	77,  // 55: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	70,  // 56: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	65,  // 57: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	65,  // 58: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	8,   // 59: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	70,  // 60: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	9,   // 61: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 62: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	70,  // 63: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	9,   // 64: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	49,  // 65: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	66,  // 66: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	50,  // 67: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	67,  // 68: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	67,  // 69: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	65,  // 70: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	8,   // 71: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	55,  // 72: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	9,   // 73: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	69,  // 74: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	47,  // 75: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	8,   // 76: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	78,  // 77: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	9,   // 78: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	79,  // 79: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	80,  // 80: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	81,  // 81: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	82,  // 82: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	9,   // 83: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	78,  // 84: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	60,  // 85: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	8,   // 86: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	63,  // 87: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	79,  // 88: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	80,  // 89: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	81,  // 90: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	82,  // 91: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	64,  // 92: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	9,   // 93: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	6,   // 94: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	7,   // 95: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	6,   // 96: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	65,  // 97: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	11,  // 98: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	13,  // 99: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	13,  // 100: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	15,  // 101: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	17,  // 102: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	19,  // 103: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	23,  // 104: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	25,  // 105: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	25,  // 106: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	27,  // 107: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	29,  // 108: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	29,  // 109: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	31,  // 110: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	33,  // 111: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	35,  // 112: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	37,  // 113: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	39,  // 114: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	41,  // 115: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	43,  // 116: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	45,  // 117: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	47,  // 118: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	51,  // 119: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	53,  // 120: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	56,  // 121: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	58,  // 122: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	61,  // 123: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	12,  // 124: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	14,  // 125: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	14,  // 126: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	16,  // 127: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	18,  // 128: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	20,  // 129: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	24,  // 130: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	26,  // 131: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	26,  // 132: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	28,  // 133: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	30,  // 134: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	30,  // 135: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	32,  // 136: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	34,  // 137: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	36,  // 138: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	38,  // 139: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	40,  // 140: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	42,  // 141: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	44,  // 142: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	46,  // 143: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	48,  // 144: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	52,  // 145: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	54,  // 146: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	57,  // 147: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	59,  // 148: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	62,  // 149: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	124, // [124:150] is the sub-list for method output_type
+	98,  // [98:124] is the sub-list for method input_type
+	98,  // [98:98] is the sub-list for extension type_name
+	98,  // [98:98] is the sub-list for extension extendee
+	0,   // [0:98] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -4455,8 +4940,8 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   53,
+			NumEnums:      8,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

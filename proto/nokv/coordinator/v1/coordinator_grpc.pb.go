@@ -46,6 +46,7 @@ const (
 	Coordinator_ListMembers_FullMethodName       = "/nokv.coordinator.v1.Coordinator/ListMembers"
 	Coordinator_ListCoordinators_FullMethodName  = "/nokv.coordinator.v1.Coordinator/ListCoordinators"
 	Coordinator_Status_FullMethodName            = "/nokv.coordinator.v1.Coordinator/Status"
+	Coordinator_Witness_FullMethodName           = "/nokv.coordinator.v1.Coordinator/Witness"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -109,6 +110,9 @@ type CoordinatorClient interface {
 	ListCoordinators(ctx context.Context, in *ListCoordinatorsRequest, opts ...grpc.CallOption) (*ListCoordinatorsResponse, error)
 	// Status describes this coordinator and what it knows of the root.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
+	// Witness shows who held authority and who holds it, and judges the four
+	// guarantees from rooted truth. Any coordinator answers, by its view.
+	Witness(ctx context.Context, in *WitnessRequest, opts ...grpc.CallOption) (*WitnessResponse, error)
 }
 
 type coordinatorClient struct {
@@ -387,6 +391,16 @@ func (c *coordinatorClient) Status(ctx context.Context, in *StatusRequest, opts 
 	return out, nil
 }
 
+func (c *coordinatorClient) Witness(ctx context.Context, in *WitnessRequest, opts ...grpc.CallOption) (*WitnessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WitnessResponse)
+	err := c.cc.Invoke(ctx, Coordinator_Witness_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -448,6 +462,9 @@ type CoordinatorServer interface {
 	ListCoordinators(context.Context, *ListCoordinatorsRequest) (*ListCoordinatorsResponse, error)
 	// Status describes this coordinator and what it knows of the root.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
+	// Witness shows who held authority and who holds it, and judges the four
+	// guarantees from rooted truth. Any coordinator answers, by its view.
+	Witness(context.Context, *WitnessRequest) (*WitnessResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -532,6 +549,9 @@ func (UnimplementedCoordinatorServer) ListCoordinators(context.Context, *ListCoo
 }
 func (UnimplementedCoordinatorServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
+}
+func (UnimplementedCoordinatorServer) Witness(context.Context, *WitnessRequest) (*WitnessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Witness not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -964,6 +984,24 @@ func _Coordinator_Status_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_Witness_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WitnessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).Witness(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_Witness_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).Witness(ctx, req.(*WitnessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1054,6 +1092,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Status",
 			Handler:    _Coordinator_Status_Handler,
+		},
+		{
+			MethodName: "Witness",
+			Handler:    _Coordinator_Witness_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
