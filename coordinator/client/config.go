@@ -36,7 +36,8 @@ type Config struct {
 	TryTimeout time.Duration
 	// BackoffMin and BackoffMax bound the pause after a round in which no
 	// coordinator could help. The pause doubles from round to round, and half
-	// of it is random. Defaults 20 ms and 1 s.
+	// of it is random. For about a second in which coordinators answer that the
+	// Tenure is vacant it stays at BackoffMin and below. Defaults 20 ms and 1 s.
 	BackoffMin, BackoffMax time.Duration
 	// WatchSilence is how long a watch may bring nothing before it is resumed
 	// at the next coordinator. Default 30 s.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // maxRedirects is how often in a round a refusal may send a call on at once.
@@ -19,6 +21,10 @@ type walk struct {
 	buf       [4]*endpoint
 	redirects int // in this round
 	rounds    int // ended
+	// vacant: in this round a coordinator said that nobody who can be reached
+	// holds the Tenure. vacancies are the rounds that ended so.
+	vacant    bool
+	vacancies int
 	trail     trail
 }
 
@@ -101,6 +107,9 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 		if w.redirected(e, detail.GetHolderAddress()) {
 			return nil
 		}
+		w.vacant = w.vacant || w.redirects < maxRedirects
+	case elsewhere:
+		w.vacant = w.vacant || detail.GetReason() == rootv1.Reason_REASON_TENURE_NOT_HELD
 	case later:
 		pause = retryAfter(detail)
 	case round:
@@ -128,10 +137,25 @@ func (w *walk) redirected(from *endpoint, address string) bool {
 	return true
 }
 
-// backoff is the pause after another round: doubling, half of it random.
+// maxVacancies is how many rounds a takeover may last before the pauses grow as
+// they do in any outage: about a second by default.
+const maxVacancies = 64
+
+// backoff is the pause after another round: doubling, half of it random. While
+// coordinators answer that the Tenure is vacant, somebody is about to take it:
+// an orderly handover is over in milliseconds, and what a doubled pause
+// oversleeps would be most of the time that callers miss. The pauses begin short
+// and do not grow beyond BackoffMin.
 func (w *walk) backoff() time.Duration {
-	d := min(w.c.cfg.BackoffMax, w.c.cfg.BackoffMin<<min(w.rounds, 16))
-	w.rounds++
+	var d time.Duration
+	if w.vacant && w.vacancies < maxVacancies {
+		d = min(w.c.cfg.BackoffMin, w.c.cfg.BackoffMin/8<<min(w.vacancies, 16))
+		w.vacancies++
+	} else {
+		d = min(w.c.cfg.BackoffMax, w.c.cfg.BackoffMin<<min(w.rounds, 16))
+		w.rounds++
+	}
+	w.vacant = false
 	return d/2 + rand.N(d/2+1)
 }
 

@@ -96,9 +96,42 @@ func TestHolderMovesOn(t *testing.T) {
 		start := time.Now()
 		after, err := c.Tso(t.Context(), 1)
 		must(t, err)
-		wantWithin(t, start, 500*time.Millisecond, 2*time.Second)
+		wantWithin(t, start, 500*time.Millisecond, 520*time.Millisecond)
 		if after.First <= before.First || after.Era != 2 {
 			t.Errorf("after the move %+v, before %+v", after, before)
+		}
+	})
+}
+
+// A holder that retires is followed within milliseconds; a Tenure that stays
+// vacant is not asked for at that pace for ever.
+func TestVacantTenureIsAskedForOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		a.refuse(on(notHeld(""), "AllocID", "TsoStream"))
+		b.refuse(on(notHeld("a"), "AllocID", "TsoStream"))
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		for _, d := range []time.Duration{5, 50, 200, 800} {
+			b.refuse(on(notHeld("a"), "AllocID"))
+			time.AfterFunc(d*time.Millisecond, func() { b.refuse(nil) })
+			start := time.Now()
+			_, err := c.AllocID(t.Context(), 1)
+			must(t, err)
+			wantWithin(t, start, d*time.Millisecond, d*time.Millisecond+min(d, 20)*time.Millisecond)
+		}
+		b.refuse(on(notHeld("a"), "AllocID"))
+		before := b.called("AllocID")
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		_, err := c.AllocID(ctx, 1)
+		wantIs(t, err, context.DeadlineExceeded, client.ErrTenureNotHeld)
+		if n := b.called("AllocID") - before; n > 200 {
+			t.Errorf("%d tries in 30 s: no backoff", n)
 		}
 	})
 }
