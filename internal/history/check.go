@@ -12,15 +12,18 @@ import (
 // in the replies.
 func (h *History) primacy() error {
 	for i, t := range h.Tenures {
-		if t.GetEra() != uint64(i+1) {
-			return fmt.Errorf("era %d follows %d others", t.GetEra(), i)
+		if others := h.Forgotten + uint64(i); t.GetEra() != others+1 {
+			return fmt.Errorf("era %d follows %d others", t.GetEra(), others)
 		}
 	}
 	for _, g := range h.Grants {
-		if g.Era == 0 || g.Era > uint64(len(h.Tenures)) {
-			return fmt.Errorf("%s served %d by era %d, the log has %d", g.Holder, g.First, g.Era, len(h.Tenures))
+		switch last := h.last(); {
+		case g.Era == 0 || g.Era > last && !h.Unfinished:
+			return fmt.Errorf("%s served %d by era %d, the log has %d", g.Holder, g.First, g.Era, last)
+		case g.Era > last || g.Era <= h.Forgotten:
+			continue
 		}
-		t := h.Tenures[g.Era-1]
+		t := h.Tenures[g.Era-1-h.Forgotten]
 		if g.Holder != "" && t.GetHolderId() != g.Holder || g.Incarnation != 0 && t.GetHolderIncarnation() != g.Incarnation {
 			return fmt.Errorf("%s (%x) served %d by era %d, which is %s's (%x)", g.Holder, g.Incarnation, g.First, g.Era, t.GetHolderId(), t.GetHolderIncarnation())
 		}

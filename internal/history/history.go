@@ -47,6 +47,12 @@ type History struct {
 	RootIDs []uint64
 	// Tenures are the Tenures of the log, one an era, in order.
 	Tenures []*rootv1.Tenure
+	// Forgotten is how many eras came before the first of Tenures: what they gave
+	// out is judged only against each other and against what came after.
+	Forgotten uint64
+	// Unfinished says that the log may go on behind the last of Tenures: values of
+	// higher eras are no contradiction.
+	Unfinished bool
 	// TsoAhead is how far timestamps may be ahead of Grant.Wall, in
 	// milliseconds. 0: not checked.
 	TsoAhead uint64
@@ -58,6 +64,21 @@ func (h *History) Note(t *rootv1.Tenure) {
 		h.Tenures = append(h.Tenures, t)
 	}
 }
+
+// Unjudged counts the Grants of eras that are not among Tenures, and are not
+// known to be wrong: whose they were, and what they inherited, nobody knows.
+func (h *History) Unjudged() int {
+	n := 0
+	for _, g := range h.Grants {
+		if g.Era != 0 && (g.Era <= h.Forgotten || h.Unfinished && g.Era > h.last()) {
+			n++
+		}
+	}
+	return n
+}
+
+// last is the highest era that is known.
+func (h *History) last() uint64 { return h.Forgotten + uint64(len(h.Tenures)) }
 
 // Hash tells two histories apart.
 func (h *History) Hash() uint64 {

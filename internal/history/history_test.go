@@ -76,3 +76,29 @@ func TestHashTellsHistoriesApart(t *testing.T) {
 		t.Error("different histories are equal")
 	}
 }
+
+// Eras that nobody knows any more, or yet, are counted and contradict nothing.
+func TestPartialLogs(t *testing.T) {
+	h := good()
+	h.Tenures, h.Forgotten = h.Tenures[1:], 1
+	if v, n := h.Check(), h.Unjudged(); len(v) != 0 || n != 3 {
+		t.Errorf("the first era forgotten: %v, %d unjudged", v, n)
+	}
+	h.Grants[2].Count = 5
+	if v := h.Check(); len(v) == 0 || v[0].Promise != "Inheritance" {
+		t.Errorf("a forgotten era served above what the next one inherited: %v", v)
+	}
+	h = good()
+	h.Tenures = h.Tenures[:1]
+	if v := h.Check(); len(v) != 1 || v[0].Promise != "Primacy" {
+		t.Errorf("an era that is not in the log: %v", v)
+	}
+	h.Unfinished = true
+	if v, n := h.Check(), h.Unjudged(); len(v) != 0 || n != 2 {
+		t.Errorf("the log may go on: %v, %d unjudged", v, n)
+	}
+	h.Grants[4].Era = 0
+	if v := h.Check(); len(v) == 0 || v[0].Promise != "Primacy" {
+		t.Errorf("there is no era 0: %v", v)
+	}
+}

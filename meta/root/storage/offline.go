@@ -182,3 +182,13 @@ func ReadCheckpointFile(fsys disk.FS, name string, fn func(*rootv1.Record) error
 	}
 	return meta, nil
 }
+
+// PeekCheckpointFile describes a checkpoint file by its header and footer; the
+// records between them are not read. Errors as of ReadCheckpointFile.
+func PeekCheckpointFile(fsys disk.FS, name string) (CheckpointMeta, error) {
+	meta, _, err := peekCheckpoint(fsys, name)
+	if err != nil {
+		return CheckpointMeta{}, err
+	}
+	return *meta, nil
+}

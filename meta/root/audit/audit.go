@@ -1,0 +1,138 @@
+// Package audit judges a root peer's files by the rules of the Witness, while
+// no process has them open.
+//
+// It owns the way from files to rooted truth. It promises: (1) nothing is
+// changed, and a workdir in use is refused; (2) damage is an error with file and
+// offset, never a verdict; (3) every committed entry behind the checkpoint is
+// judged, in order, not only what is left at the end; (4) entries that may
+// never have been committed are counted and not judged.
+//
+// What is right and wrong is package witness's to say, what files hold package
+// storage's.
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/meta/root/witness"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Result is what was found.
+type Result struct {
+	Report *witness.Report
+	// NodeID is the peer's; 0 for a backup.
+	NodeID uint64
+	// From is the position of the records that the audit began with; Index 0:
+	// it began before the first entry.
+	From state.Token
+	// Entries were judged behind From; Uncommitted are in the log behind them,
+	// and may never have been committed.
+	Entries, Uncommitted uint64
+	// Tenures are one Tenure an era, oldest first.
+	Tenures []*rootv1.Tenure
+	// RootIDs are the ids that the root itself gave out in the entries judged.
+	RootIDs []uint64
+}
+
+// Workdir audits a stopped peer's workdir. *storage.LockedError while a process
+// has it, *storage.DamageError, *storage.VersionError, or an error that says
+// which entry no state machine takes.
+func Workdir(dir string, o storage.Options) (_ *Result, err error) {
+	w, err := storage.OpenOffline(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	st := state.New()
+	if w.HasCheckpoint {
+		if st, err = restore(w.Checkpoint, w.ReadCheckpoint); err != nil {
+			return nil, fmt.Errorf("audit workdir %s: %w", dir, err)
+		}
+	}
+	r := &Result{NodeID: w.Identity.NodeID, From: st.Token(), Uncommitted: w.LastIndex - min(w.LastIndex, w.Commit)}
+	a := witness.NewAudit(witness.Of(st.Fork()))
+	if err := w.Entries(func(e *raftpb.Entry) error { return follow(a, st, e) }); err != nil {
+		return nil, fmt.Errorf("audit workdir %s: %w", dir, err)
+	}
+	r.Report, r.Entries, r.Tenures, r.RootIDs = a.Report(witness.Of(st)), a.Entries(), a.Tenures(), a.RootIDs()
+	return r, nil
+}
+
+// Backup audits a backup, or any other file in the format of a checkpoint. It
+// has records and no entries. Errors as of Workdir.
+func Backup(file string) (*Result, error) {
+	read := func(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+		return storage.ReadCheckpointFile(disk.OS(), file, fn)
+	}
+	meta, err := storage.PeekCheckpointFile(disk.OS(), file)
+	if err != nil {
+		return nil, fmt.Errorf("audit backup %s: %w", file, err)
+	}
+	st, err := restore(meta, read)
+	if err != nil {
+		return nil, fmt.Errorf("audit backup %s: %w", file, err)
+	}
+	truth := witness.Of(st)
+	return &Result{Report: witness.Judge(truth), From: st.Token(), Tenures: truth.Tenures()}, nil
+}
+
+// follow applies an entry and tells the audit.
+func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
+	var data []byte
+	if e.GetType() == raftpb.EntryNormal {
+		data = e.GetData()
+	}
+	var entry rootv1.Entry
+	if err := proto.Unmarshal(data, &entry); err != nil {
+		return fmt.Errorf("entry %d: %w", e.GetIndex(), err)
+	}
+	var applied state.Applied
+	if err := st.ApplyEntry(e.GetTerm(), e.GetIndex(), data, &applied); err != nil {
+		return err
+	}
+	a.Entry(applied.Token, &entry, &applied)
+	return nil
+}
+
+var errStopped = errors.New("audit: reading stopped")
+
+// restore builds the state of a checkpoint and checks its hash.
+func restore(meta storage.CheckpointMeta, read func(func(*rootv1.Record) error) (storage.CheckpointMeta, error)) (*state.State, error) {
+	var readErr error
+	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
+		_, readErr = read(func(r *rootv1.Record) error {
+			if !yield(r) {
+				return errStopped
+			}
+			return nil
+		})
+	}))
+	defer stop()
+	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
+	st, err := state.Restore(at, func() (*rootv1.Record, error) {
+		if r, ok := next(); ok {
+			return r, nil
+		}
+		if readErr != nil {
+			return nil, readErr
+		}
+		return nil, io.EOF
+	})
+	if err != nil {
+		return nil, fmt.Errorf("restore checkpoint at %d: %w", meta.Index, err)
+	}
+	if st.Hash() != meta.StateHash {
+		return nil, fmt.Errorf("restore checkpoint at %d: its records give state hash %016x, it says %016x", meta.Index, st.Hash(), meta.StateHash)
+	}
+	return st, nil
+}
