@@ -3,6 +3,7 @@ module github.com/nokv/nokv
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/cockroachdb/datadriven v1.0.3
 	github.com/hashicorp/go-hclog v1.6.3
 	github.com/tidwall/btree v1.8.2

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,30 +23,7 @@ const goneWithin = time.Second
 // patience is for what should be quick on a machine that is not busy.
 const patience = 30 * time.Second
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if dir := binaryDir; dir != "" {
-		_ = os.RemoveAll(dir)
-	}
-	os.Exit(code)
-}
-
-var binaryDir string // where binary put it
-
-// binary builds nokv once.
-var binary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nokv-root-test-")
-	if err != nil {
-		return "", err
-	}
-	binaryDir = dir
-	path := filepath.Join(dir, "nokv")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/nokv/nokv/cmd/nokv").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build nokv: %w\n%s", err, out)
-	}
-	return path, nil
-})
+func TestMain(m *testing.M) { os.Exit(proctest.Main(m)) }
 
 // peers are three real root peers and a client of them.
 type peers struct {
@@ -60,7 +36,7 @@ type peers struct {
 
 func newPeers(t *testing.T) *peers {
 	t.Helper()
-	path, err := binary()
+	path, err := proctest.NoKV()
 	if err != nil {
 		t.Fatal(err)
 	}

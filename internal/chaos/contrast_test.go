@@ -1,0 +1,222 @@
+package chaos
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// A history in which every promise is kept passes; each one that breaks a
+// promise is found under the promise's name.
+
+// small is a hand-made run: one region that two writers write, one that one makes.
+type small struct {
+	*evidence
+	t  *testing.T
+	st *state.State
+}
+
+func goodEvidence(t *testing.T) *small {
+	s := &small{evidence: &evidence{staleness: time.Second}, t: t, st: state.New()}
+	s.commit(nil)
+	s.commit(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
+		Cluster: &rootv1.Cluster{ClusterId: 7, Incarnation: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 11, TransportAddress: "127.0.0.1:1"}}},
+	}}})
+	s.claim("c1", 11, 0)
+	s.claim("c2", 22, 1)
+	first := s.publish("a", "t1", 1)
+	s.watched("w", s.snapshot(), 95)
+	second := s.publish("a", "t2", 2)
+	s.watched("w", &batch{to: second, regions: []*state.Region{s.st.RegionAt(1, "a")}}, 105)
+	third := s.publish("b", "t3", 1)
+	s.watched("w", &batch{to: third, regions: []*state.Region{s.st.RegionAt(1, "b")}}, 115)
+	applied, rejected := rootv1.Outcome_OUTCOME_APPLIED, rootv1.Outcome_OUTCOME_REJECTED
+	for _, w := range []*write{
+		{client: "x", key: "a", tag: "t1", conf: 1, called: 80, lastTry: 80, returned: 90, outcome: applied, token: first},
+		{client: "x", key: "a", tag: "t2", conf: 2, called: 92, lastTry: 94, returned: history.Never},
+		{client: "y", key: "a", tag: "t4", conf: 2, called: 104, lastTry: 104, returned: 106, outcome: rejected, reason: rootv1.Reason_REASON_EPOCH_STALE, token: second},
+		{client: "y", key: "b", tag: "t3", conf: 1, called: 107, lastTry: 107, returned: 112, outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, token: third},
+		{client: "y", key: "b", tag: "t5", conf: 9, called: 110, lastTry: 110, returned: history.Never},
+	} {
+		s.wrote(w)
+	}
+	for _, r := range []*read{
+		{client: "z", node: "c1", key: "a", kind: strong, called: 120, returned: 121, token: third, region: s.st.RegionAt(1, "a")},
+		{client: "z", node: "c2", key: "b", kind: bounded, called: 122, returned: 123, token: third, lag: 1, maxLag: 1, region: s.st.RegionAt(1, "b")},
+		{client: "z", node: "c1", key: "n", kind: session, called: 124, returned: 125, token: third, required: second},
+		{client: "z", node: "c2", key: "n", kind: session, called: 126, returned: 127, token: third, required: third},
+	} {
+		s.answered(r)
+	}
+	s.calls = []history.Call{
+		{Client: "i", Op: history.OpID, CallNS: 10, ReturnNS: 20, First: 1, Count: 3, Era: 1, Holder: "c1"},
+		{Client: "t", Op: history.OpTSO, CallNS: 10, ReturnNS: 20, First: 50, Count: 2, Era: 1, Holder: "c1"},
+		{Client: "i", Op: history.OpID, CallNS: 30, ReturnNS: 40, First: 11, Count: 1, Era: 2, Holder: "c2"},
+		{Client: "t", Op: history.OpTSO, CallNS: 30, ReturnNS: 40, First: 101, Count: 1, Era: 2},
+	}
+	for _, name := range []string{"root1", "root2", "root3"} {
+		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash()})
+	}
+	s.failed = []failStop{{name: "root1", fault: "fsync-error", lived: time.Millisecond, code: 1, said: true}}
+	return s
+}
+
+// commit appends one entry with one command; its events must apply.
+func (s *small) commit(events ...*rootv1.Event) state.Token {
+	s.t.Helper()
+	var data []byte
+	if events[0] != nil {
+		var err error
+		if data, err = proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events}}}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	var out state.Applied
+	if err := s.st.ApplyEntry(1, uint64(len(s.log)+1), data, &out); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, r := range out.Results {
+		if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+			s.t.Fatalf("entry %d: %v", len(s.log)+1, r)
+		}
+	}
+	s.committed("root1", uint64(len(s.log)+1), 1, data)
+	return s.st.Token()
+}
+
+// claim begins an era with fences 10 ids and 100 timestamps higher.
+func (s *small) claim(holder string, incarnation, from uint64) {
+	s.t.Helper()
+	era := from + 1
+	s.commit(&rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: holder, HolderIncarnation: incarnation, HolderAddress: "127.0.0.1:1", ExpectedEra: from, PredecessorExpired: from > 0,
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+	}}})
+	s.advance(era, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED)
+	for m, step := range map[rootv1.Mandate]uint64{rootv1.Mandate_MANDATE_ALLOC_ID: 10, rootv1.Mandate_MANDATE_TSO: 100} {
+		s.commit(&rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, From: from * step, To: era * step}}})
+	}
+	s.advance(era, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED)
+}
+
+func (s *small) advance(era uint64, stage rootv1.HandoverStage) {
+	s.t.Helper()
+	s.commit(&rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: stage}}})
+}
+
+func (s *small) publish(key, tag string, conf uint64) state.Token {
+	s.t.Helper()
+	return s.commit(published(key, tag, conf))
+}
+
+func published(key, tag string, conf uint64) *rootv1.Event {
+	id := map[string]uint64{"a": 1001, "b": 1002}[key]
+	return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+		Id: id, KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: conf}, Frontier: []byte(tag),
+	}}}}
+}
+
+func (s *small) snapshot() *batch {
+	return &batch{to: s.st.Token(), snapshot: true, snapshotBegin: true, snapshotEnd: true, regions: []*state.Region{s.st.RegionAt(1, "a")}}
+}
+
+// again puts another entry at the end of the log, as if it had always been there.
+func (s *small) again(e *rootv1.Event) {
+	s.commit(e)
+	for i := range s.peers {
+		s.peers[i].applied, s.peers[i].hash = uint64(len(s.log)), s.st.Hash()
+	}
+}
+
+func TestGoodHistoryPasses(t *testing.T) {
+	if errs := goodEvidence(t).judge(); len(errs) > 0 {
+		t.Fatal(errors.Join(errs...))
+	}
+}
+
+func TestBrokenPromisesAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		promise string
+		spoil   func(*small)
+	}{
+		"another holder served":           {"Primacy", func(s *small) { s.calls[2].Holder = "c1" }},
+		"an era nobody began":             {"Primacy", func(s *small) { s.calls[2].Era = 3 }},
+		"at the predecessor's frontier":   {"Inheritance", func(s *small) { s.calls[2].First = 10 }},
+		"a reply of an ended era":         {"Silence", func(s *small) { s.calls[0].CallNS, s.calls[0].ReturnNS = 50, 60 }},
+		"an id twice":                     {"AllocID", func(s *small) { s.calls = append(s.calls, s.calls[0]) }},
+		"an id of a region":               {"AllocID", func(s *small) { s.calls[2].First = 1001 }},
+		"an older timestamp later":        {"Tso order", func(s *small) { s.calls[1].CallNS, s.calls[1].ReturnNS = 50, 60 }},
+		"a timestamp far ahead":           {"Tso order", func(s *small) { s.calls[3].First, s.calls[3].WallMS = 100_000<<18, 1 }},
+		"a handover left open":            {"Finality", func(s *small) { s.again(openClaim()) }},
+		"an answer that nobody logged":    {"Durability", func(s *small) { s.writes[0].tag = "t0" }},
+		"an answer at another position":   {"Durability", func(s *small) { s.writes[0].token.Index-- }},
+		"an answer behind the log":        {"Durability", func(s *small) { s.writes[0].token.Index = 99 }},
+		"an answer of another term":       {"Durability", func(s *small) { s.writes[0].token.Term = 9 }},
+		"applied twice":                   {"Durability", func(s *small) { s.again(published("b", "t3", 2)) }},
+		"a peer behind":                   {"Durability", func(s *small) { s.peers[1].applied-- }},
+		"a peer with another state":       {"Durability", func(s *small) { s.peers[2].hash++ }},
+		"a peer away":                     {"Durability", func(s *small) { s.peers = s.peers[:2] }},
+		"an entry that cannot be":         {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
+		"an older value after a newer":    {"Root writes", func(s *small) { s.writes[0].called, s.writes[0].returned = 118, 119 }},
+		"refused without cause":           {"Root writes", func(s *small) { s.writes[2].conf = 7 }},
+		"refused for another cause":       {"Root writes", func(s *small) { s.writes[2].reason = rootv1.Reason_REASON_RANGE_OVERLAP }},
+		"a strong read of an old value":   {"Root writes", func(s *small) { s.reads[0].region = s.writtenFirst() }},
+		"another value than the log's":    {"Freshness", func(s *small) { s.reads[1].region = nil }},
+		"a value from nowhere":            {"Freshness", func(s *small) { s.reads[2].region = s.writtenFirst() }},
+		"a strong read that is behind":    {"Freshness", func(s *small) { s.reads[0].token, s.reads[0].region = s.watches["w"][0].to, s.writtenFirst() }},
+		"older than the bound":            {"Freshness", func(s *small) { s.late() }},
+		"more lag than the bound":         {"Freshness", func(s *small) { s.reads[1].lag = 2 }},
+		"before the required token":       {"Freshness", func(s *small) { s.reads[2].required.Index += 9 }},
+		"a session that went back":        {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, s.writes[2].token }},
+		"an answer before everything":     {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, state.Token{} }},
+		"peers with different logs":       {"Tail", func(s *small) { s.committed("root2", 3, 1, []byte("other")) }},
+		"a gap in a peer's log":           {"Tail", func(s *small) { s.committed("root2", 99, 1, nil) }},
+		"a change that a watch missed":    {"Tail", func(s *small) { s.watches["w"][1].regions = nil }},
+		"a change that never was":         {"Tail", func(s *small) { s.watches["w"][2].regions = append(s.watches["w"][2].regions, s.writtenFirst()) }},
+		"half an entry in a watch":        {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
+		"a watch that went back":          {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
+		"a snapshot without a region":     {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
+		"a watch ahead of the log":        {"Tail", func(s *small) { s.watches["w"][2].to.Index = 99 }},
+		"alive with a failed disk":        {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
+		"an end without an error":         {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
+		"an end without a reason":         {"Fail-stop", func(s *small) { s.failed[0].said = false }},
+		"a violation that a process knew": {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},
+		"no log":                          {"Durability", func(s *small) { s.log = nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := goodEvidence(t)
+			c.spoil(s)
+			found := s.judge()
+			for _, err := range found {
+				if strings.HasPrefix(err.Error(), c.promise+": ") {
+					return
+				}
+			}
+			t.Errorf("found %v, want %s", errors.Join(found...), c.promise)
+		})
+	}
+}
+
+// openClaim begins an era and nothing more.
+func openClaim() *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c1", HolderIncarnation: 12, HolderAddress: "127.0.0.1:1", ExpectedEra: 2, PredecessorExpired: true,
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+	}}}
+}
+
+// writtenFirst is the region of "a" as it was first.
+func (s *small) writtenFirst() *state.Region { return s.watches["w"][0].regions[0] }
+
+// late has the bounded read asked long after what it shows was over.
+func (s *small) late() {
+	r := s.reads[1]
+	r.token, r.region = s.watches["w"][0].to, nil
+	r.called, r.returned = 2*time.Second, 2*time.Second+1
+}

@@ -1,0 +1,198 @@
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// evidence is what a run left behind. Times are since the run began, by one
+// clock. Methods that add may be called by all callers at once.
+type evidence struct {
+	mu sync.Mutex // guards everything while the run lasts
+
+	// calls are ids and timestamps as they were asked for, with the answers.
+	calls   []history.Call
+	writes  []*write
+	reads   []*read
+	watches map[string][]*batch
+	// told are positions that somebody was told of.
+	told []ack
+
+	// log is what the root peers committed, from index 1 on.
+	log []entry
+	// disagreed says that two peers committed different entries, or that a tail had a gap.
+	disagreed error
+	// peers are the root peers as they were when all was at rest.
+	peers []peerEnd
+	// failed are processes whose storage was made to fail.
+	failed []failStop
+	// violations are broken promises that processes counted themselves.
+	violations []error
+
+	// staleness is how old a bounded answer may be beyond its bound.
+	staleness time.Duration
+}
+
+// entry is one committed entry of the log.
+type entry struct {
+	term uint64
+	data []byte
+}
+
+// write is one change, with all the tries that it took. Its tag is in the
+// region's frontier and in nothing else.
+type write struct {
+	client, key, tag string
+	conf             uint64
+	// called is when the first try was sent, lastTry the last one; returned when
+	// the answer was there, history.Never when it did not come.
+	called, lastTry, returned time.Duration
+	// outcome is the answer, unspecified when there was none.
+	outcome rootv1.Outcome
+	reason  rootv1.Reason
+	token   state.Token
+}
+
+// kindOfRead is how fresh an answer was asked for.
+type kindOfRead int
+
+const (
+	strong kindOfRead = iota
+	bounded
+	session
+	bestEffort
+	kindsOfRead
+)
+
+func (k kindOfRead) String() string {
+	return [...]string{"strong", "bounded", "session", "best effort"}[k]
+}
+
+// read is one answered read of one key.
+type read struct {
+	client, node, key string
+	kind              kindOfRead
+	called, returned  time.Duration
+	// required, maxLag and maxAge are what was asked for.
+	required state.Token
+	maxLag   uint64
+	maxAge   time.Duration
+	// token, lag and region are the answer; nil: there is no region.
+	token  state.Token
+	lag    uint64
+	region *state.Region
+}
+
+// batch is one message of a watch.
+type batch struct {
+	to                                   state.Token
+	snapshot, snapshotBegin, snapshotEnd bool
+	regions                              []*state.Region
+}
+
+// ack says that somebody had been told of a position.
+type ack struct {
+	at    time.Duration
+	index uint64
+}
+
+// peerEnd is a root peer at rest.
+type peerEnd struct {
+	name          string
+	applied, hash uint64
+}
+
+// failStop is a process whose storage failed.
+type failStop struct {
+	name, fault string
+	// lived is how long it was there after the first failure.
+	lived time.Duration
+	// code is its exit status; said whether its log names the failure.
+	code int
+	said bool
+}
+
+func (e *evidence) call(c history.Call) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, c)
+}
+
+func (e *evidence) wrote(w *write) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.writes = append(e.writes, w)
+	if w.token.Index != 0 {
+		e.told = append(e.told, ack{w.returned, w.token.Index})
+	}
+}
+
+func (e *evidence) answered(r *read) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.reads = append(e.reads, r)
+	e.told = append(e.told, ack{r.returned, r.token.Index})
+}
+
+func (e *evidence) watched(client string, b *batch, at time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.watches == nil {
+		e.watches = make(map[string][]*batch)
+	}
+	e.watches[client] = append(e.watches[client], b)
+	if !b.snapshot {
+		e.told = append(e.told, ack{at, b.to.Index})
+	}
+}
+
+// committed adds an entry that a peer says is committed.
+func (e *evidence) committed(peer string, index, term uint64, data []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch n := uint64(len(e.log)); {
+	case index == n+1:
+		e.log = append(e.log, entry{term, slices.Clone(data)})
+	case index > n+1 || index == 0:
+		e.dispute("%s sent entry %d, the log is known up to %d", peer, index, n)
+	case e.log[index-1].term != term || !slices.Equal(e.log[index-1].data, data):
+		e.dispute("%s has another entry of term %d at index %d than another peer, of term %d", peer, term, index, e.log[index-1].term)
+	}
+}
+
+// dispute notes the first disagreement. The evidence is locked.
+func (e *evidence) dispute(format string, args ...any) {
+	if e.disagreed == nil {
+		e.disagreed = fmt.Errorf(format, args...)
+	}
+}
+
+// settle sorts what was told: each position counts from when it was first told.
+func (e *evidence) settle() {
+	slices.SortFunc(e.told, func(a, b ack) int { return int(a.at - b.at) })
+	highest := uint64(0)
+	kept := e.told[:0]
+	for _, a := range e.told {
+		if a.index > highest {
+			highest = a.index
+			kept = append(kept, a)
+		}
+	}
+	e.told = kept
+}
+
+// toldBefore is the newest position that somebody had been told of before at.
+func (e *evidence) toldBefore(at time.Duration) uint64 {
+	n := sort.Search(len(e.told), func(i int) bool { return e.told[i].at >= at })
+	if n == 0 {
+		return 0
+	}
+	return e.told[n-1].index
+}

@@ -1,0 +1,89 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/nokv/nokv/internal/proctest"
+)
+
+// finalWithin bounds Finality after healing: 3 ttl and 2 elections, each up to
+// twice the timeout, and what starting processes take on a busy machine.
+func (r *run) finalWithin() time.Duration {
+	return 3*r.s.ttl + 2*2*electionTimeout + 5*time.Second
+}
+
+// heal waits until everything is served, ends the load and waits until the
+// processes are at rest.
+func (r *run) heal() {
+	r.t.Helper()
+	r.c.net.Heal()
+	begun := time.Now()
+	r.alive()
+	r.progress(lowLoad, "after healing")
+	if took := time.Since(begun); took > r.finalWithin() {
+		r.t.Errorf("Finality: everything is served only %s after healing, the bound is %s", took, r.finalWithin())
+	}
+	r.c.WaitHealthy(patience)
+	r.load.finish()
+	if late := time.Duration(r.load.slowest.Load()); late > lateCall {
+		r.t.Errorf("a call took %s longer than its deadline", late)
+	}
+	proctest.Eventually(r.t, patience, r.rests)
+	for m := range members {
+		r.e.violations = append(r.e.violations, r.counted(m)...)
+	}
+}
+
+// lateCall is how much longer than its deadline a call may take on a busy machine.
+const lateCall = 3 * time.Second
+
+// rests says whether all root peers have applied the whole log, and the log is known.
+func (r *run) rests() error {
+	r.e.mu.Lock()
+	last := uint64(len(r.e.log))
+	r.e.mu.Unlock()
+	var peers []peerEnd
+	for i, s := range r.c.status() {
+		if s.GetAppliedIndex() != last || s.GetCommitIndex() != last {
+			return fmt.Errorf("%s has applied %d of %d, the log is known up to %d", rootPlace(i), s.GetAppliedIndex(), s.GetCommitIndex(), last)
+		}
+		peers = append(peers, peerEnd{rootPlace(i), s.GetAppliedIndex(), s.GetStateHash()})
+	}
+	r.e.peers = peers
+	return nil
+}
+
+// counted are broken promises that a process has noticed itself.
+func (r *run) counted(m int) (found []error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + r.c.MetricsAddrs[m] + "/debug/vars")
+	if err != nil {
+		return []error{err}
+	}
+	defer resp.Body.Close()
+	var vars struct {
+		NoKV struct {
+			HashMismatches      uint64            `json:"hash_mismatches"`
+			GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
+		} `json:"nokv"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<22)).Decode(&vars); err != nil {
+		return []error{fmt.Errorf("%s: /debug/vars: %w", place(m), err)}
+	}
+	if m >= roots && len(vars.NoKV.GuaranteeViolations) == 0 {
+		found = append(found, fmt.Errorf("%s does not count violations", place(m)))
+	}
+	for name, n := range vars.NoKV.GuaranteeViolations {
+		if n > 0 {
+			found = append(found, fmt.Errorf("%s counted %d violations of %s", place(m), n, name))
+		}
+	}
+	if n := vars.NoKV.HashMismatches; n > 0 {
+		found = append(found, fmt.Errorf("%s counted %d state hashes that differ", place(m), n))
+	}
+	return found
+}

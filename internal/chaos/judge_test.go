@@ -1,0 +1,264 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// tsoAhead is how far timestamps may be ahead of the clock, in milliseconds:
+// successors of killed holders each skip a window.
+const tsoAhead = 60_000
+
+// goneWithin is how long a process may live after its storage failed.
+const goneWithin = time.Second
+
+// judge checks every promise and returns what is broken, each by its name. It
+// replays the log once. Nobody adds to the evidence any more.
+func (e *evidence) judge() []error {
+	e.settle()
+	j := &judge{evidence: e, hashes: make(map[uint64]uint64), applied: make(map[string][]state.Token), changes: make(map[uint64][]state.Change), reading: make(map[uint64][]*read), snapshots: make(map[uint64]map[state.RegionID]*state.Region)}
+	j.add("Tail", e.disagreed)
+	if err := j.replay(); err != nil {
+		j.add("Durability", err)
+		return j.errs
+	}
+	j.add("Durability", j.durability())
+	j.add("Durability", j.agreement())
+	j.add("Root writes", j.rootWrites())
+	j.add("Freshness", j.freshness())
+	j.add("Tail", j.tail())
+	j.add("Finality", j.finality())
+	j.add("Fail-stop", j.failStops())
+	j.authority()
+	for _, err := range e.violations {
+		j.add("counted by a process", err)
+	}
+	return j.errs
+}
+
+type judge struct {
+	*evidence
+	errs []error
+	// of the log replayed: state hashes and changes by index, where each tag
+	// was applied, whole states at the positions of snapshots
+	hashes    map[uint64]uint64
+	applied   map[string][]state.Token
+	changes   map[uint64][]state.Change
+	snapshots map[uint64]map[state.RegionID]*state.Region
+	history   history.History
+	final     *state.State
+	// reading are the reads by position, stale the first wrong answer.
+	reading map[uint64][]*read
+	stale   error
+}
+
+func (j *judge) add(promise string, err error) {
+	if err != nil {
+		j.errs = append(j.errs, fmt.Errorf("%s: %w", promise, err))
+	}
+}
+
+// replay applies the log to an empty state and looks at every step.
+func (j *judge) replay() error {
+	if len(j.log) == 0 {
+		return errors.New("there is no log")
+	}
+	for _, r := range j.reads {
+		j.reading[r.token.Index] = append(j.reading[r.token.Index], r)
+	}
+	for _, batches := range j.watches {
+		for _, b := range batches {
+			if b.snapshot {
+				j.snapshots[b.to.Index] = nil
+			}
+		}
+	}
+	st := state.New()
+	var out state.Applied
+	for i, entry := range j.log {
+		out = state.Applied{}
+		if err := st.ApplyEntry(entry.term, uint64(i+1), entry.data, &out); err != nil {
+			return fmt.Errorf("replay index %d: %w", i+1, err)
+		}
+		j.step(st, &out)
+	}
+	j.final = st
+	return nil
+}
+
+// step looks at the log replayed up to one entry.
+func (j *judge) step(st *state.State, out *state.Applied) {
+	at := st.Token()
+	j.hashes[at.Index] = st.Hash()
+	for _, c := range out.Changes {
+		switch {
+		case c.Kind == state.ChangeTenure:
+			j.history.Note(c.Tenure)
+		case c.Kind == state.ChangeRegion && !c.Removed:
+			j.changes[at.Index] = append(j.changes[at.Index], c)
+			j.applied[c.Region.Frontier] = append(j.applied[c.Region.Frontier], at)
+			if c.OldRegion == nil {
+				j.history.RootIDs = append(j.history.RootIDs, uint64(c.Region.ID))
+			}
+		}
+	}
+	for _, r := range j.reading[at.Index] {
+		want := st.RegionAt(state.DefaultKeyspace, r.key)
+		if (r.token != at || !sameRegion(want, r.region)) && j.stale == nil {
+			j.stale = fmt.Errorf("%s answered a %s read of %q at %s with %s, the log replayed to %s has %s", r.node, r.kind, r.key, r.token, show(r.region), at, show(want))
+		}
+	}
+	if _, ok := j.snapshots[at.Index]; ok {
+		all := make(map[state.RegionID]*state.Region)
+		st.RegionsFrom(state.DefaultKeyspace, "", func(r *state.Region) bool {
+			all[r.ID] = r
+			return true
+		})
+		j.snapshots[at.Index] = all
+	}
+}
+
+func sameRegion(a, b *state.Region) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.ID == b.ID && a.Epoch == b.Epoch && a.Start == b.Start && a.End == b.End && a.Frontier == b.Frontier && a.Revision == b.Revision
+}
+
+func show(r *state.Region) string {
+	if r == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("region %d at %s, revision %d, frontier %q", r.ID, r.Epoch, r.Revision, r.Frontier)
+}
+
+// durability: what was acknowledged is in the log, at its token, once.
+func (j *judge) durability() error {
+	for tag, at := range j.applied {
+		if len(at) > 1 && tag != "" {
+			return fmt.Errorf("%q was applied at %s and again at %s", tag, at[0], at[1])
+		}
+	}
+	for _, w := range j.writes {
+		if w.token.Index == 0 {
+			continue
+		}
+		if w.token.Index > uint64(len(j.log)) || j.log[w.token.Index-1].term != w.token.Term {
+			return fmt.Errorf("%s was told of %s, the log does not have it", w.client, w.token)
+		}
+		at := j.applied[w.tag]
+		switch {
+		case w.outcome == rootv1.Outcome_OUTCOME_REJECTED:
+		case len(at) == 0:
+			return fmt.Errorf("%s was told that %q is at %s, it is nowhere", w.client, w.tag, w.token)
+		case w.outcome == rootv1.Outcome_OUTCOME_APPLIED && at[0] != w.token, at[0].Compare(w.token) > 0:
+			return fmt.Errorf("%s was told that %q is at %s, it is at %s", w.client, w.tag, w.token, at[0])
+		}
+	}
+	return nil
+}
+
+// agreement: the peers are at the end of the log, with the state of the log.
+func (j *judge) agreement() error {
+	last := uint64(len(j.log))
+	if len(j.peers) < 3 {
+		return fmt.Errorf("%d root peers at the end", len(j.peers))
+	}
+	for _, p := range j.peers {
+		if p.applied != last || p.hash != j.hashes[last] {
+			return fmt.Errorf("%s is at %d with state hash %016x, the log ends at %d with %016x", p.name, p.applied, p.hash, last, j.hashes[last])
+		}
+	}
+	return nil
+}
+
+// freshness: an answer is the log replayed to its token (step looks at that),
+// and the token is as new as was asked for.
+func (j *judge) freshness() error {
+	if j.stale != nil {
+		return j.stale
+	}
+	sessions := make(map[string]state.Token)
+	for _, r := range j.reads {
+		known := j.toldBefore(r.called)
+		long := j.toldBefore(r.called - r.maxAge - j.staleness)
+		switch {
+		case r.token.Index == 0 || r.token.Index > uint64(len(j.log)):
+			return fmt.Errorf("%s answered at %s, the log ends at %d", r.node, r.token, len(j.log))
+		case r.token.Compare(r.required) < 0:
+			return fmt.Errorf("%s answered at %s, %s was required", r.node, r.token, r.required)
+		case r.kind == strong && r.token.Index < known:
+			return fmt.Errorf("%s answered a strong read of %v at %s, %d had been acknowledged", r.node, r.called, r.token, known)
+		case r.kind == bounded && r.lag > r.maxLag:
+			return fmt.Errorf("%s answered with lag %d, %d was allowed", r.node, r.lag, r.maxLag)
+		case r.kind == bounded && r.token.Index < long:
+			return fmt.Errorf("%s answered a read of %v within %v at %s, %d had been acknowledged %v before", r.node, r.called, r.maxAge, r.token, long, r.maxAge+j.staleness)
+		case r.kind == session && r.token.Compare(sessions[r.client]) < 0:
+			return fmt.Errorf("%s went back from %s to %s", r.client, sessions[r.client], r.token)
+		}
+		if r.kind == session {
+			sessions[r.client] = r.token
+		}
+	}
+	return nil
+}
+
+// finality: no handover is open when all has healed.
+func (j *judge) finality() error {
+	handovers := j.final.Handovers()
+	if len(handovers) == 0 {
+		return errors.New("nobody ever held the Tenure")
+	}
+	newest := handovers[0]
+	for _, h := range handovers {
+		if h.GetEra() > newest.GetEra() {
+			newest = h
+		}
+	}
+	if newest.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
+		return fmt.Errorf("the handover of era %d is at %v", newest.GetEra(), newest.GetStage())
+	}
+	return nil
+}
+
+// failStops: a process is gone soon after its storage failed, and says why.
+func (j *judge) failStops() error {
+	for _, f := range j.failed {
+		switch {
+		case f.lived > goneWithin:
+			return fmt.Errorf("%s was there for %v after %s", f.name, f.lived, f.fault)
+		case f.code != 1:
+			return fmt.Errorf("%s ended with exit status %d after %s, want 1", f.name, f.code, f.fault)
+		case !f.said:
+			return fmt.Errorf("%s does not say what %s was", f.name, f.fault)
+		}
+	}
+	return nil
+}
+
+// authority: Primacy, Inheritance, Silence, AllocID and Tso order, by package history.
+func (j *judge) authority() {
+	j.history.Grants = history.FromCalls(j.calls).Grants
+	j.history.TsoAhead = tsoAhead
+	for _, g := range j.history.Grants {
+		if g.Era == 0 || g.Era > uint64(len(j.history.Tenures)) {
+			continue // Primacy says so.
+		}
+		// Who answered is known by the address; which of its processes is not.
+		t := j.history.Tenures[g.Era-1]
+		if g.Holder == "" {
+			g.Holder = t.GetHolderId()
+		}
+		if g.Incarnation == 0 {
+			g.Incarnation = t.GetHolderIncarnation()
+		}
+	}
+	for _, v := range j.history.Check() {
+		j.errs = append(j.errs, v)
+	}
+}

@@ -1,0 +1,39 @@
+package proctest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+var nokvDir string // where NoKV put the binary
+
+var nokv = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "nokv-test-")
+	if err != nil {
+		return "", err
+	}
+	nokvDir = dir
+	path := filepath.Join(dir, "nokv")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/nokv/nokv/cmd/nokv").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build nokv: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// NoKV builds nokv once and returns where it is. The test binary's TestMain
+// must be Main.
+func NoKV() (string, error) { return nokv() }
+
+// Main runs the tests, removes what NoKV built, and returns the exit status.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if nokvDir != "" {
+		_ = os.RemoveAll(nokvDir)
+	}
+	return code
+}
