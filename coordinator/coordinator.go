@@ -107,7 +107,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
-		Root: c.root, Views: authorityViews{c.follower}, Probe: c.prober.probe,
+		Root: c.root, Views: authorityViews{c.follower}, Probe: c.prober.probe, Alarm: c.prober.broken,
 		Clock: c.clock, Logger: cfg.Logger.Named("tenure"),
 	})
 	if err != nil {

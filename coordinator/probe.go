@@ -23,8 +23,12 @@ import (
 // prober asks the Tenure holder how it is: a refused connection is proof that
 // nobody listens; serving means that its own health check passes. It keeps one
 // connection, to the holder probed last, and makes another one only when that
-// is lost.
+// is lost. The end of a connection is the first that is seen of a process that
+// dies: it is told at once, so that nobody waits for the next probe.
 type prober struct {
+	// broken is a level: a connection has ended.
+	broken chan struct{}
+
 	mu sync.Mutex
 	// Guarded by mu.
 	address string
@@ -34,11 +38,12 @@ type prober struct {
 // probed is the connection to one holder.
 type probed struct {
 	*grpc.ClientConn
+	broken chan<- struct{}
 	// refused: nobody listened when it was last dialled.
 	refused atomic.Bool
 }
 
-func newProber() *prober { return &prober{} }
+func newProber() *prober { return &prober{broken: make(chan struct{}, 1)} }
 
 // probe implements tenure.Config.Probe.
 func (p *prober) probe(ctx context.Context, address string) tenure.Health {
@@ -79,7 +84,28 @@ func (c *probed) dial(ctx context.Context, address string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	c.refused.Store(errors.Is(err, syscall.ECONNREFUSED))
-	return conn, err
+	if err != nil {
+		return nil, err
+	}
+	return &watchedConn{conn, c.broken}, nil
+}
+
+// watchedConn tells when its connection ends: gRPC reads it at all times.
+type watchedConn struct {
+	net.Conn
+	broken chan<- struct{}
+}
+
+// Read implements net.Conn.
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		select {
+		case c.broken <- struct{}{}:
+		default:
+		}
+	}
+	return n, err
 }
 
 // A holder that is back is to be found by the next probe.
@@ -94,7 +120,7 @@ func (p *prober) connect(address string) (*probed, error) {
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	c := &probed{}
+	c := &probed{broken: p.broken}
 	var err error
 	c.ClientConn, err = grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(c.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())

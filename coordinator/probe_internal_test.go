@@ -95,3 +95,29 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 		t.Errorf("a holder that says nothing: %v", got)
 	}
 }
+
+// The end of the holder's process is told before anybody asks.
+func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
+	l, _, s := holderAt(t, "127.0.0.1:0")
+	p := newProber()
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthServing {
+		t.Fatalf("a holder that serves: %v", got)
+	}
+	select {
+	case <-p.broken:
+		t.Error("an alarm without a reason")
+	default:
+	}
+	s.Stop()
+	select {
+	case <-p.broken:
+	case <-ctx.Done():
+		t.Fatal("nothing told of the end of the holder")
+	}
+	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthRefused {
+		t.Errorf("a holder that is gone: %v", got)
+	}
+}

@@ -29,6 +29,9 @@ const (
 	// DefaultProbeEvery is the time between two probes of the holder.
 	DefaultProbeEvery = 50 * time.Millisecond
 
+	// alarmPause is the least time between two probes that alarms asked for.
+	alarmPause = 5 * time.Millisecond
+
 	// drainFor is how long requests in flight may take to finish at an orderly
 	// end; stopWithin bounds draining and retiring together.
 	drainFor   = time.Second
@@ -87,6 +90,9 @@ type Config struct {
 	// not only that it accepts connections. Nil: with a ttl a dead holder is
 	// found by claiming now and then; with a ttl of 0 only by OnHolderSuspect.
 	Probe func(ctx context.Context, address string) Health
+	// Alarm, when it can be received from, says that the next probe is due at
+	// once: something has happened to the holder. Nil: nobody raises one.
+	Alarm <-chan struct{}
 	// ProbeEvery is the time between probes; one may take twice that long. 0
 	// counts as DefaultProbeEvery. UnknownAfter is how long a holder may answer
 	// none before it is suspect; 0 counts as DefaultUnknownAfter.

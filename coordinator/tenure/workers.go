@@ -230,7 +230,7 @@ func detailOf(r *rootv1.CommandResult) *rootv1.ErrorDetail {
 }
 
 func (h *Holder) probeLoop(ctx context.Context) {
-	for sleep(ctx, h.cfg.ProbeEvery) {
+	for h.probeDue(ctx) {
 		address := h.probeTarget()
 		if address == "" {
 			continue
@@ -240,6 +240,23 @@ func (h *Holder) probeLoop(ctx context.Context) {
 		cancel()
 		h.input(func(c *Core, now clock.Instant) { c.OnProbe(address, health, now) })
 	}
+}
+
+// probeDue waits for the time of the next probe, or for an alarm; it reports
+// false when ctx ended first.
+func (h *Holder) probeDue(ctx context.Context) bool {
+	if !sleep(ctx, alarmPause) {
+		return false
+	}
+	timer := time.NewTimer(max(h.cfg.ProbeEvery-alarmPause, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-h.cfg.Alarm:
+	}
+	return true
 }
 
 // probeTarget is the address of the holder to watch; empty: none.

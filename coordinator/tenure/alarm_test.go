@@ -1,0 +1,48 @@
+package tenure_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/tenure"
+)
+
+// Rule 8: an alarm is followed at once, not at the next probe's time.
+func TestStandbyFollowsAnAlarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		untimed := func(c *tenure.Config) { c.TTL = 0 }
+		a := startHolder(t, r, "c1", untimed)
+		time.Sleep(time.Second)
+		var gone atomic.Bool
+		alarm := make(chan struct{}, 1)
+		b := startHolder(t, r, "c22", func(c *tenure.Config) {
+			untimed(c)
+			c.Alarm, c.ProbeEvery = alarm, 10*time.Second
+			c.Probe = func(context.Context, string) tenure.Health {
+				if gone.Load() {
+					return tenure.HealthRefused
+				}
+				return tenure.HealthServing
+			}
+		})
+		time.Sleep(200 * time.Millisecond)
+		alarm <- struct{}{}
+		synctest.Wait()
+		if _, held := b.Era(); held {
+			t.Fatal("a false alarm took the era of a holder that serves")
+		}
+		time.Sleep(50 * time.Millisecond)
+		gone.Store(true)
+		alarm <- struct{}{}
+		time.Sleep(10 * time.Millisecond)
+		if era, held := b.Era(); !held || era != 2 {
+			t.Errorf("10 ms after the alarm the standby has era %d, %v", era, held)
+		}
+		a.stop()
+		b.stop()
+	})
+}
