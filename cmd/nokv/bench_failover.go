@@ -122,6 +122,8 @@ type failoverOutput struct {
 	// --timeout has failed.
 	Calls       int `json:"calls"`
 	FailedCalls int `json:"failed_calls"`
+	// Errors are what failed calls said, each text once, ten at most.
+	Errors []string `json:"errors,omitempty"`
 	// Each is a line for each round.
 	Each []roundOutput `json:"each"`
 }
@@ -199,7 +201,7 @@ func failover(ctx context.Context, e *env, o *failoverOptions) (err error) {
 func (f *failoverRun) output() *failoverOutput {
 	out := &failoverOutput{
 		Victim: *f.o.kill, Rounds: len(f.rounds), Violations: len(f.broken), Broken: f.broken, TenureTTLMs: ms(*f.o.ttl),
-		Gaps: make(map[string]gapOutput), Calls: f.calls, FailedCalls: f.failed,
+		Gaps: make(map[string]gapOutput), Calls: f.calls, FailedCalls: f.failed, Errors: f.load.errors(),
 	}
 	var steady []time.Duration
 	gaps := make(map[string][]time.Duration)
@@ -264,6 +266,9 @@ func (out *failoverOutput) table(w *tabwriter.Writer) {
 	row(w, "PART OF THE GAP", "VICTIM", "P50 MS", "MAX MS")
 	for _, p := range out.Parts {
 		row(w, p.Part, p.Victim, p.P50Ms, p.MaxMs)
+	}
+	for _, text := range out.Errors {
+		row(w, fmt.Sprintf("# failed: %s", text))
 	}
 	for _, b := range out.Broken {
 		row(w, fmt.Sprintf("# BROKEN: %s", b))

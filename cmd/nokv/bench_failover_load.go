@@ -48,8 +48,9 @@ type failoverCaller struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	calls   []recordedCall
-	lastErr error
+	calls []recordedCall
+	// errs are those of failed calls, in order.
+	errs []error
 }
 
 // failoverLoad is all callers.
@@ -157,10 +158,20 @@ func (c *failoverCaller) one(ctx context.Context, start time.Time, timeout time.
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, r)
 	if r.failed {
-		c.lastErr = err
+		c.errs = append(c.errs, err)
 	} else {
 		c.lastReply.Store(r.ret)
 	}
+}
+
+// lastErr is the error of the last call that failed; nil: none did.
+func (c *failoverCaller) lastErr() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.errs) == 0 {
+		return nil
+	}
+	return c.errs[len(c.errs)-1]
 }
 
 // since returns the calls that ended at a moment or later.
@@ -190,7 +201,7 @@ func (l *failoverLoad) recorded(at time.Duration) []history.Call {
 			h := history.Call{Client: c.client, Op: c.op, CallNS: r.call, ReturnNS: r.ret, WallMS: uint64(wall + r.ret/int64(time.Millisecond))}
 			switch {
 			case r.failed:
-				h.Err = "no answer in time"
+				h.Err = "failed"
 			case c.op != history.OpRoute:
 				h.First, h.Count, h.Era = r.first, 1, r.era
 			}
@@ -206,9 +217,7 @@ func (l *failoverLoad) silent(since time.Duration) error {
 		if c.lastReply.Load() > int64(since) {
 			continue
 		}
-		c.mu.Lock()
-		err := c.lastErr
-		c.mu.Unlock()
+		err := c.lastErr()
 		if err == nil {
 			return fmt.Errorf("a caller of %s at %s has no reply", c.op, c.client)
 		}
@@ -216,6 +225,24 @@ func (l *failoverLoad) silent(since time.Duration) error {
 	}
 	return nil
 }
+
+// errors are what failed calls said, each text once.
+func (l *failoverLoad) errors() []string {
+	var out []string
+	for _, c := range l.callers {
+		c.mu.Lock()
+		for _, err := range c.errs {
+			if text := c.op + ": " + err.Error(); len(out) < maxErrorsShown && !slices.Contains(out, text) {
+				out = append(out, text)
+			}
+		}
+		c.mu.Unlock()
+	}
+	return out
+}
+
+// maxErrorsShown bounds the texts of failed calls.
+const maxErrorsShown = 10
 
 // orderViolations is what the clients themselves found out of order.
 func (l *failoverLoad) orderViolations() (n uint64) {
