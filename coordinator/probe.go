@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -32,15 +30,7 @@ type prober struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	address string
-	conn    *probed
-}
-
-// probed is the connection to one holder.
-type probed struct {
-	*grpc.ClientConn
-	broken chan<- struct{}
-	// refused: nobody listened when it was last dialled.
-	refused atomic.Bool
+	conn    *grpc.ClientConn
 }
 
 func newProber() *prober { return &prober{broken: make(chan struct{}, 1)} }
@@ -55,39 +45,47 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 	switch {
 	case err == nil && r.Status == healthpb.HealthCheckResponse_SERVING:
 		return tenure.HealthServing
-	case status.Code(err) == codes.Unavailable && cc.lost(ctx):
+	case status.Code(err) == codes.Unavailable && refuses(ctx, address):
 		return tenure.HealthRefused
 	default:
 		return tenure.HealthUnknown
 	}
 }
 
-// lost says whether the connection is gone and could not be made again because
-// nobody listens. A call may fail a moment before the connection is seen to have
-// broken, which is dialled again first.
-func (c *probed) lost(ctx context.Context) bool {
-	for s := c.GetState(); ; s = c.GetState() {
-		switch s {
-		case connectivity.TransientFailure:
-			return c.refused.Load()
-		case connectivity.Idle:
-			c.Connect()
-		}
-		if !c.WaitForStateChange(ctx, s) {
+// How a lost holder is knocked at.
+const (
+	knocks     = 10
+	knockPause = 2 * time.Millisecond
+)
+
+// refuses says whether nobody listens at an address. A process that dies closes
+// its connections a moment before its port, so an open one is tried again.
+func refuses(ctx context.Context, address string) bool {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for range knocks {
+		select {
+		case <-ctx.Done():
 			return false
+		case <-pause.C:
 		}
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return errors.Is(err, syscall.ECONNREFUSED)
+		}
+		_ = conn.Close() // nothing was asked on it
+		pause.Reset(knockPause)
 	}
+	return false
 }
 
 // dial is the dialer of the connection.
-func (c *probed) dial(ctx context.Context, address string) (net.Conn, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
-	c.refused.Store(errors.Is(err, syscall.ECONNREFUSED))
+func (p *prober) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
-	return &watchedConn{conn, c.broken}, nil
+	return &watchedConn{conn, p.broken}, nil
 }
 
 // watchedConn tells when its connection ends: gRPC reads it at all times.
@@ -114,24 +112,22 @@ var probePace = grpc.ConnectParams{
 	MinConnectTimeout: time.Second,
 }
 
-func (p *prober) connect(address string) (*probed, error) {
+func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	c := &probed{broken: p.broken}
-	var err error
-	c.ClientConn, err = grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(c.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())
 	if err != nil {
 		return nil, err
 	}
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}
-	p.address, p.conn = address, c
-	return c, nil
+	p.address, p.conn = address, conn
+	return conn, nil
 }
 
 func (p *prober) close() {

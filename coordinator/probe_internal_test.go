@@ -121,3 +121,36 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 		t.Errorf("a holder that is gone: %v", got)
 	}
 }
+
+// A process that dies closes its connections a moment before its port: the
+// probe that finds a port still open goes on until it is refused.
+func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
+	l, _, s := holderAt(t, "127.0.0.1:0")
+	address := l.Addr().String()
+	p := newProber()
+	defer p.close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if got := p.probe(ctx, address); got != tenure.HealthServing {
+		t.Fatalf("a holder that serves: %v", got)
+	}
+	s.Stop()
+	dying, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skipf("SKIPPED: somebody else took %s", address)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for range 2 { // taken, and dropped without a word
+			if c, err := dying.Accept(); err == nil {
+				_ = c.Close()
+			}
+		}
+		_ = dying.Close()
+	}()
+	if got := p.probe(ctx, address); got != tenure.HealthRefused {
+		t.Errorf("a holder that is dying: %v", got)
+	}
+	<-closed
+}
