@@ -43,7 +43,9 @@ type run struct {
 	// recovered are the times from the end of an episode until everything was
 	// served again.
 	recovered []time.Duration
-	done      *totals
+	// noDisks says why the root peers have no disks of their own.
+	noDisks error
+	done    *totals
 }
 
 // TestSmoke runs the common faults once.
@@ -103,6 +105,9 @@ func play(t *testing.T, s *schedule, done *totals) {
 	r := &run{t: t, s: s, e: &evidence{staleness: staleness}, rng: rand.New(rand.NewPCG(s.seed, 2)), began: time.Now(), done: done}
 	defer r.keep()
 	r.c = newCluster(t, s.ttl)
+	if s.has(powerCut) {
+		r.noDisks = r.giveDisks()
+	}
 	for m := range members {
 		r.c.start(m, nil)
 	}

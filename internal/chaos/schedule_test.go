@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,9 @@ func parse(text string) (*schedule, error) {
 	}
 	if len(s.episodes) == 0 {
 		return nil, fmt.Errorf("the schedule has no episode: want lines such as %q", episode{time.Second, []fault{{"kill", "leader", time.Second}}})
+	}
+	if s.has(powerCut) && s.has(movesWorkdirs...) {
+		return nil, fmt.Errorf("%s gives each folder a disk of its own, which cannot be moved: not together with any of %v", powerCut, movesWorkdirs)
 	}
 	return s, nil
 }
@@ -164,6 +168,7 @@ func kinds() []kindOfFault {
 		{"missing-workdir", "9", 1, followerOnly, 50 * ms, 200 * ms, true, beginMissingWorkdir},
 		{"read-only-workdir", "9", 1, followerOnly, 50 * ms, 200 * ms, true, beginReadOnlyWorkdir},
 		{"swapped-workdirs", "22", 1, whole, 50 * ms, 200 * ms, true, beginSwappedWorkdirs},
+		{powerCut, "3", 1, []string{"all", "two", "leader", "follower"}, 50 * ms, 300 * ms, true, beginPowerCut},
 		{"workdir-in-use", "22", 1, anyRoot, 50 * ms, 200 * ms, true, beginWorkdirInUse},
 	}
 }
@@ -194,6 +199,9 @@ func randomSchedule(seed uint64) *schedule {
 			}
 		}
 		s.episodes = append(s.episodes, e)
+	}
+	if s.has(powerCut) {
+		s.episodes = slices.DeleteFunc(s.episodes, func(e episode) bool { return slices.Contains(movesWorkdirs, e.faults[0].kind) })
 	}
 	return s
 }
@@ -252,11 +260,12 @@ func TestScheduleRoundTrips(t *testing.T) {
 
 func TestWrongSchedulesAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                               "no episode",
-		"seed 3":                         "no episode",
-		"after 1s: kil leader 1s":        `no fault "kil"`,
-		"after 1s: kill leader":          "is not KIND TARGET DURATION",
-		"after 1: kill leader 1s":        "missing unit",
+		"":                        "no episode",
+		"seed 3":                  "no episode",
+		"after 1s: kil leader 1s": `no fault "kil"`,
+		"after 1s: kill leader":   "is not KIND TARGET DURATION",
+		"after 1: kill leader 1s": "missing unit",
+		"after 1s: power-cut all 1s\nafter 1s: missing-workdir follower 1s": "cannot be moved",
 		"kill leader 1s":                 "want",
 		"ttl soon":                       "invalid duration",
 		"after 1s: kill leader 1s, kill": "is not KIND TARGET DURATION",
