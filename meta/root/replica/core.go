@@ -297,6 +297,9 @@ func (c *Core) step(m *raftpb.Message) {
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
 		c.hearCommit(m)
 		c.acks.heard(m)
+		if m.GetType() == raftpb.MsgPreVote {
+			c.noteAsked(m)
+		}
 		// What raft refuses it has dropped; its sender tries again.
 		_ = c.raft.Step(m)
 	}

@@ -15,14 +15,19 @@ type elections struct {
 	// port is closed; 0 for not. It holds for campaignTerm alone.
 	campaignIn   int
 	campaignTerm uint64
-	transfers    []*Transfer
+	// asked is the last PreVote of a peer that raft passed over because this one
+	// had a leader; nil: none.
+	asked     *raftpb.Message
+	transfers []*Transfer
 }
 
 // peerRefused acts on a closed port of the leader: nobody is there. The
 // follower forgets that leader, so that PreVote with CheckQuorum does not hold
 // it back, and campaigns: the first of the remaining peers at once, every
 // later one two ticks and a little behind it, so that they do not split the
-// vote. If the leader lives after all, its next message ends this.
+// vote. A peer that saw the closed port earlier has asked in vain: it is
+// answered now, as if its message had taken until now. If the leader lives after
+// all, its next message ends this.
 func (c *Core) peerRefused(id uint64) {
 	status := c.raft.BasicStatus()
 	if status.RaftState != raft.StateFollower || status.Lead != id || id == 0 {
@@ -30,6 +35,10 @@ func (c *Core) peerRefused(id uint64) {
 	}
 	// raft only refuses to forget a leader when reads rely on leases.
 	_ = c.raft.ForgetLeader()
+	if asked := c.elections.asked; asked != nil {
+		c.elections.asked = nil
+		_ = c.raft.Step(asked) // raft judges its term and log
+	}
 	rank := 0
 	for _, voter := range c.cfg.Voters {
 		if voter != id && voter < c.cfg.NodeID {
@@ -42,6 +51,13 @@ func (c *Core) peerRefused(id uint64) {
 	}
 	c.elections.campaignTerm = status.GetTerm()
 	c.elections.campaignIn = 2*rank + c.rng.IntN(2)
+}
+
+// noteAsked keeps a PreVote that raft will pass over.
+func (c *Core) noteAsked(m *raftpb.Message) {
+	if lead := c.raft.BasicStatus().Lead; lead != 0 && lead != m.GetFrom() {
+		c.elections.asked = m
+	}
 }
 
 // tickElections counts down to a campaign and gives up late transfers.

@@ -100,6 +100,25 @@ func TestFastCampaign(t *testing.T) {
 	}
 }
 
+// Peers see the closed port one after the other: whoever asked too early for the
+// others to answer is answered when they see it, without any tick.
+func TestFastCampaignIsAnsweredLate(t *testing.T) {
+	for gone := uint64(1); gone <= 3; gone++ {
+		c := newCluster(t, 3, nil)
+		c.lead(gone)
+		c.peers[gone].crash()
+		for _, id := range c.order {
+			if id != gone {
+				c.peers[id].events = append(c.peers[id].events, replica.Event{Kind: replica.PeerRefused, Peer: gone})
+				c.settle()
+			}
+		}
+		if c.leader() == nil {
+			t.Errorf("peer %d gone: nobody leads", gone)
+		}
+	}
+}
+
 // A refused connection of somebody who does not lead, or told to somebody who
 // does not follow, changes nothing.
 func TestRefusedConnectionsOfOthersChangeNothing(t *testing.T) {
