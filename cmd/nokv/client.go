@@ -102,7 +102,7 @@ func unavailable(err error) bool {
 		rootv1.Reason_REASON_OVERLOADED, rootv1.Reason_REASON_NOT_LEADER:
 		return true
 	}
-	if errors.Is(err, errDegraded) || errors.Is(err, errNoLeader) || errors.Is(err, errNobody) || errors.Is(err, client.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, errDegraded) || errors.Is(err, errNoLeader) || errors.Is(err, errCannotTell) || errors.Is(err, errNobody) || errors.Is(err, client.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
 	var ce *client.Error

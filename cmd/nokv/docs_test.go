@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/coordinator"
+	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -91,6 +92,16 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		eventOutput{},
 		verifyOutput{},
 		damageOutput{},
+		witnessOutput{},
+		guaranteeOutput{},
+		eraOutput{},
+		frontiersOutput{},
+		windowOutput{},
+		anomalyOutput{},
+		auditOutput{},
+		historyOutput{},
+		promiseOutput{},
+		history.Call{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

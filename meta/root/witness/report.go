@@ -162,7 +162,7 @@ func (r *Report) numbers(g Guarantee, t *Truth, notes []string) string {
 				cut++
 			}
 		}
-		fmt.Fprintf(&b, "%d of %d handovers closed", done, len(r.Eras))
+		fmt.Fprintf(&b, "%d of %s closed", done, plural(len(r.Eras), "handover", "handovers"))
 		if cut > 0 {
 			fmt.Fprintf(&b, ", %d cut short by the next one", cut)
 		}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/audit"
+	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/meta/root/witness"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func witnessCommand() *command {
+	return &command{
+		name: "witness", args: "[--workdir DIR | --backup FILE | --root-peer ID=ADDR...] [--history FILE] [flags]",
+		summary: "prove who held authority: four guarantees, with the numbers",
+		long: `
+Judges from rooted truth, not from what the holder says of itself:
+
+  Primacy      at most one era is active
+  Inheritance  a successor starts above everything its predecessor may have served
+  Silence      a retired era does not serve
+  Finality     no handover stays half done
+
+Asks a coordinator for a linearizable view; with --root-peer, root peers
+themselves. With --workdir or --backup no process is asked: the files are read,
+unchanged, and every entry of the log is judged. --history checks what clients
+were told, in the format of docs/api.md, against that truth.
+
+Exit status 0 when all holds, 1 when a guarantee is broken, 3 when that cannot
+be told: nobody answered, or what it takes is not known.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			w := &witnessFlags{client: f.client()}
+			f.StringVar(&w.workdir, "workdir", "", "audit the `folder` of a stopped root peer")
+			f.StringVar(&w.backup, "backup", "", "audit a backup `file`")
+			f.StringVar(&w.history, "history", "", "check a recorded client history, a `file` of JSON lines (docs/api.md)")
+			f.Var(&w.peers, "root-peer", "ask this root peer, `ID=ADDR`: its node id and gRPC address; repeat for each")
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				return w.run(ctx, e)
+			}
+		},
+	}
+}
+
+type witnessFlags struct {
+	client                   *clientFlags
+	workdir, backup, history string
+	peers                    peerMap
+}
+
+// Verdicts end the command when they have been printed.
+var (
+	errBroken     = errors.New("a guarantee is broken: see above")
+	errCannotTell = errors.New("whether all guarantees hold cannot be told: see above")
+)
+
+func (w *witnessFlags) run(ctx context.Context, e *env) error {
+	var where int
+	for _, given := range []bool{w.workdir != "", w.backup != "", len(w.peers.peers) > 0} {
+		if given {
+			where++
+		}
+	}
+	if where > 1 {
+		return usagef("--workdir, --backup and --root-peer exclude each other")
+	}
+	calls, err := readHistory(w.history) // before anything is asked
+	if err != nil {
+		return err
+	}
+	p, err := w.proof(ctx)
+	if err != nil {
+		return err
+	}
+	out := p.output()
+	if w.history != "" {
+		out.judge(p, calls)
+	}
+	if err := e.print(out, out.table); err != nil {
+		return err
+	}
+	switch out.Verdict {
+	case witness.Holds.String():
+		return nil
+	case witness.Broken.String():
+		return errBroken
+	default:
+		return errCannotTell
+	}
+}
+
+// proof is a report and where it is from.
+type proof struct {
+	report *witness.Report
+	// source says who or what was asked, freshness how new that is.
+	source, freshness string
+	disclosure        *coordinatorv1.Disclosure
+	// audit is set when files were read.
+	audit *audit.Result
+	// tenures are one an era; ends says that no newer era can be missing.
+	tenures []*rootv1.Tenure
+	ends    bool
+}
+
+func (w *witnessFlags) proof(ctx context.Context) (*proof, error) {
+	switch {
+	case w.workdir != "":
+		r, err := audit.Workdir(w.workdir, storage.Options{})
+		if errors.As(err, new(*storage.LockedError)) {
+			return nil, fmt.Errorf("%w. Stop the root peer first, or ask the running cluster: nokv witness without --workdir", err)
+		}
+		return fromFiles(r, err, "workdir "+w.workdir)
+	case w.backup != "":
+		r, err := audit.Backup(w.backup)
+		return fromFiles(r, err, "backup "+w.backup)
+	case len(w.peers.peers) > 0:
+		root := &rootFlags{peers: w.peers, timeout: w.client.timeout, verbose: w.client.verbose}
+		var p *proof
+		err := root.call(ctx, *root.timeout, func(ctx context.Context, cl *rootclient.Client) (err error) {
+			if err := root.someoneListens(ctx); err != nil {
+				return err
+			}
+			p, err = askRoot(ctx, cl)
+			return err
+		})
+		return p, err
+	default:
+		var p *proof
+		err := w.client.call(ctx, func(ctx context.Context, cl *client.Client) (err error) {
+			p, err = askCoordinator(ctx, cl)
+			return err
+		})
+		return p, err
+	}
+}
+
+func fromFiles(r *audit.Result, err error, source string) (*proof, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no %s", source)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p := &proof{report: r.Report, source: source, audit: r, tenures: r.Tenures, freshness: "as the files end; the cluster may have gone on"}
+	if r.NodeID != 0 {
+		p.source = fmt.Sprintf("%s of root peer %d", source, r.NodeID)
+	}
+	return p, nil
+}
+
+// askCoordinator asks for a linearizable view, or, when the root is away, for
+// what there is.
+func askCoordinator(ctx context.Context, cl *client.Client) (*proof, error) {
+	half, cancel := halfOf(ctx)
+	resp, err := cl.Witness(half, client.Strong())
+	cancel()
+	if err != nil && unavailable(err) {
+		resp, err = cl.Witness(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := resp.GetDisclosure()
+	truth := witness.Truth{
+		Token: state.TokenFromProto(d.GetServedRootToken()), Cluster: resp.GetCluster(), Tenure: resp.GetTenure(),
+		Handovers: resp.GetHandovers(), Allocators: resp.GetAllocators(),
+		OpenFor: time.Duration(resp.GetHandoverOpenMillis()) * time.Millisecond,
+	}
+	p := &proof{source: "coordinator " + d.GetCoordinatorId(), disclosure: d, tenures: truth.Tenures(), ends: true, freshness: "linearizable"}
+	if d.GetServingClass() != coordinatorv1.ServingClass_SERVING_CLASS_LINEARIZABLE {
+		truth.Unknown = "no root quorum answers: what holds now is not known"
+		p.freshness = fmt.Sprintf("%d entries and %s behind what is known of the root", d.GetRootLag(), time.Duration(d.GetRootLagMillis())*time.Millisecond)
+		if d.GetRootLagMillis() > uint64(time.Hour/time.Millisecond)*24*365 {
+			p.freshness = "never level with the root"
+		}
+		p.ends = false
+	}
+	p.report = witness.Judge(truth)
+	return p, nil
+}
+
+// errEnough ends a snapshot behind the records that matter here.
+var errEnough = errors.New("enough of the snapshot")
+
+// askRoot reads the first records of a root peer's snapshot, which are those
+// of authority, at a position that is not before the call when a leader answers.
+func askRoot(ctx context.Context, cl *rootclient.Client) (*proof, error) {
+	half, cancel := halfOf(ctx)
+	at, atErr := cl.ReadIndex(half)
+	cancel()
+	var truth witness.Truth
+	err := cl.Snapshot(ctx, func(chunk *rootv1.SnapshotChunk) error {
+		truth.Token = state.TokenFromProto(chunk.GetToken())
+		for _, r := range chunk.GetRecords() {
+			switch k := r.GetKind().(type) {
+			case *rootv1.Record_Cluster:
+				truth.Cluster = k.Cluster
+			case *rootv1.Record_Allocators:
+				truth.Allocators = k.Allocators
+			case *rootv1.Record_Counters:
+			case *rootv1.Record_Tenure:
+				truth.Tenure = k.Tenure
+			case *rootv1.Record_Handover:
+				truth.Handovers = append(truth.Handovers, k.Handover)
+			default:
+				return errEnough
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	p := &proof{source: "a root peer", tenures: truth.Tenures(), ends: true, freshness: "linearizable"}
+	switch {
+	case atErr != nil:
+		truth.Unknown = "no root leader answers (" + explain(atErr) + "): what holds now is not known"
+		p.freshness, p.ends = "as this peer has it", false
+	case truth.Token.Compare(at) < 0:
+		truth.Unknown = fmt.Sprintf("the peer that answered is at %s, the root at %s: ask again", dotted(truth.Token), dotted(at))
+		p.freshness, p.ends = "behind the root", false
+	}
+	p.report = witness.Judge(truth)
+	return p, nil
+}
+
+// halfOf is a context for a first try: half the time that is left.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(deadline)/2)
+	}
+	return context.WithCancel(ctx)
+}
+
+func dotted(t state.Token) string { return showToken(t.Proto()) }
