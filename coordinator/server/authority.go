@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
@@ -53,7 +55,8 @@ func checkCount(count, most uint64) error {
 }
 
 // tsoStream serves TsoStream. What is queued is taken from the window in one
-// piece and cut up in order.
+// piece and cut up in order. While one piece waits for its confirmation the
+// next ones are taken, up to tsoPieces.
 func (s *Server) tsoStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.tsoStreams, func(l *live) error {
 		recv := func() (uint64, int, error) {
@@ -63,33 +66,112 @@ func (s *Server) tsoStream(stream grpc.ServerStream) error {
 			}
 			return req.count, 0, checkCount(req.count, MaxTSOCount)
 		}
-		answer := func(counts []uint64) error {
-			for len(counts) > 0 {
-				n, total := upTo(counts, MaxTSOCount)
-				first, era, err := s.takeTso(l.ctx, total)
-				if err != nil {
-					return err
-				}
-				cluster := s.view().ClusterID
-				for _, count := range counts[:n] {
-					if err := l.send(stream, runPacket(first, count, era, cluster)); err != nil {
-						return err
-					}
-					first += count
-				}
-				counts = counts[n:]
-			}
-			return nil
+		w := s.newTsoWriter(l, stream)
+		err := exchange(l, s.cfg.Limits, recv, w.take)
+		if failed := w.end(); failed != nil {
+			return failed
 		}
-		return exchange(l, s.cfg.Limits, recv, answer)
+		return err
 	})
 }
 
-// takeTso is Authority.Tso for a stream, which has no deadline of its own.
-func (s *Server) takeTso(ctx context.Context, count uint64) (first, era uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
-	defer cancel()
-	return s.cfg.Authority.Tso(ctx, count)
+// tsoPieces is how many pieces of a stream wait for a confirmation.
+const tsoPieces = 4
+
+// tsoPiece is a run that answers requests of these counts.
+type tsoPiece struct {
+	first, era uint64
+	counts     []uint64
+	// check waits until the run may be served, within ctx, which cancel ends.
+	check  func(context.Context) error
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// tsoWriter sends pieces in order. One that is checked and has none before it
+// is sent at once, by who took it; the others by a goroutine of their own.
+type tsoWriter struct {
+	s       *Server
+	l       *live
+	stream  grpc.ServerStream
+	pending chan tsoPiece
+	// unsent counts pieces given to the goroutine and not sent.
+	unsent atomic.Int64
+	done   chan struct{}
+	err    error // of the goroutine; set before done is closed
+}
+
+func (s *Server) newTsoWriter(l *live, stream grpc.ServerStream) *tsoWriter {
+	w := &tsoWriter{s: s, l: l, stream: stream, pending: make(chan tsoPiece, tsoPieces-1), done: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// end waits for the goroutine and returns its error.
+func (w *tsoWriter) end() error {
+	close(w.pending)
+	<-w.done
+	return w.err
+}
+
+// take answers requests, or has them answered.
+func (w *tsoWriter) take(counts []uint64) error {
+	for len(counts) > 0 {
+		n, total := upTo(counts, MaxTSOCount)
+		if err := w.piece(counts[:n], total); err != nil {
+			return err
+		}
+		counts = counts[n:]
+	}
+	return nil
+}
+
+func (w *tsoWriter) piece(counts []uint64, total uint64) error {
+	// A stream has no deadline of its own.
+	ctx, cancel := context.WithTimeout(w.l.ctx, w.s.cfg.Limits.StreamWait)
+	first, era, check, err := w.s.cfg.Authority.ReserveTso(ctx, total)
+	if err != nil {
+		cancel()
+		return err
+	}
+	if check == nil && w.unsent.Load() == 0 {
+		cancel()
+		return w.send(first, era, counts)
+	}
+	w.unsent.Add(1)
+	w.pending <- tsoPiece{first, era, slices.Clone(counts), check, ctx, cancel}
+	return nil
+}
+
+// run sends what waits until end. After an error it only takes.
+func (w *tsoWriter) run() {
+	defer close(w.done)
+	for p := range w.pending {
+		var err error
+		if p.check != nil {
+			err = p.check(p.ctx)
+		}
+		p.cancel()
+		if err == nil && w.err == nil {
+			err = w.send(p.first, p.era, p.counts)
+		}
+		if err != nil && w.err == nil {
+			w.err = err
+			w.l.cut(err) // which ends the reading
+		}
+		w.unsent.Add(-1)
+	}
+}
+
+func (w *tsoWriter) send(first, era uint64, counts []uint64) error {
+	cluster := w.s.view().ClusterID
+	for _, count := range counts {
+		if err := w.l.send(w.stream, runPacket(first, count, era, cluster)); err != nil {
+			return err
+		}
+		first += count
+	}
+	return nil
 }
 
 // upTo is how many of the counts, at least one, add up to at most most.

@@ -164,3 +164,41 @@ func TestUnknownErrorIsInternal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// While one run waits for its confirmation others are taken, and they arrive in
+// order; when the confirmation fails nothing behind it arrives.
+func TestTsoStreamTakesWhileItWaits(t *testing.T) {
+	for _, failing := range []bool{false, true} {
+		w := start(t)
+		release := w.authority.block()
+		defer release()
+		stream, err := w.client.TsoStream(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range uint64(3) {
+			if err := stream.Send(&coordinatorv1.TsoRequest{Count: n + 1}); err != nil {
+				t.Fatal(err)
+			}
+			<-w.authority.arrived // taken, and the first is not confirmed yet
+		}
+		if failing {
+			w.authority.mu.Lock()
+			w.authority.err = reason.New(rootv1.Reason_REASON_ERA_STALE, "over")
+			w.authority.mu.Unlock()
+		}
+		release()
+		_ = stream.CloseSend()
+		got, err := drain(stream.Recv)
+		if failing {
+			refused(t, err, rootv1.Reason_REASON_ERA_STALE)
+			if len(got) != 0 {
+				t.Errorf("served without a confirmation: %v", got)
+			}
+			continue
+		}
+		if err != nil || len(got) != 3 || got[0].GetFirst() != 1 || got[1].GetFirst() != 2 || got[2].GetFirst() != 4 {
+			t.Errorf("got %v, %v", got, err)
+		}
+	}
+}

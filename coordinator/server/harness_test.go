@@ -229,17 +229,49 @@ func (c *counter) block() (release func()) {
 }
 
 func (c *counter) AllocID(ctx context.Context, count uint64) (first, era uint64, err error) {
-	c.mu.Lock()
-	blocked := c.blocked
-	c.mu.Unlock()
-	if blocked != nil {
-		c.arrived <- struct{}{}
-		select {
-		case <-blocked:
-		case <-ctx.Done():
-			return 0, 0, ctx.Err()
+	if blocked := c.waits(); blocked != nil {
+		if err := c.wait(ctx, blocked); err != nil {
+			return 0, 0, err
 		}
 	}
+	return c.give(count)
+}
+
+func (c *counter) Tso(ctx context.Context, count uint64) (first, era uint64, err error) {
+	return c.AllocID(ctx, count)
+}
+
+// ReserveTso leaves the waiting to check.
+func (c *counter) ReserveTso(_ context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	first, era, err = c.give(count)
+	if blocked := c.waits(); blocked != nil && err == nil {
+		check = func(ctx context.Context) error { return c.wait(ctx, blocked) }
+	}
+	return first, era, check, err
+}
+
+// waits returns what a call must wait for, and counts it; nil: nothing.
+func (c *counter) waits() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.blocked != nil {
+		c.arrived <- struct{}{}
+	}
+	return c.blocked
+}
+
+func (c *counter) wait(ctx context.Context, blocked chan struct{}) error {
+	select {
+	case <-blocked:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *counter) give(count uint64) (first, era uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls++
@@ -249,10 +281,6 @@ func (c *counter) AllocID(ctx context.Context, count uint64) (first, era uint64,
 	first = c.last + 1
 	c.last += count
 	return first, 7, nil
-}
-
-func (c *counter) Tso(ctx context.Context, count uint64) (first, era uint64, err error) {
-	return c.AllocID(ctx, count)
 }
 
 func (c *counter) Status() tenure.Status {

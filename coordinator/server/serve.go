@@ -38,6 +38,10 @@ type Authority interface {
 	AllocID(ctx context.Context, count uint64) (first, era uint64, err error)
 	// Tso is AllocID for timestamps.
 	Tso(ctx context.Context, count uint64) (first, era uint64, err error)
+	// ReserveTso is the first half of Tso: the run may be served when check,
+	// called once, has returned nil. Runs reserved later are higher. A nil check:
+	// the run may be served.
+	ReserveTso(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
 	// Status says what the holder may do now.
 	Status() tenure.Status
 }

@@ -68,33 +68,30 @@ func (h *Holder) AllocID(ctx context.Context, count uint64) (first, era uint64, 
 	if count == 0 || count > idalloc.MaxCount {
 		return 0, 0, badCount(count, idalloc.MaxCount)
 	}
-	t, err := h.enter()
-	if err != nil {
-		return 0, 0, err
+	first, era, check, err := h.generate(ctx, rootv1.Mandate_MANDATE_ALLOC_ID, count)
+	if err == nil && check != nil {
+		err = check(ctx)
 	}
-	first, err = h.serve(ctx, t, t.ids, count)
-	h.leave(t)
-	if err == nil {
-		h.counters.IDs.Add(count)
-	}
-	return first, t.grant.era, err
+	return first, era, err
 }
 
 // Tso hands out count contiguous timestamps, 1 to tso.MaxCount; otherwise as AllocID.
 func (h *Holder) Tso(ctx context.Context, count uint64) (first, era uint64, err error) {
+	first, era, check, err := h.ReserveTso(ctx, count)
+	if err == nil && check != nil {
+		err = check(ctx)
+	}
+	return first, era, err
+}
+
+// ReserveTso is the first half of Tso: it generates. The run may be served when
+// check, which waits for a confirmation, has returned nil; meanwhile the caller
+// may reserve the next one. It calls check once. A nil check: that was done.
+func (h *Holder) ReserveTso(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
 	if count == 0 || count > tso.MaxCount {
-		return 0, 0, badCount(count, tso.MaxCount)
+		return 0, 0, nil, badCount(count, tso.MaxCount)
 	}
-	t, err := h.enter()
-	if err != nil {
-		return 0, 0, err
-	}
-	first, err = h.serve(ctx, t, t.tso, count)
-	h.leave(t)
-	if err == nil {
-		h.counters.Timestamps.Add(count)
-	}
-	return first, t.grant.era, err
+	return h.generate(ctx, rootv1.Mandate_MANDATE_TSO, count)
 }
 
 func badCount(count, limit uint64) error {
@@ -124,21 +121,38 @@ func (h *Holder) leave(t *term) {
 	}
 }
 
-// serve generates, then checks (3). A value that fails the check is lost: it
-// counts as consumed and nobody gets it.
-func (h *Holder) serve(ctx context.Context, t *term, a *allocator, count uint64) (uint64, error) {
-	first, err := a.reserve(ctx, count)
+// generate takes values, and then checks (3), or says how to. A value that fails
+// the check is lost: it counts as consumed and nobody gets it.
+func (h *Holder) generate(ctx context.Context, m rootv1.Mandate, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	t, err := h.enter()
 	if err != nil {
-		return 0, h.explain(t, err)
+		return 0, 0, nil, err
+	}
+	era = t.grant.era
+	a, served := t.ids, &h.counters.IDs
+	if m == rootv1.Mandate_MANDATE_TSO {
+		a, served = t.tso, &h.counters.Timestamps
+	}
+	first, err = a.reserve(ctx, count)
+	if err != nil {
+		h.leave(t)
+		return 0, era, nil, h.explain(t, err)
 	}
 	if h.guard.good(&t.grant) {
-		return first, nil
+		h.leave(t)
+		served.Add(count)
+		return first, era, nil, nil
 	}
-	if err := h.waitConfirmed(ctx, &t.grant); err != nil {
-		h.counters.GateRejections.Add(1)
-		return 0, h.explain(t, err)
-	}
-	return first, nil
+	return first, era, func(ctx context.Context) error {
+		defer h.leave(t)
+		err := h.waitConfirmed(ctx, &t.grant)
+		if err != nil {
+			h.counters.GateRejections.Add(1)
+			return h.explain(t, err)
+		}
+		served.Add(count)
+		return nil
+	}, nil
 }
 
 // explain turns "this era is over" into "ask that one", and steps down where a
