@@ -148,6 +148,9 @@ type roundOutput struct {
 	Victim  string  `json:"victim"`
 	Process string  `json:"process"`
 	GapMs   float64 `json:"gap_ms"`
+	// BeganMs is when the gap began, counted from the kill: above 0 it is not the
+	// kill that began it, but what followed.
+	BeganMs float64 `json:"began_ms"`
 	// Parts in the order in which they happened, in milliseconds.
 	Parts []roundPartOutput `json:"parts"`
 }
@@ -211,7 +214,8 @@ func (f *failoverRun) output() *failoverOutput {
 		for op, g := range r.gaps {
 			gaps[op] = append(gaps[op], g.Length())
 		}
-		show := roundOutput{Victim: string(r.Victim), Process: r.names(), GapMs: ms(r.gaps[history.OpTSO].Length())}
+		g := r.gaps[history.OpTSO]
+		show := roundOutput{Victim: string(r.Victim), Process: r.names(), GapMs: ms(g.Length()), BeganMs: ms(g.From - r.At)}
 		for _, p := range r.parts {
 			show.Parts = append(show.Parts, roundPartOutput{p.Name, ms(p.Length())})
 			parts.add(r.Victim, p)

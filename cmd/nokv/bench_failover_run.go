@@ -201,22 +201,32 @@ func (f *failoverRun) describe(r *measuredRound, victims []int) {
 // round with less would measure the load.
 const leastPace = 10 * time.Millisecond
 
+// enough says whether there was load of every kind from a moment to the kill,
+// and what the longest time without a timestamp was in it.
+func enough(r *takeover.Round, from time.Duration) (steady time.Duration, err error) {
+	for _, op := range failoverOps {
+		least, longest := r.Load(op, from, r.At)
+		if need := int((r.At - from) / leastPace); least < need {
+			return 0, fmt.Errorf("too little load before the kill: a client had %d replies of kind %s in %s, want %d; is the machine overloaded?",
+				least, op, (r.At - from).Round(time.Millisecond), need)
+		}
+		if op == history.OpTSO {
+			steady = longest
+		}
+	}
+	return steady, nil
+}
+
 // measure finds the round's gaps, and refuses it when there was too little load.
-func (f *failoverRun) measure(r *measuredRound, from time.Duration) error {
-	var err error
+func (f *failoverRun) measure(r *measuredRound, from time.Duration) (err error) {
 	if r.Events, err = f.cluster.events(f.start); err != nil {
 		return err
 	}
 	r.Calls = f.load.recorded(from)
+	if r.steady, err = enough(&r.Round, from); err != nil {
+		return err
+	}
 	for _, op := range failoverOps {
-		least, longest := r.Load(op, from, r.At)
-		if need := int((r.At - from) / leastPace); least < need {
-			return fmt.Errorf("too little load before the kill: a client had %d replies of kind %s in %s, want %d; is the machine overloaded?",
-				least, op, (r.At - from).Round(time.Millisecond), need)
-		}
-		if op == history.OpTSO {
-			r.steady = longest
-		}
 		if r.gaps[op], err = r.Gap(op); err != nil {
 			return err
 		}
