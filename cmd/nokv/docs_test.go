@@ -102,6 +102,8 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		historyOutput{},
 		promiseOutput{},
 		history.Call{},
+		backupOutput{},
+		restoreOutput{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

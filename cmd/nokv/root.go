@@ -4,20 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sort"
 	"text/tabwriter"
 	"time"
 
 	rootclient "github.com/nokv/nokv/meta/root/client"
-	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 func rootCommand() *command {
 	return &command{
 		name: "root", summary: "inspect and steer the metadata root",
-		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootTransfer()},
+		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootBackup(), rootRestore(), rootTransfer()},
 	}
 }
 
@@ -28,10 +26,12 @@ type rootFlags struct {
 	verbose *bool
 }
 
-func (f *flags) root() *rootFlags {
+func (f *flags) root() *rootFlags { return f.rootWithin(5 * time.Second) }
+
+func (f *flags) rootWithin(timeout time.Duration) *rootFlags {
 	r := &rootFlags{}
 	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: a running `nokv dev`, then 127.0.0.1:2380 to 2382)")
-	r.timeout = f.duration("timeout", 5*time.Second, "`time` to wait for the whole command")
+	r.timeout = f.duration("timeout", timeout, "`time` to wait for the whole command")
 	r.verbose = f.Bool("v", false, "log retries to standard error")
 	return r
 }
@@ -184,92 +184,4 @@ func rootTransfer() *command {
 			}
 		},
 	}
-}
-
-// verifyOutput is what `nokv root verify -o json` prints. The field names stay.
-type verifyOutput struct {
-	Workdir         string         `json:"workdir"`
-	OK              bool           `json:"ok"`
-	InUse           bool           `json:"in_use"`
-	NodeID          uint64         `json:"node_id"`
-	ClusterID       string         `json:"cluster_id"`
-	Segments        int            `json:"segments"`
-	Frames          int            `json:"frames"`
-	Entries         int            `json:"entries"`
-	FirstIndex      uint64         `json:"first_index"`
-	LastIndex       uint64         `json:"last_index"`
-	CheckpointIndex uint64         `json:"checkpoint_index"`
-	Torn            bool           `json:"torn"`
-	Damage          []damageOutput `json:"damage"`
-}
-
-type damageOutput struct {
-	File   string `json:"file"`
-	Offset int64  `json:"offset"`
-	What   string `json:"what"`
-	Do     string `json:"do"`
-}
-
-func rootVerify() *command {
-	return &command{
-		name: "verify", args: "WORKDIR [flags]", summary: "check a root peer's workdir, offline, changing nothing",
-		long: `
-Checks identity, log and checkpoint. Exit status 0 when all is well, 1 when
-something is damaged; each damage is printed with file and offset.`,
-		setup: func(f *flags) func(context.Context, *env, []string) error {
-			f.withOutput()
-			return func(_ context.Context, e *env, args []string) error {
-				if len(args) != 1 {
-					return usagef("name one workdir")
-				}
-				return verify(e, args[0])
-			}
-		},
-	}
-}
-
-func verify(e *env, dir string) error {
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s is not a folder: name the workdir of a meta-root", dir)
-	}
-	report, err := storage.Verify(dir, storage.Options{})
-	if err != nil {
-		return err
-	}
-	if report.Identity.NodeID == 0 && report.Segments == 0 && len(report.Damage) == 0 {
-		return fmt.Errorf("%s is not the workdir of a root peer: it has neither identity nor log", dir)
-	}
-	out := verifyOutput{
-		Workdir: dir, OK: len(report.Damage) == 0, InUse: report.InUse, NodeID: report.Identity.NodeID,
-		ClusterID: fmt.Sprintf("%016x", report.Identity.ClusterID), Segments: report.Segments, Frames: report.Frames, Entries: report.Entries,
-		FirstIndex: report.FirstIndex, LastIndex: report.LastIndex, CheckpointIndex: report.Checkpoint.Index, Torn: report.Torn,
-		Damage: []damageOutput{},
-	}
-	for _, d := range report.Damage {
-		out.Damage = append(out.Damage, damageOutput(d))
-	}
-	err = e.print(out, func(w *tabwriter.Writer) {
-		row(w, "workdir", dir)
-		if report.Identity.ClusterID == 0 && out.OK {
-			row(w, "identity", fmt.Sprintf("node %d, not yet in a cluster", out.NodeID))
-		} else {
-			row(w, "identity", fmt.Sprintf("node %d of cluster %s", out.NodeID, out.ClusterID))
-		}
-		row(w, "log", fmt.Sprintf("%d segments, %d frames, %d entries: [%d, %d]", out.Segments, out.Frames, out.Entries, out.FirstIndex, out.LastIndex))
-		row(w, "checkpoint", fmt.Sprintf("at %d", out.CheckpointIndex))
-		if out.Torn {
-			row(w, "note", "an append was cut short by a crash; a start cuts it off. Nothing acknowledged is missing")
-		}
-		if out.InUse {
-			row(w, "note", "a process has this workdir open: what looks like damage may be work in progress")
-		}
-		for _, d := range out.Damage {
-			row(w, "DAMAGE", fmt.Sprintf("%s at offset %d: %s", d.File, d.Offset, d.What))
-			row(w, "", d.Do)
-		}
-	})
-	if err == nil && !out.OK {
-		return fmt.Errorf("%s is damaged (places: %d); a peer does not start on it", dir, len(out.Damage))
-	}
-	return err
 }

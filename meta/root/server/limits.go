@@ -32,6 +32,10 @@ func (s *Server) checkCluster(id uint64) error {
 	if id == 0 || id == s.cfg.ClusterID {
 		return nil
 	}
+	if slices.Contains(s.cfg.Replica.View().State.Cluster().GetRestored().GetFormerClusterIds(), id) {
+		return reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH,
+			"cluster %016x was restored from a backup and is cluster %016x now: restart whoever still asks for the old one", id, s.cfg.ClusterID)
+	}
 	return reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH,
 		"the request is for cluster %016x, root peer %d belongs to cluster %016x", id, s.cfg.NodeID, s.cfg.ClusterID)
 }

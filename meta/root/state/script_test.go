@@ -54,6 +54,22 @@ func (m *machine) run(d *datadriven.TestData) string {
 		}
 		m.checkHash()
 		return fmt.Sprintln(counts)
+	case "renew":
+		r := state.Renewal{ClusterID: m.s.Cluster().GetClusterId() + 1, Peers: []*rootv1.RootPeer{{NodeId: 4, Incarnation: 44}}, UnixMillis: 5}
+		d.MaybeScanArgs(m.t, "cluster", &r.ClusterID)
+		d.MaybeScanArgs(m.t, "ids", &r.IDGap)
+		d.MaybeScanArgs(m.t, "tso", &r.TSOFence)
+		hash := m.s.Hash()
+		next, err := m.s.Renew(r)
+		if m.s.Hash() != hash {
+			m.t.Errorf("renew changed the state")
+		}
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		m.s = next
+		m.checkHash()
+		return m.s.Token().String() + "\n"
 	case "assess":
 		hash := m.s.Hash()
 		r, status := m.s.Assess(parseEvents(m.t, d.Input)[0])

@@ -92,7 +92,7 @@ func (t *turn) legacy() *rootv1.Legacy {
 	}
 	l := &rootv1.Legacy{
 		Era: t.tenure.GetEra(), HolderId: t.tenure.GetHolderId(), HolderIncarnation: t.tenure.GetHolderIncarnation(),
-		Consumed: t.consumed(), Exact: t.tenure.GetRetired(), EndedAt: t.token.Proto(),
+		Consumed: t.consumed(), Exact: t.tenure.GetRetired() && !t.tenure.GetVoided(), EndedAt: t.token.Proto(),
 	}
 	l.Digest = lineage(l, t.handovers[len(t.handovers)-1].GetLegacy().GetDigest())
 	return l
@@ -102,7 +102,7 @@ func (t *turn) legacy() *rootv1.Legacy {
 // and had the mandate; the fence otherwise.
 func (s *State) consumed() *rootv1.Frontiers {
 	c := &rootv1.Frontiers{AllocId: s.alloc.id.value, Tso: s.alloc.tso.value}
-	if !s.tenure.GetRetired() {
+	if !s.tenure.GetRetired() || s.tenure.GetVoided() {
 		return c
 	}
 	if s.covers(rootv1.Mandate_MANDATE_ALLOC_ID) {

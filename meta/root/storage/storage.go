@@ -147,7 +147,7 @@ func (s *Storage) Identity() (Identity, bool) {
 		return Identity{}, false
 	}
 	id := *s.identity
-	id.Peers = slices.Clone(id.Peers)
+	id.Peers, id.Former = slices.Clone(id.Peers), slices.Clone(id.Former)
 	return id, true
 }
 
@@ -157,7 +157,7 @@ func (s *Storage) SaveIdentity(id Identity) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	id.Peers = slices.Clone(id.Peers)
+	id.Peers, id.Former = slices.Clone(id.Peers), slices.Clone(id.Former)
 	encoded, err := encodeRegisters(map[string]any{registerIdentity: id})
 	if err == nil {
 		err = s.registers.Put(encoded)

@@ -12,6 +12,8 @@ type Identity struct {
 	Peers []Peer
 	// Member says that the bootstrap is complete; false: still pending.
 	Member bool
+	// Former are the clusters that this one was restored from, the newest last.
+	Former []uint64 `json:",omitempty"`
 }
 
 // Peer is a root peer as this workdir knows it.

@@ -161,6 +161,12 @@ func judgeCommon(h hello, me storage.Identity) string {
 	if h.to != me.NodeID {
 		return fmt.Sprintf("%s was dialed by %s as root peer %d: check the addresses of both", mine, theirs, h.to)
 	}
+	if slices.Contains(me.Former, h.cluster) {
+		return fmt.Sprintf("%s was restored from a backup; %s is of the cluster before the restore: stop it, and keep its workdir from being started", mine, theirs)
+	}
+	if h.cluster != 0 && me.ClusterID != 0 && h.cluster != me.ClusterID {
+		return fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
+	}
 	if want := peerMapHash(me.Peers); h.peerMap != want {
 		return fmt.Sprintf("%s and %s were given different peers (%016x, %016x): their -peer lists must be the same", mine, theirs, want, h.peerMap)
 	}
@@ -179,7 +185,7 @@ func judge(h hello, me storage.Identity) string {
 	}
 	mine := party(me.NodeID, me.ClusterID, me.Incarnation)
 	theirs := party(h.from, h.cluster, h.fromIncarnation)
-	if h.cluster != me.ClusterID {
+	if h.cluster != me.ClusterID { // One of them has none yet.
 		return fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
 	}
 	if h.toIncarnation != me.Incarnation {

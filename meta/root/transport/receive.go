@@ -58,7 +58,7 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	}
 	me := t.cfg.Identity
 	if why := judge(h, me); why != "" {
-		t.log.Error("refused a root peer", "peer", h.from, "remote", conn.RemoteAddr(), "reason", why)
+		t.noteRefused(h.from, conn.RemoteAddr(), why)
 		refuse(conn, kindRefusal, why)
 		return nil, 0, nil
 	}
@@ -66,7 +66,7 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	if h.purpose == forBootstrap {
 		w.members = me.Peers
 		if known := incarnationOf(me, h.from); known != h.fromIncarnation {
-			t.log.Error("refused a root peer", "peer", h.from, "remote", conn.RemoteAddr(), "reason",
+			t.noteRefused(h.from, conn.RemoteAddr(),
 				fmt.Sprintf("it is workdir %016x, the cluster knows %016x: wiped, or the wrong one", h.fromIncarnation, known))
 		}
 	}
@@ -76,6 +76,24 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	p := t.peers[h.from]
 	p.heard(h.address)
 	return p, h.purpose, frames
+}
+
+// noteRefused logs a refusal when it is new, and every half a minute: whoever is
+// refused tries again at once.
+func (t *Transport) noteRefused(peer uint64, remote net.Addr, why string) {
+	t.mu.Lock()
+	at, known := t.refusedAt[why]
+	tell := !known || time.Since(at) >= refusalEvery
+	if tell {
+		if len(t.refusedAt) >= maxRefusals {
+			clear(t.refusedAt)
+		}
+		t.refusedAt[why] = time.Now()
+	}
+	t.mu.Unlock()
+	if tell {
+		t.log.Error("refused a root peer", "peer", peer, "remote", remote, "reason", why)
+	}
 }
 
 func (t *Transport) serve(conn net.Conn, from *remote, why purpose, frames *frameReader) {

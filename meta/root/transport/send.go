@@ -161,7 +161,7 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 // noteRefusal logs a refusal when it is new, and every half a minute.
 func (p *remote) noteRefusal(err error) {
 	refused := new(RefusedError)
-	if !errors.As(err, &refused) || (p.refusal == refused.Why && time.Since(p.refusalAt) < 30*time.Second) {
+	if !errors.As(err, &refused) || (p.refusal == refused.Why && time.Since(p.refusalAt) < refusalEvery) {
 		return
 	}
 	p.refusal, p.refusalAt = refused.Why, time.Now()

@@ -60,6 +60,13 @@ import (
 // maxStrangers bounds connections that have not said who they are.
 const maxStrangers = 64
 
+// A refusal is logged again after refusalEvery; so many different ones are told
+// apart.
+const (
+	refusalEvery = 30 * time.Second
+	maxRefusals  = 100
+)
+
 // Receiver takes what other peers send. *replica.Replica is one. Its methods do
 // not block.
 type Receiver interface {
@@ -149,6 +156,9 @@ type Transport struct {
 
 	receiver Receiver    // set by Run before anything runs
 	running  atomic.Bool // receiver is set
+
+	mu        sync.Mutex           // guards what follows
+	refusedAt map[string]time.Time // refusals of others, when they were logged
 }
 
 // New checks the configuration and returns a transport that is not connected.
@@ -160,7 +170,7 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[uint64]*remote{}}
+	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[uint64]*remote{}, refusedAt: map[string]time.Time{}}
 	for _, p := range cfg.Identity.Peers {
 		if p.NodeID != cfg.Identity.NodeID {
 			t.peers[p.NodeID] = newRemote(t, p)

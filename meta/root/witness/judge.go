@@ -58,21 +58,27 @@ func (f *findings) records(t *Truth) {
 func (f *findings) handover(prev, h *rootv1.Handover) {
 	era, at, legacy := h.GetEra(), state.TokenFromProto(h.GetOpenedAt()), h.GetLegacy()
 	switch {
-	case prev != nil && era != prev.GetEra()+1:
+	case prev != nil && era != prev.GetEra()+1 && (!skips(h) || h.GetPredecessorEra() != prev.GetEra()):
 		f.add(EraGap, era, at, "era %d follows era %d", era, prev.GetEra())
 		return
-	case h.GetPredecessorEra()+1 != era:
+	case h.GetPredecessorEra()+1 != era && !skips(h):
 		f.add(EraGap, era, at, "era %d names era %d as its predecessor", era, h.GetPredecessorEra())
 	case prev != nil && at.Compare(state.TokenFromProto(prev.GetOpenedAt())) <= 0:
 		f.add(EraGap, era, at, "era %d began at %s, era %d at %s", era, at, prev.GetEra(), state.TokenFromProto(prev.GetOpenedAt()))
 	}
-	if era > 1 || legacy != nil {
+	if h.GetPredecessorEra() > 0 || era > 1 && !skips(h) || legacy != nil {
 		f.legacy(prev, h)
 	}
 	f.covers(era, at, "consumed", legacy.GetEra(), frontiers(legacy.GetConsumed()), frontiers(h.GetInherited()))
 	if prev != nil {
 		f.covers(era, at, "started above", prev.GetEra(), frontiers(prev.GetInherited()), frontiers(h.GetInherited()))
 	}
+}
+
+// skips says that a restore made the handover: its era is nobody's, and leaves
+// out those that the cluster may have begun behind the backup.
+func skips(h *rootv1.Handover) bool {
+	return h.GetVoided() && h.GetSuccessorId() == "" && h.GetEra() > h.GetPredecessorEra()
 }
 
 // covers says where an era starts below a frontier of its predecessor.
@@ -112,6 +118,8 @@ func (f *findings) stages(h *rootv1.Handover, last bool) {
 	era, stage := h.GetEra(), h.GetStage()
 	begun, sure, done := state.TokenFromProto(h.GetOpenedAt()), state.TokenFromProto(h.GetConfirmedAt()), state.TokenFromProto(h.GetClosedAt())
 	switch {
+	case h.GetVoided() && stage >= closed && done.Index != 0:
+		// A restore closed it: what it lacked is void with it.
 	case (stage >= closed || done.Index != 0) && sure.Index == 0:
 		f.add(CloseWithoutConfirm, era, done, "the handover of era %d was closed at %s and never confirmed", era, done)
 	case stage >= closed && done.Index == 0, stage == confirmed && sure.Index == 0, stage < closed && done.Index != 0:

@@ -1083,7 +1083,7 @@ func (x *ErrorDetail) GetFence() uint64 {
 // Cluster is the identity of the whole cluster.
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Random identity, fixed at bootstrap.
+	// Random identity, fixed at bootstrap. A restore gives a new one.
 	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// 1 at bootstrap, raised by every restore from a backup.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -1091,8 +1091,10 @@ type Cluster struct {
 	Peers []*RootPeer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Unix milliseconds of the bootstrap, by the first leader's clock. Shown, never compared.
 	CreatedUnixMillis uint64 `protobuf:"varint,4,opt,name=created_unix_millis,json=createdUnixMillis,proto3" json:"created_unix_millis,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Where a restored cluster comes from; absent in one that never was restored.
+	Restored      *Restored `protobuf:"bytes,5,opt,name=restored,proto3" json:"restored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Cluster) Reset() {
@@ -1153,6 +1155,78 @@ func (x *Cluster) GetCreatedUnixMillis() uint64 {
 	return 0
 }
 
+func (x *Cluster) GetRestored() *Restored {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+// Restored says which backup a cluster was made of.
+type Restored struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Clusters that this one continues, the newest last: at most 16. What still
+	// runs of them is refused.
+	FormerClusterIds []uint64 `protobuf:"fixed64,1,rep,packed,name=former_cluster_ids,json=formerClusterIds,proto3" json:"former_cluster_ids,omitempty"`
+	// Position of the backup, in the cluster it was taken of.
+	Token *RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	// Unix milliseconds of the restore, by the clock of who did it. Shown, never compared.
+	UnixMillis    uint64 `protobuf:"varint,3,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restored) Reset() {
+	*x = Restored{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restored) ProtoMessage() {}
+
+func (x *Restored) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restored.ProtoReflect.Descriptor instead.
+func (*Restored) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Restored) GetFormerClusterIds() []uint64 {
+	if x != nil {
+		return x.FormerClusterIds
+	}
+	return nil
+}
+
+func (x *Restored) GetToken() *RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *Restored) GetUnixMillis() uint64 {
+	if x != nil {
+		return x.UnixMillis
+	}
+	return 0
+}
+
 // RootPeer is one replica of the metadata root.
 type RootPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1168,7 +1242,7 @@ type RootPeer struct {
 
 func (x *RootPeer) Reset() {
 	*x = RootPeer{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1254,7 @@ func (x *RootPeer) String() string {
 func (*RootPeer) ProtoMessage() {}
 
 func (x *RootPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1267,7 @@ func (x *RootPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeer.ProtoReflect.Descriptor instead.
 func (*RootPeer) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RootPeer) GetNodeId() uint64 {
@@ -1230,7 +1304,7 @@ type Frontiers struct {
 
 func (x *Frontiers) Reset() {
 	*x = Frontiers{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1316,7 @@ func (x *Frontiers) String() string {
 func (*Frontiers) ProtoMessage() {}
 
 func (x *Frontiers) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1329,7 @@ func (x *Frontiers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontiers.ProtoReflect.Descriptor instead.
 func (*Frontiers) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Frontiers) GetAllocId() uint64 {
@@ -1289,7 +1363,7 @@ type Allocators struct {
 
 func (x *Allocators) Reset() {
 	*x = Allocators{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1375,7 @@ func (x *Allocators) String() string {
 func (*Allocators) ProtoMessage() {}
 
 func (x *Allocators) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1388,7 @@ func (x *Allocators) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocators.ProtoReflect.Descriptor instead.
 func (*Allocators) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Allocators) GetIdFence() uint64 {
@@ -1359,7 +1433,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1445,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1458,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Window) GetEra() uint64 {
@@ -1426,14 +1500,17 @@ type Tenure struct {
 	// Position of the claim.
 	IssuedAt *RootToken `protobuf:"bytes,8,opt,name=issued_at,json=issuedAt,proto3" json:"issued_at,omitempty"`
 	// The holder has retired: nobody is active until the next claim.
-	Retired       bool `protobuf:"varint,9,opt,name=retired,proto3" json:"retired,omitempty"`
+	Retired bool `protobuf:"varint,9,opt,name=retired,proto3" json:"retired,omitempty"`
+	// Retired by a restore: how far the era got is not known, so its successor
+	// starts above the fences. The record has no holder.
+	Voided        bool `protobuf:"varint,10,opt,name=voided,proto3" json:"voided,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tenure) Reset() {
 	*x = Tenure{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1522,7 @@ func (x *Tenure) String() string {
 func (*Tenure) ProtoMessage() {}
 
 func (x *Tenure) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1535,7 @@ func (x *Tenure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenure.ProtoReflect.Descriptor instead.
 func (*Tenure) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Tenure) GetEra() uint64 {
@@ -1524,6 +1601,13 @@ func (x *Tenure) GetRetired() bool {
 	return false
 }
 
+func (x *Tenure) GetVoided() bool {
+	if x != nil {
+		return x.Voided
+	}
+	return false
+}
+
 // Legacy is a retired predecessor era with the frontiers it consumed.
 type Legacy struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -1544,7 +1628,7 @@ type Legacy struct {
 
 func (x *Legacy) Reset() {
 	*x = Legacy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1640,7 @@ func (x *Legacy) String() string {
 func (*Legacy) ProtoMessage() {}
 
 func (x *Legacy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1653,7 @@ func (x *Legacy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Legacy.ProtoReflect.Descriptor instead.
 func (*Legacy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Legacy) GetEra() uint64 {
@@ -1633,18 +1717,21 @@ type Handover struct {
 	SuccessorId          string  `protobuf:"bytes,4,opt,name=successor_id,json=successorId,proto3" json:"successor_id,omitempty"`
 	SuccessorIncarnation uint64  `protobuf:"fixed64,5,opt,name=successor_incarnation,json=successorIncarnation,proto3" json:"successor_incarnation,omitempty"`
 	// Frontiers the successor starts above.
-	Inherited     *Frontiers    `protobuf:"bytes,6,opt,name=inherited,proto3" json:"inherited,omitempty"`
-	Stage         HandoverStage `protobuf:"varint,7,opt,name=stage,proto3,enum=nokv.root.v1.HandoverStage" json:"stage,omitempty"`
-	OpenedAt      *RootToken    `protobuf:"bytes,8,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
-	ConfirmedAt   *RootToken    `protobuf:"bytes,9,opt,name=confirmed_at,json=confirmedAt,proto3" json:"confirmed_at,omitempty"`
-	ClosedAt      *RootToken    `protobuf:"bytes,10,opt,name=closed_at,json=closedAt,proto3" json:"closed_at,omitempty"`
+	Inherited   *Frontiers    `protobuf:"bytes,6,opt,name=inherited,proto3" json:"inherited,omitempty"`
+	Stage       HandoverStage `protobuf:"varint,7,opt,name=stage,proto3,enum=nokv.root.v1.HandoverStage" json:"stage,omitempty"`
+	OpenedAt    *RootToken    `protobuf:"bytes,8,opt,name=opened_at,json=openedAt,proto3" json:"opened_at,omitempty"`
+	ConfirmedAt *RootToken    `protobuf:"bytes,9,opt,name=confirmed_at,json=confirmedAt,proto3" json:"confirmed_at,omitempty"`
+	ClosedAt    *RootToken    `protobuf:"bytes,10,opt,name=closed_at,json=closedAt,proto3" json:"closed_at,omitempty"`
+	// Closed by a restore, not by its successor: one that was open in the backup,
+	// or the one that the restore itself made.
+	Voided        bool `protobuf:"varint,11,opt,name=voided,proto3" json:"voided,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Handover) Reset() {
 	*x = Handover{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1743,7 @@ func (x *Handover) String() string {
 func (*Handover) ProtoMessage() {}
 
 func (x *Handover) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1756,7 @@ func (x *Handover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handover.ProtoReflect.Descriptor instead.
 func (*Handover) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Handover) GetEra() uint64 {
@@ -1742,6 +1829,13 @@ func (x *Handover) GetClosedAt() *RootToken {
 	return nil
 }
 
+func (x *Handover) GetVoided() bool {
+	if x != nil {
+		return x.Voided
+	}
+	return false
+}
+
 // Member is a process that hosts regions.
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1771,7 +1865,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1877,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1890,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Member) GetId() string {
@@ -1892,7 +1986,7 @@ type Coordinator struct {
 
 func (x *Coordinator) Reset() {
 	*x = Coordinator{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +1998,7 @@ func (x *Coordinator) String() string {
 func (*Coordinator) ProtoMessage() {}
 
 func (x *Coordinator) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2011,7 @@ func (x *Coordinator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coordinator.ProtoReflect.Descriptor instead.
 func (*Coordinator) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Coordinator) GetId() string {
@@ -1966,7 +2060,7 @@ type Keyspace struct {
 
 func (x *Keyspace) Reset() {
 	*x = Keyspace{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2072,7 @@ func (x *Keyspace) String() string {
 func (*Keyspace) ProtoMessage() {}
 
 func (x *Keyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2085,7 @@ func (x *Keyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keyspace.ProtoReflect.Descriptor instead.
 func (*Keyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Keyspace) GetId() uint32 {
@@ -2049,7 +2143,7 @@ type KeyspaceSettings struct {
 
 func (x *KeyspaceSettings) Reset() {
 	*x = KeyspaceSettings{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2155,7 @@ func (x *KeyspaceSettings) String() string {
 func (*KeyspaceSettings) ProtoMessage() {}
 
 func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2168,7 @@ func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceSettings.ProtoReflect.Descriptor instead.
 func (*KeyspaceSettings) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KeyspaceSettings) GetLayout() *Layout {
@@ -2155,7 +2249,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2261,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2274,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Layout) GetKind() isLayout_Kind {
@@ -2258,7 +2352,7 @@ type Ownership struct {
 
 func (x *Ownership) Reset() {
 	*x = Ownership{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2364,7 @@ func (x *Ownership) String() string {
 func (*Ownership) ProtoMessage() {}
 
 func (x *Ownership) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2377,7 @@ func (x *Ownership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ownership.ProtoReflect.Descriptor instead.
 func (*Ownership) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Ownership) GetMaxOwners() uint32 {
@@ -2325,7 +2419,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2431,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2444,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Liveness) GetIntervalMillis() uint64 {
@@ -2408,7 +2502,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2514,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2527,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -2506,7 +2600,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2612,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2625,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -2589,7 +2683,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2601,7 +2695,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2614,7 +2708,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -2646,7 +2740,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2752,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2765,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -2707,7 +2801,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2813,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2826,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -2769,7 +2863,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +2875,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +2888,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -2826,7 +2920,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2838,7 +2932,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2851,7 +2945,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -2904,7 +2998,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +3010,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +3023,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Region) GetId() uint64 {
@@ -3019,7 +3113,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +3125,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +3138,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Transition) GetId() string {
@@ -3153,7 +3247,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3165,7 +3259,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3178,7 +3272,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -3215,7 +3309,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3321,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3334,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -3281,7 +3375,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3387,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3400,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -3493,7 +3587,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3599,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3612,7 @@ func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Ranges.ProtoReflect.Descriptor instead.
 func (*Layout_Ranges) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14, 0}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type Layout_Slots struct {
@@ -3531,7 +3625,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3637,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3650,7 @@ func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Slots.ProtoReflect.Descriptor instead.
 func (*Layout_Slots) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14, 1}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 1}
 }
 
 func (x *Layout_Slots) GetCount() uint32 {
@@ -3574,7 +3668,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3586,7 +3680,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3599,7 +3693,7 @@ func (x *Layout_Points) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Points.ProtoReflect.Descriptor instead.
 func (*Layout_Points) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14, 2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 2}
 }
 
 var File_nokv_root_v1_types_proto protoreflect.FileDescriptor
@@ -3627,13 +3721,19 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05limit\x18\f \x01(\x04R\x05limit\x12,\n" +
 	"\x12retry_after_millis\x18\r \x01(\x04R\x10retryAfterMillis\x12)\n" +
 	"\x10keyspace_version\x18\x0e \x01(\x04R\x0fkeyspaceVersion\x12\x14\n" +
-	"\x05fence\x18\x0f \x01(\x04R\x05fence\"\xa8\x01\n" +
+	"\x05fence\x18\x0f \x01(\x04R\x05fence\"\xdc\x01\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12,\n" +
 	"\x05peers\x18\x03 \x03(\v2\x16.nokv.root.v1.RootPeerR\x05peers\x12.\n" +
-	"\x13created_unix_millis\x18\x04 \x01(\x04R\x11createdUnixMillis\"r\n" +
+	"\x13created_unix_millis\x18\x04 \x01(\x04R\x11createdUnixMillis\x122\n" +
+	"\brestored\x18\x05 \x01(\v2\x16.nokv.root.v1.RestoredR\brestored\"\x88\x01\n" +
+	"\bRestored\x12,\n" +
+	"\x12former_cluster_ids\x18\x01 \x03(\x06R\x10formerClusterIds\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1f\n" +
+	"\vunix_millis\x18\x03 \x01(\x04R\n" +
+	"unixMillis\"r\n" +
 	"\bRootPeer\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12+\n" +
@@ -3650,7 +3750,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06Window\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\x04R\x02to\"\xe6\x02\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\"\xfe\x02\n" +
 	"\x06Tenure\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
@@ -3661,7 +3761,9 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bmandates\x18\x06 \x03(\x0e2\x15.nokv.root.v1.MandateR\bmandates\x125\n" +
 	"\tinherited\x18\a \x01(\v2\x17.nokv.root.v1.FrontiersR\tinherited\x124\n" +
 	"\tissued_at\x18\b \x01(\v2\x17.nokv.root.v1.RootTokenR\bissuedAt\x12\x18\n" +
-	"\aretired\x18\t \x01(\bR\aretired\"\xfd\x01\n" +
+	"\aretired\x18\t \x01(\bR\aretired\x12\x16\n" +
+	"\x06voided\x18\n" +
+	" \x01(\bR\x06voided\"\xfd\x01\n" +
 	"\x06Legacy\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
@@ -3669,7 +3771,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\x12\x14\n" +
 	"\x05exact\x18\x05 \x01(\bR\x05exact\x122\n" +
 	"\bended_at\x18\x06 \x01(\v2\x17.nokv.root.v1.RootTokenR\aendedAt\x12\x16\n" +
-	"\x06digest\x18\a \x01(\x06R\x06digest\"\xdd\x03\n" +
+	"\x06digest\x18\a \x01(\x06R\x06digest\"\xf5\x03\n" +
 	"\bHandover\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12'\n" +
 	"\x0fpredecessor_era\x18\x02 \x01(\x04R\x0epredecessorEra\x12,\n" +
@@ -3681,7 +3783,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\topened_at\x18\b \x01(\v2\x17.nokv.root.v1.RootTokenR\bopenedAt\x12:\n" +
 	"\fconfirmed_at\x18\t \x01(\v2\x17.nokv.root.v1.RootTokenR\vconfirmedAt\x124\n" +
 	"\tclosed_at\x18\n" +
-	" \x01(\v2\x17.nokv.root.v1.RootTokenR\bclosedAt\"\x99\x03\n" +
+	" \x01(\v2\x17.nokv.root.v1.RootTokenR\bclosedAt\x12\x16\n" +
+	"\x06voided\x18\v \x01(\bR\x06voided\"\x99\x03\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x128\n" +
@@ -3958,7 +4061,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),              // 0: nokv.root.v1.Reason
 	(Mandate)(0),             // 1: nokv.root.v1.Mandate
@@ -3975,104 +4078,107 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*RootToken)(nil),        // 12: nokv.root.v1.RootToken
 	(*ErrorDetail)(nil),      // 13: nokv.root.v1.ErrorDetail
 	(*Cluster)(nil),          // 14: nokv.root.v1.Cluster
-	(*RootPeer)(nil),         // 15: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),        // 16: nokv.root.v1.Frontiers
-	(*Allocators)(nil),       // 17: nokv.root.v1.Allocators
-	(*Window)(nil),           // 18: nokv.root.v1.Window
-	(*Tenure)(nil),           // 19: nokv.root.v1.Tenure
-	(*Legacy)(nil),           // 20: nokv.root.v1.Legacy
-	(*Handover)(nil),         // 21: nokv.root.v1.Handover
-	(*Member)(nil),           // 22: nokv.root.v1.Member
-	(*Coordinator)(nil),      // 23: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),         // 24: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil), // 25: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),           // 26: nokv.root.v1.Layout
-	(*Ownership)(nil),        // 27: nokv.root.v1.Ownership
-	(*Liveness)(nil),         // 28: nokv.root.v1.Liveness
-	(*Policy)(nil),           // 29: nokv.root.v1.Policy
-	(*Rebalance)(nil),        // 30: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),        // 31: nokv.root.v1.LabelRule
-	(*Cadence)(nil),          // 32: nokv.root.v1.Cadence
-	(*Limits)(nil),           // 33: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),      // 34: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),            // 35: nokv.root.v1.Owner
-	(*Region)(nil),           // 36: nokv.root.v1.Region
-	(*Transition)(nil),       // 37: nokv.root.v1.Transition
-	(*PinKey)(nil),           // 38: nokv.root.v1.PinKey
-	(*Counters)(nil),         // 39: nokv.root.v1.Counters
-	(*Record)(nil),           // 40: nokv.root.v1.Record
-	nil,                      // 41: nokv.root.v1.Member.LabelsEntry
-	nil,                      // 42: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),    // 43: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),     // 44: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),    // 45: nokv.root.v1.Layout.Points
-	nil,                      // 46: nokv.root.v1.LabelRule.LabelsEntry
+	(*Restored)(nil),         // 15: nokv.root.v1.Restored
+	(*RootPeer)(nil),         // 16: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),        // 17: nokv.root.v1.Frontiers
+	(*Allocators)(nil),       // 18: nokv.root.v1.Allocators
+	(*Window)(nil),           // 19: nokv.root.v1.Window
+	(*Tenure)(nil),           // 20: nokv.root.v1.Tenure
+	(*Legacy)(nil),           // 21: nokv.root.v1.Legacy
+	(*Handover)(nil),         // 22: nokv.root.v1.Handover
+	(*Member)(nil),           // 23: nokv.root.v1.Member
+	(*Coordinator)(nil),      // 24: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),         // 25: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil), // 26: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),           // 27: nokv.root.v1.Layout
+	(*Ownership)(nil),        // 28: nokv.root.v1.Ownership
+	(*Liveness)(nil),         // 29: nokv.root.v1.Liveness
+	(*Policy)(nil),           // 30: nokv.root.v1.Policy
+	(*Rebalance)(nil),        // 31: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),        // 32: nokv.root.v1.LabelRule
+	(*Cadence)(nil),          // 33: nokv.root.v1.Cadence
+	(*Limits)(nil),           // 34: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),      // 35: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),            // 36: nokv.root.v1.Owner
+	(*Region)(nil),           // 37: nokv.root.v1.Region
+	(*Transition)(nil),       // 38: nokv.root.v1.Transition
+	(*PinKey)(nil),           // 39: nokv.root.v1.PinKey
+	(*Counters)(nil),         // 40: nokv.root.v1.Counters
+	(*Record)(nil),           // 41: nokv.root.v1.Record
+	nil,                      // 42: nokv.root.v1.Member.LabelsEntry
+	nil,                      // 43: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),    // 44: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),     // 45: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),    // 46: nokv.root.v1.Layout.Points
+	nil,                      // 47: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	36, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	37, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	12, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	15, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	18, // 4: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	18, // 5: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
-	1,  // 6: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	16, // 7: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	12, // 8: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	16, // 9: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	12, // 10: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	20, // 11: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	16, // 12: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
-	2,  // 13: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	12, // 14: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	12, // 15: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	12, // 16: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	41, // 17: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
-	3,  // 18: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	25, // 19: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	26, // 20: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	4,  // 21: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	27, // 22: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	28, // 23: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	29, // 24: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	32, // 25: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	33, // 26: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	42, // 27: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	43, // 28: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	44, // 29: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	45, // 30: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	5,  // 31: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	6,  // 32: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	7,  // 33: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	8,  // 34: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	30, // 35: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	31, // 36: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	46, // 37: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	9,  // 38: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	34, // 39: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	35, // 40: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	10, // 41: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	11, // 42: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	34, // 43: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	35, // 44: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	34, // 45: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	12, // 46: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	12, // 47: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	14, // 48: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	17, // 49: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	39, // 50: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	19, // 51: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	21, // 52: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	23, // 53: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	22, // 54: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	24, // 55: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	36, // 56: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	37, // 57: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	38, // 58: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	16, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	15, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	12, // 5: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	19, // 6: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	19, // 7: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	1,  // 8: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
+	17, // 9: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	12, // 10: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	17, // 11: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	12, // 12: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	21, // 13: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	17, // 14: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	2,  // 15: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
+	12, // 16: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	12, // 17: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	12, // 18: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	42, // 19: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	3,  // 20: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
+	26, // 21: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	27, // 22: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	4,  // 23: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	28, // 24: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	29, // 25: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	30, // 26: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	33, // 27: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	34, // 28: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	43, // 29: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	44, // 30: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	45, // 31: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	46, // 32: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	5,  // 33: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	6,  // 34: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	7,  // 35: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	8,  // 36: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	31, // 37: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	32, // 38: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	47, // 39: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	9,  // 40: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	35, // 41: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	36, // 42: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	10, // 43: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	11, // 44: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	35, // 45: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	36, // 46: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	35, // 47: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	12, // 48: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	12, // 49: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	14, // 50: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	18, // 51: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	40, // 52: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	20, // 53: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	22, // 54: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	24, // 55: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	23, // 56: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	25, // 57: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	37, // 58: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	38, // 59: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	39, // 60: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -4080,12 +4186,12 @@ func file_nokv_root_v1_types_proto_init() {
 	if File_nokv_root_v1_types_proto != nil {
 		return
 	}
-	file_nokv_root_v1_types_proto_msgTypes[14].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[15].OneofWrappers = []any{
 		(*Layout_Ranges_)(nil),
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[28].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[29].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -4104,7 +4210,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,205 @@
+// Package backup keeps copies of rooted truth outside a cluster, and makes new
+// clusters of them.
+//
+// A backup is the state at one position, in the format of a workdir's
+// checkpoint. It owns the file it writes and the folders of a restore until
+// they are started. It promises:
+//
+//  1. A file has its name only when it is whole, durable, read back, and gives
+//     the state hash that the root told for its position.
+//  2. Nothing that exists is written over.
+//
+// It leaves bytes on disk to storage and the meaning of records to state.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Source streams the state of a root peer. *client.Client of meta/root/client is
+// one: after a failure the next call asks another peer.
+type Source interface {
+	Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error
+}
+
+// Copy is a backup in memory: verified.
+type Copy struct {
+	State *state.State
+	Meta  storage.CheckpointMeta
+}
+
+// attempts is how often Take asks for a snapshot when streams break: each peer
+// of the largest root once, and one more.
+const attempts = 6
+
+// Take writes the state of a running cluster to a file. It asks again, of
+// another peer, when a stream breaks before the file is begun. fs.ErrExist: there
+// is a file of that name.
+func Take(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, error) {
+	if _, err := fsys.Stat(file); err == nil {
+		return nil, fmt.Errorf("%s: %w", file, fs.ErrExist)
+	}
+	var st *state.State
+	var err error
+	for range attempts {
+		if st, err = fetch(ctx, from); err == nil || ctx.Err() != nil || final(err) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.Records)
+	if err != nil {
+		return nil, fmt.Errorf("write backup: %w", err)
+	}
+	return &Copy{State: st, Meta: meta}, nil
+}
+
+// final says that every peer would answer the same.
+func final(err error) bool {
+	switch reason.Of(err) {
+	case rootv1.Reason_REASON_CLUSTER_MISMATCH, rootv1.Reason_REASON_INVALID_REQUEST:
+		return true
+	}
+	return errors.Is(err, errNoCluster)
+}
+
+var (
+	errNoCluster = errors.New("the root has no cluster yet: there is nothing to back up")
+	errStopped   = errors.New("backup: reading stopped")
+)
+
+// fetch builds the state of one snapshot and checks what the last chunk says.
+func fetch(ctx context.Context, from Source) (*state.State, error) {
+	var streamErr error
+	next, stop := iter.Pull(iter.Seq[*rootv1.SnapshotChunk](func(yield func(*rootv1.SnapshotChunk) bool) {
+		streamErr = from.Snapshot(ctx, func(c *rootv1.SnapshotChunk) error {
+			if !yield(c) {
+				return errStopped
+			}
+			return nil
+		})
+	}))
+	defer stop()
+	s := snapshot{next: next, failed: func() error { return streamErr }}
+	if err := s.advance(); err != nil {
+		return nil, err
+	}
+	at := state.TokenFromProto(s.chunk.GetToken())
+	st, err := state.Restore(at, s.record)
+	if err != nil {
+		return nil, err
+	}
+	if st.Cluster() == nil {
+		return nil, errNoCluster
+	}
+	if last := s.chunk; last.GetRecordCount() != s.records || last.GetStateHash() != st.Hash() {
+		return nil, fmt.Errorf("the snapshot at %s has %d records and state hash %016x; the root says %d and %016x",
+			at, s.records, st.Hash(), last.GetRecordCount(), last.GetStateHash())
+	}
+	return st, nil
+}
+
+// snapshot hands out the records of a stream of chunks.
+type snapshot struct {
+	next    func() (*rootv1.SnapshotChunk, bool)
+	failed  func() error
+	chunk   *rootv1.SnapshotChunk
+	rest    []*rootv1.Record
+	records uint64
+}
+
+func (s *snapshot) advance() error {
+	chunk, ok := s.next()
+	if !ok {
+		if err := s.failed(); err != nil {
+			return err
+		}
+		return errors.New("the snapshot ended before its last chunk")
+	}
+	s.chunk, s.rest = chunk, chunk.GetRecords()
+	return nil
+}
+
+// record implements the reader that state.Restore takes.
+func (s *snapshot) record() (*rootv1.Record, error) {
+	for len(s.rest) == 0 {
+		if s.chunk.GetLast() {
+			return nil, io.EOF
+		}
+		if err := s.advance(); err != nil {
+			return nil, err
+		}
+	}
+	r := s.rest[0]
+	s.rest = s.rest[1:]
+	s.records++
+	return r, nil
+}
+
+func metaOf(st *state.State) storage.CheckpointMeta {
+	at := st.Token()
+	return storage.CheckpointMeta{
+		ClusterID: st.Cluster().GetClusterId(), ClusterIncarnation: at.Incarnation,
+		Index: at.Index, Term: at.Term, StateHash: st.Hash(),
+	}
+}
+
+// Open reads a backup, checks every bit of it, and builds its state.
+func Open(fsys disk.FS, file string) (*Copy, error) {
+	meta, err := read(fsys, file, nil)
+	if err != nil {
+		return nil, err
+	}
+	var readErr error
+	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
+		_, readErr = read(fsys, file, func(r *rootv1.Record) error {
+			if !yield(r) {
+				return errStopped
+			}
+			return nil
+		})
+	}))
+	defer stop()
+	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
+	st, err := state.Restore(at, func() (*rootv1.Record, error) {
+		if r, ok := next(); ok {
+			return r, nil
+		}
+		if readErr != nil {
+			return nil, readErr
+		}
+		return nil, io.EOF
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if st.Hash() != meta.StateHash {
+		return nil, fmt.Errorf("%s: its records give the state hash %016x, its header says %016x", file, st.Hash(), meta.StateHash)
+	}
+	if st.Cluster().GetClusterId() != meta.ClusterID {
+		return nil, fmt.Errorf("%s: its records are of cluster %016x, its header says %016x", file, st.Cluster().GetClusterId(), meta.ClusterID)
+	}
+	return &Copy{State: st, Meta: meta}, nil
+}
+
+// read is storage's, and says what to do about damage of a copy.
+func read(fsys disk.FS, file string, fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+	meta, err := storage.ReadCheckpointFile(fsys, file, fn)
+	if damage := new(storage.DamageError); errors.As(err, &damage) {
+		damage.Do = "this copy cannot be used: take another one"
+	}
+	return meta, err
+}

@@ -1,0 +1,297 @@
+package backup_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/backup"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// truth is a cluster with regions, at entry regions+1 of term 3.
+func truth(t testing.TB, regions int) *state.State {
+	t.Helper()
+	st := state.New()
+	apply := func(e *rootv1.Event) {
+		data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}}}})
+		if err == nil {
+			err = st.ApplyEntry(3, st.Token().Index+1, data, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
+		Cluster: &rootv1.Cluster{ClusterId: 7, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 11}}},
+	}}})
+	for i := range regions {
+		key := fmt.Sprintf("key-%06d", i)
+		apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
+			Region: &rootv1.Region{KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~")},
+		}}})
+	}
+	return st
+}
+
+// peer is a Source that streams a state, a few records a chunk.
+type peer struct {
+	st *state.State
+	// change may spoil a chunk; an error ends the stream before it.
+	change func(call, chunk int, c *rootv1.SnapshotChunk) error
+	calls  int
+}
+
+func (p *peer) Snapshot(_ context.Context, fn func(*rootv1.SnapshotChunk) error) error {
+	p.calls++
+	var chunks []*rootv1.SnapshotChunk
+	n := uint64(0)
+	_ = p.st.Records(func(r *rootv1.Record) error {
+		if n++; n%7 == 1 {
+			chunks = append(chunks, &rootv1.SnapshotChunk{Token: p.st.Token().Proto()})
+		}
+		c := chunks[len(chunks)-1]
+		c.Records = append(c.Records, r)
+		return nil
+	})
+	last := chunks[len(chunks)-1]
+	last.Last, last.RecordCount, last.StateHash = true, n, p.st.Hash()
+	for i, c := range chunks {
+		if p.change != nil {
+			if err := p.change(p.calls, i, c); err != nil {
+				return err
+			}
+		}
+		if err := fn(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestBackupAndRestore(t *testing.T) {
+	st, dir := truth(t, 300), t.TempDir()
+	file := filepath.Join(dir, "backup")
+	taken, err := backup.Take(t.Context(), &peer{st: st}, disk.OS(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := backup.Take(t.Context(), &peer{st: st}, disk.OS(), file); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second backup to the same file: %v", err)
+	}
+	c, err := backup.Open(disk.OS(), file)
+	if err != nil || c.Meta != taken.Meta || c.State.Hash() != st.Hash() || c.State.Token() != st.Token() {
+		t.Fatalf("opened %+v, taken %+v: %v", c, taken.Meta, err)
+	}
+	now := time.UnixMilli(1_000_000)
+	plan := backup.Plan{
+		Dir: filepath.Join(dir, "one"), Peers: map[uint64]string{1: "a:1", 2: "b:1", 5: "c:1"},
+		IDGap: backup.DefaultIDGap, TSOGap: time.Minute, Now: now,
+	}
+	one, err := backup.Restore(c, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := backup.Restore(c, plan); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second restore to the same folder: %v", err)
+	}
+	plan.Dir = filepath.Join(dir, "two")
+	two, err := backup.Restore(c, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one.Cluster.GetClusterId() == two.Cluster.GetClusterId() || one.Cluster.GetClusterId() == 7 {
+		t.Errorf("cluster ids %016x and %016x, made of 7", one.Cluster.GetClusterId(), two.Cluster.GetClusterId())
+	}
+	if got, want := one.State.Allocators().GetTsoFence(), uint64(1_060_000)<<state.TSOLogicalBits; got != want {
+		t.Errorf("timestamp fence %d, want %d", got, want)
+	}
+	if got, want := one.State.Allocators().GetIdFence(), st.Allocators().GetIdFence()+backup.DefaultIDGap; got != want {
+		t.Errorf("id fence %d, want %d", got, want)
+	}
+	judgeWorkdirs(t, one, st)
+}
+
+// judgeWorkdirs opens each as a peer would.
+func judgeWorkdirs(t *testing.T, r *backup.Restored, old *state.State) {
+	t.Helper()
+	incarnations := map[uint64]bool{}
+	for node, dir := range r.Workdirs {
+		s, err := storage.Open(dir, storage.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, _ := s.Identity()
+		if !id.Member || id.NodeID != node || id.ClusterID != r.Cluster.GetClusterId() || len(id.Peers) != 3 || len(id.Former) != 1 || id.Former[0] != 7 {
+			t.Errorf("%s: identity %+v", dir, id)
+		}
+		incarnations[id.Incarnation] = true
+		st, err := replica.LoadState(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Hash() != r.State.Hash() || st.Token() != r.State.Token() || st.Token().Compare(old.Token()) <= 0 || st.RegionCount() != old.RegionCount() {
+			t.Errorf("%s: state %s with hash %016x and %d regions", dir, st.Token(), st.Hash(), st.RegionCount())
+		}
+		hard, _, err := s.InitialState()
+		if err != nil || hard.GetTerm() != old.Token().Term || hard.GetCommit() != old.Token().Index || hard.GetVote() != 0 {
+			t.Errorf("%s: hard state %v, %v", dir, hard, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(incarnations) != 3 {
+		t.Errorf("%d incarnations for 3 workdirs", len(incarnations))
+	}
+}
+
+// A stream that breaks is asked for again; what can never be right is not
+// written, and leaves nothing behind.
+func TestTakeJudges(t *testing.T) {
+	st := truth(t, 40)
+	broken := errors.New("broken")
+	for _, c := range []struct {
+		name   string
+		st     *state.State
+		change func(call, chunk int, c *rootv1.SnapshotChunk) error
+		calls  int
+		want   string // in the error; empty: none
+	}{
+		{"two broken streams", st, func(call, chunk int, _ *rootv1.SnapshotChunk) error {
+			if call < 3 && chunk == call {
+				return broken
+			}
+			return nil
+		}, 3, ""},
+		{"always broken", st, func(_, chunk int, _ *rootv1.SnapshotChunk) error { return broken }, 6, "broken"},
+		{"another cluster", st, func(_, _ int, _ *rootv1.SnapshotChunk) error {
+			return reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH, "x")
+		}, 1, "cluster_mismatch"},
+		{"a lost record", st, func(_, chunk int, c *rootv1.SnapshotChunk) error {
+			if chunk == 2 {
+				c.Records = c.Records[1:]
+			}
+			return nil
+		}, 6, "the root says"},
+		{"another hash", st, func(_, _ int, c *rootv1.SnapshotChunk) error {
+			c.StateHash++
+			return nil
+		}, 6, "the root says"},
+		{"no cluster", state.New(), nil, 1, "no cluster yet"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			p := &peer{st: c.st, change: c.change}
+			_, err := backup.Take(t.Context(), p, disk.OS(), filepath.Join(dir, "b"))
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+			if p.calls != c.calls {
+				t.Errorf("%d streams, want %d", p.calls, c.calls)
+			}
+			if left, _ := os.ReadDir(dir); err != nil && len(left) != 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// Each operation on the disk fails once, or is the last before a power cut: the
+// name is there only with a whole file behind it.
+func TestTakeOnABadDisk(t *testing.T) {
+	st := truth(t, 40)
+	count := disk.NewFake(1)
+	if _, err := backup.Take(t.Context(), &peer{st: st}, count, "b"); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for at := 1; at <= count.Ops(); at++ {
+		for _, effect := range []bool{false, true} {
+			for _, crash := range []bool{false, true} {
+				f, n := disk.NewFake(uint64(at)), 0
+				f.SetFault(func(disk.Op) disk.Fault {
+					if n++; n == at {
+						return disk.Fault{Err: syscall.EIO, Effect: effect, Crash: crash}
+					}
+					return disk.Fault{}
+				})
+				_, err := backup.Take(t.Context(), &peer{st: st}, f, "b")
+				f.SetFault(nil)
+				f.Reboot()
+				got, openErr := backup.Open(f, "b")
+				switch {
+				case err == nil && openErr != nil:
+					t.Errorf("operation %d: acknowledged, then %v", at, openErr)
+				case openErr == nil && got.State.Hash() != st.Hash():
+					t.Errorf("operation %d: another state", at)
+				case openErr != nil && !errors.Is(openErr, fs.ErrNotExist):
+					t.Errorf("operation %d: the file is there and is not whole: %v", at, openErr)
+				}
+				if err != nil {
+					failed++
+				}
+			}
+		}
+	}
+	if failed < count.Ops() {
+		t.Errorf("%d failures of %d operations: the faults did not fire", failed, count.Ops())
+	}
+}
+
+func TestOpenRefusesDamage(t *testing.T) {
+	st := truth(t, 40)
+	f := disk.NewFake(1)
+	c, err := backup.Take(t.Context(), &peer{st: st}, f, "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for bit := int64(0); bit < int64(c.Meta.Bytes)*8; bit += 13 {
+		if err := f.FlipBit("b", bit); err != nil {
+			t.Fatal(err)
+		}
+		var damage *storage.DamageError
+		var version *storage.VersionError
+		if _, err := backup.Open(f, "b"); !errors.As(err, &damage) && !errors.As(err, &version) {
+			t.Fatalf("bit %d flipped: %v", bit, err)
+		}
+		if err := f.FlipBit("b", bit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := backup.Open(f, "b"); err != nil {
+		t.Errorf("after the last bit was put back: %v", err)
+	}
+}
+
+func TestPlanIsJudged(t *testing.T) {
+	good := backup.Plan{Dir: "x", Peers: map[uint64]string{1: "a:1"}, IDGap: backup.MinIDGap}
+	for name, change := range map[string]func(*backup.Plan){
+		"no folder":   func(p *backup.Plan) { p.Dir = "" },
+		"two peers":   func(p *backup.Plan) { p.Peers = map[uint64]string{1: "a:1", 2: "b:1"} },
+		"small gap":   func(p *backup.Plan) { p.IDGap-- },
+		"back in tso": func(p *backup.Plan) { p.TSOGap = -1 },
+	} {
+		p := good
+		change(&p)
+		if p.Validate() == nil {
+			t.Errorf("%s: not refused", name)
+		}
+	}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+}
