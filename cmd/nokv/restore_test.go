@@ -151,6 +151,9 @@ func TestRestore(t *testing.T) {
 	if taken != verified || taken.Regions != 3 {
 		t.Errorf("root verify says %+v, root backup said %+v with 3 regions", verified, taken)
 	}
+	if r := c.Run("witness", "--backup", file); r.Code != 0 {
+		t.Errorf("the Witness of the backup: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
 	if r := c.Run(append([]string{"root", "backup", "--out", file}, c.RootFlags()...)...); r.Code != exitRefused || !strings.Contains(r.Stderr, "nothing is written over") {
 		t.Errorf("a second backup to the same file: exit status %d, %s", r.Code, r.Stderr)
 	}
@@ -193,6 +196,9 @@ func TestRestore(t *testing.T) {
 	}
 	sameState(t, c)
 	judgeAcross(t, old, young, made)
+	if r := c.Run(append([]string{"witness"}, c.RootFlags()...)...); r.Code != 0 {
+		t.Errorf("the Witness of the restored cluster: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
 
 	comeback.WaitLog("restored from a backup", recoverWithin)
 	c.Process(c.Roots()+1).WaitLog("was restored from a backup and is cluster "+made.ClusterID, recoverWithin)

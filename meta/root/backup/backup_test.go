@@ -259,7 +259,7 @@ func TestOpenRefusesDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for bit := int64(0); bit < int64(c.Meta.Bytes)*8; bit += 13 {
+	for bit := int64(0); bit < int64(c.Meta.Bytes)*8; bit += 43 {
 		if err := f.FlipBit("b", bit); err != nil {
 			t.Fatal(err)
 		}
