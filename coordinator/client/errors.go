@@ -149,7 +149,11 @@ func said(err error) string {
 	if d := reason.From(err); d != nil {
 		return (&reason.Error{Detail: d}).Error()
 	}
-	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
+	s, ok := status.FromError(err)
+	if ok && s.Code() == codes.DeadlineExceeded {
+		return errSilent.Error() // whoever's deadline it was
+	}
+	if ok && s.Code() != codes.Unknown {
 		return strings.ToLower(s.Code().String()) + ": " + s.Message()
 	}
 	return err.Error()
@@ -189,7 +193,7 @@ func (t *trail) noteEnd(endpoint string, err error) {
 		}
 	}
 	words := said(err)
-	if c := status.Code(err); c == codes.DeadlineExceeded || c == codes.Canceled || errors.Is(err, errSilent) {
+	if status.Code(err) == codes.Canceled || errors.Is(err, errSilent) {
 		words = errSilent.Error()
 	}
 	t.tries = append(t.tries, Try{Endpoint: endpoint, Times: 1, Said: words})

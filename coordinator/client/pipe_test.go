@@ -30,7 +30,7 @@ func TestLargeRequestsDoNotBlockTheirAnswers(t *testing.T) {
 		return reply, nil
 	}
 	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
+	c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
 	defer end()
 	keys := make([][]byte, client.MaxKeys)
 	for i := range keys {
@@ -59,7 +59,7 @@ func TestLargeCommandsDoNotBlockTheirAnswers(t *testing.T) {
 		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Error: &rootv1.ErrorDetail{Message: strings.Repeat("x", 50_000)}}
 	}
 	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
+	c, end := w.client(client.Config{TryTimeout: 20 * time.Second}, "a")
 	defer end()
 	event := &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{Reason: strings.Repeat("y", 100_000)}}}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -122,7 +122,7 @@ func TestVacantTenureIsAskedForOften(t *testing.T) {
 			start := time.Now()
 			_, err := c.AllocID(t.Context(), 1)
 			must(t, err)
-			wantWithin(t, start, d*time.Millisecond, d*time.Millisecond+min(d, 20)*time.Millisecond)
+			wantWithin(t, start, d*time.Millisecond, (d+min(2*d, 20))*time.Millisecond)
 		}
 		b.refuse(on(notHeld("a"), "AllocID"))
 		before := b.called("AllocID")
