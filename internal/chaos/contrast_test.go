@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -145,21 +146,26 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		promise string
 		spoil   func(*small)
 	}{
-		"another holder served":           {"Primacy", func(s *small) { s.calls[2].Holder = "c1" }},
-		"an era nobody began":             {"Primacy", func(s *small) { s.calls[2].Era = 3 }},
-		"at the predecessor's frontier":   {"Inheritance", func(s *small) { s.calls[2].First = 10 }},
-		"a reply of an ended era":         {"Silence", func(s *small) { s.calls[0].CallNS, s.calls[0].ReturnNS = 50, 60 }},
-		"an id twice":                     {"AllocID", func(s *small) { s.calls = append(s.calls, s.calls[0]) }},
-		"an id of a region":               {"AllocID", func(s *small) { s.calls[2].First = 1001 }},
-		"an older timestamp later":        {"Tso order", func(s *small) { s.calls[1].CallNS, s.calls[1].ReturnNS = 50, 60 }},
-		"a timestamp far ahead":           {"Tso order", func(s *small) { s.calls[3].First, s.calls[3].WallMS = 100_000<<18, 1 }},
-		"a handover left open":            {"Finality", func(s *small) { s.again(openClaim()) }},
-		"an answer that nobody logged":    {"Durability", func(s *small) { s.writes[0].tag = "t0" }},
-		"an answer at another position":   {"Durability", func(s *small) { s.writes[0].token.Index-- }},
-		"an answer behind the log":        {"Durability", func(s *small) { s.writes[0].token.Index = 99 }},
-		"an answer of another term":       {"Durability", func(s *small) { s.writes[0].token.Term = 9 }},
-		"applied twice":                   {"Durability", func(s *small) { s.again(published("b", "t3", 2)) }},
-		"a peer behind":                   {"Durability", func(s *small) { s.peers[1].applied-- }},
+		"another holder served":         {"Primacy", func(s *small) { s.calls[2].Holder = "c1" }},
+		"an era nobody began":           {"Primacy", func(s *small) { s.calls[2].Era = 3 }},
+		"at the predecessor's frontier": {"Inheritance", func(s *small) { s.calls[2].First = 10 }},
+		"a reply of an ended era":       {"Silence", func(s *small) { s.calls[0].CallNS, s.calls[0].ReturnNS = 50, 60 }},
+		"an id twice":                   {"AllocID", func(s *small) { s.calls = append(s.calls, s.calls[0]) }},
+		"an id of a region":             {"AllocID", func(s *small) { s.calls[2].First = 1001 }},
+		"an older timestamp later":      {"Tso order", func(s *small) { s.calls[1].CallNS, s.calls[1].ReturnNS = 50, 60 }},
+		"a timestamp far ahead":         {"Tso order", func(s *small) { s.calls[3].First, s.calls[3].WallMS = 100_000<<18, 1 }},
+		"a handover left open":          {"Finality", func(s *small) { s.again(openClaim()) }},
+		"an answer that nobody logged":  {"Durability", func(s *small) { s.writes[0].tag = "t0" }},
+		"an answer at another position": {"Durability", func(s *small) { s.writes[0].token.Index-- }},
+		"an answer behind the log":      {"Durability", func(s *small) { s.writes[0].token.Index = 99 }},
+		"an answer of another term":     {"Durability", func(s *small) { s.writes[0].token.Term = 9 }},
+		"applied twice":                 {"Durability", func(s *small) { s.again(published("b", "t3", 2)) }},
+		"a peer behind":                 {"Durability", func(s *small) { s.peers[1].applied-- }},
+		"all peers behind": {"Durability", func(s *small) {
+			for i := range s.peers {
+				s.peers[i].applied, s.peers[i].hash = s.writes[2].token.Index, s.hashAt(s.writes[2].token.Index)
+			}
+		}},
 		"a peer with another state":       {"Durability", func(s *small) { s.peers[2].hash++ }},
 		"a peer away":                     {"Durability", func(s *small) { s.peers = s.peers[:2] }},
 		"an entry that cannot be":         {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
@@ -201,6 +207,30 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 			t.Errorf("found %v, want %s", errors.Join(found...), c.promise)
 		})
 	}
+}
+
+// What a failed run leaves is a history that package history reads.
+func TestHistoryIsReadBack(t *testing.T) {
+	s := goodEvidence(t)
+	var file bytes.Buffer
+	if err := s.write(&file); err != nil {
+		t.Fatal(err)
+	}
+	calls, err := history.Read(&file)
+	if err != nil || len(calls) != len(s.calls)+len(s.writes)+len(s.reads) || len(history.FromCalls(calls).Grants) != len(s.calls) {
+		t.Fatalf("%d calls, %v", len(calls), err)
+	}
+}
+
+// hashAt is the state hash of the log replayed to an index.
+func (s *small) hashAt(index uint64) uint64 {
+	st, out := state.New(), state.Applied{}
+	for i, e := range s.log[:index] {
+		if err := st.ApplyEntry(e.term, uint64(i+1), e.data, &out); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return st.Hash()
 }
 
 // openClaim begins an era and nothing more.

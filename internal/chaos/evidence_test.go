@@ -54,6 +54,7 @@ type write struct {
 	// called is when the first try was sent, lastTry the last one; returned when
 	// the answer was there, history.Never when it did not come.
 	called, lastTry, returned time.Duration
+	tries                     int
 	// outcome is the answer, unspecified when there was none.
 	outcome rootv1.Outcome
 	reason  rootv1.Reason

@@ -41,7 +41,7 @@ func (r *run) heal() {
 // lateCall is how much longer than its deadline a call may take on a busy machine.
 const lateCall = 3 * time.Second
 
-// rests says whether all root peers have applied the whole log, and the log is known.
+// rests says whether all root peers have applied the whole log as it is known.
 func (r *run) rests() error {
 	r.e.mu.Lock()
 	last := uint64(len(r.e.log))

@@ -17,9 +17,9 @@ import (
 
 // totals are what runs did together.
 type totals struct {
-	runs, operations, refused, entries int
-	byKind, skipped                    map[string]int
-	recovered                          []time.Duration
+	runs, operations, retried, refused, entries int
+	byKind, skipped                             map[string]int
+	recovered                                   []time.Duration
 }
 
 func newTotals() *totals {
@@ -37,8 +37,8 @@ func (d *totals) report(t testing.TB) {
 	if len(d.recovered) == 0 {
 		d.recovered = []time.Duration{0}
 	}
-	testreport.Linef(t, "chaos: %d runs, %d faults (%s), %d operations checked, %d calls refused or unanswered, %d log entries replayed, served again after %s (median), %s (worst)",
-		d.runs, faults, strings.Join(kinds, ", "), d.operations, d.refused, d.entries,
+	testreport.Linef(t, "chaos: %d runs, %d faults (%s), %d operations checked, %d writes tried again after an unknown outcome, %d calls refused or unanswered, %d log entries replayed, served again after %s (median), %s (worst)",
+		d.runs, faults, strings.Join(kinds, ", "), d.operations, d.retried, d.refused, d.entries,
 		d.recovered[len(d.recovered)/2].Round(ms), d.recovered[len(d.recovered)-1].Round(ms))
 	for k, n := range d.skipped {
 		testreport.Linef(t, "chaos: SKIPPED, AND NOT SHOWN: %s, %d times: this machine cannot have it", k, n)

@@ -45,7 +45,7 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 	}}}}}
 	err := errNoAnswer
 	for range writeTries {
-		w.lastTry = c.now()
+		w.lastTry, w.tries = c.now(), w.tries+1
 		var r *coordinatorv1.PublishRootEventsResponse
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {
 			r, err = n.PublishRootEvents(ctx, req)

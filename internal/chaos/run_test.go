@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/proctest"
 )
 
@@ -169,18 +170,21 @@ func (r *run) episode(e episode) {
 	r.t.Logf("%8s %s: served again after %s", r.load.now().Round(ms), e, took.Round(ms))
 }
 
-// progress waits until every kind of load has had n answers more.
-func (r *run) progress(n uint64, when string) time.Duration {
+// progress waits until every kind of load has had so many answers more.
+func (r *run) progress(least uint64, when string) time.Duration {
 	r.t.Helper()
 	var from [loadKinds]uint64
 	for i := range from {
 		from[i] = r.load.progress[i].Load()
 	}
 	begun := time.Now()
-	for {
+	for n := 1; ; n++ {
+		if n%100 == 0 {
+			r.alive()
+		}
 		low := loadKinds
 		for i := range from {
-			if r.load.progress[i].Load() < from[i]+n {
+			if r.load.progress[i].Load() < from[i]+least {
 				low = kindOfLoad(i)
 			}
 		}
@@ -190,7 +194,7 @@ func (r *run) progress(n uint64, when string) time.Duration {
 		if time.Since(begun) > patience {
 			r.load.mu.Lock()
 			defer r.load.mu.Unlock()
-			r.t.Fatalf("%s: fewer than %d %s within %s; the last error of a call: %v", when, n, low, patience, r.load.last)
+			r.t.Fatalf("%s: fewer than %d %s within %s; the last error of a call: %v", when, least, low, patience, r.load.last)
 		}
 		time.Sleep(2 * ms) // the load runs in real processes: there is nothing to wait on
 	}
@@ -232,10 +236,15 @@ func (r *run) judge() {
 	}
 	d := r.done
 	d.runs++
-	d.operations += len(r.e.calls) + len(r.e.writes) + len(r.e.reads)
+	d.operations += len(history.FromCalls(r.e.calls).Grants) + len(r.e.writes) + len(r.e.reads)
 	d.refused += int(r.load.refused.Load())
 	d.entries += len(r.e.log)
 	d.recovered = append(d.recovered, r.recovered...)
+	for _, w := range r.e.writes {
+		if w.tries > 1 {
+			d.retried++
+		}
+	}
 	for _, batches := range r.e.watches {
 		d.operations += len(batches)
 	}
