@@ -163,6 +163,23 @@ func (c *failoverCluster) who(ctx context.Context) (authority, error) {
 	return a, nil
 }
 
+// knowRegions says whether every coordinator's view has so many regions: one that
+// lags would answer lookups that need no fresh view with not_found.
+func (c *failoverCluster) knowRegions(ctx context.Context, n uint64) error {
+	for i, addr := range c.CoordinatorAddrs {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		st, err := c.admin.Status(ctx, addr)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("coordinator c%d: %w", i+1, err)
+		}
+		if st.GetRegions() < n {
+			return fmt.Errorf("coordinator c%d knows %d of %d regions", i+1, st.GetRegions(), n)
+		}
+	}
+	return nil
+}
+
 // healthy asks one member's health check.
 func (c *failoverCluster) healthy(ctx context.Context, member int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

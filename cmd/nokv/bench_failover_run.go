@@ -84,6 +84,9 @@ func (f *failoverRun) all(ctx context.Context) error {
 	if err := makeRegions(ctx, &env{stderr: f.progress}, f.cluster.admin, failoverKeyspace, failoverRegions); err != nil {
 		return err
 	}
+	if err := until(ctx, func() error { return f.cluster.knowRegions(ctx, failoverRegions) }); err != nil {
+		return err
+	}
 	f.load.run(ctx)
 	for n := range *f.o.rounds {
 		begun := time.Now()
