@@ -88,9 +88,9 @@ func Backup(file string) (*Result, error) {
 
 // follow applies an entry and tells the audit.
 func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
-	var data []byte
-	if e.GetType() == raftpb.EntryNormal {
-		data = e.GetData()
+	data, err := payload(e)
+	if err != nil {
+		return fmt.Errorf("entry %d: %w", e.GetIndex(), err)
 	}
 	var entry rootv1.Entry
 	if err := proto.Unmarshal(data, &entry); err != nil {
@@ -102,6 +102,21 @@ func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
 	}
 	a.Entry(applied.Token, &entry, &applied)
 	return nil
+}
+
+// payload is what an entry tells the state machine: its data, or, when it
+// changes raft's membership, the context that rides in it.
+func payload(e *raftpb.Entry) ([]byte, error) {
+	switch e.GetType() {
+	case raftpb.EntryNormal:
+		return e.GetData(), nil
+	case raftpb.EntryConfChangeV2:
+		var change raftpb.ConfChangeV2
+		err := proto.Unmarshal(e.GetData(), &change)
+		return change.GetContext(), err
+	default:
+		return nil, fmt.Errorf("entries of type %s are not known", e.GetType())
+	}
 }
 
 var errStopped = errors.New("audit: reading stopped")

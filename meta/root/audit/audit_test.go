@@ -156,6 +156,34 @@ func TestWorkdirAndBackupWithAFault(t *testing.T) {
 	}
 }
 
+// What rides in a change of raft's membership is applied; what nobody knows is
+// refused, not passed over.
+func TestMembershipEntries(t *testing.T) {
+	carried, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{claim("c3", 2)}}}})
+	must(t, err)
+	_, change, err := raftpb.MarshalConfChange(&raftpb.ConfChangeV2{Context: carried})
+	must(t, err)
+	for kind, want := range map[raftpb.EntryType]uint64{raftpb.EntryConfChangeV2: 3, raftpb.EntryConfChange: 0} {
+		dir := workdir(t, 0, 9, nil)
+		s, err := storage.Open(dir, storage.Options{})
+		must(t, err)
+		index, term, vote := uint64(10), uint64(1), uint64(0)
+		must(t, s.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &index}, []*raftpb.Entry{{Index: &index, Term: &term, Type: &kind, Data: change}}, true))
+		must(t, s.Close())
+		r, err := audit.Workdir(dir, storage.Options{})
+		switch {
+		case want == 0:
+			if err == nil || !strings.Contains(err.Error(), "entry 10") {
+				t.Errorf("%s: %v", kind, err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", kind, err)
+		case r.Report.Eras[0].Era != want:
+			t.Errorf("%s: era %d", kind, r.Report.Eras[0].Era)
+		}
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	dir := workdir(t, 5, 9, nil)
 	s, err := storage.Open(dir, storage.Options{})

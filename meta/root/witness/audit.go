@@ -149,9 +149,9 @@ func (a *Audit) ran() time.Duration {
 }
 
 func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended) {
-	serve, starts, what := &a.serve.ID, a.starts.ID, "id"
+	serve, what := &a.serve.ID, "id"
 	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
-		serve, starts, what = &a.serve.TSO, a.starts.TSO, "timestamp"
+		serve, what = &a.serve.TSO, "timestamp"
 	}
 	from, to, era := e.GetFrom(), e.GetTo(), e.GetEra()
 	switch {
@@ -166,8 +166,6 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended) {
 	}
 	if from < *serve {
 		a.add(OverlappingWindows, era, at, "era %d was given %ss (%d, %d], up to %d may have been served before", era, what, from, to, *serve)
-	} else if from < starts {
-		a.add(OverlappingWindows, era, at, "era %d was given %ss (%d, %d], it starts above %d", era, what, from, to, starts)
 	}
 	*serve = max(*serve, to)
 	if what == "timestamp" && era == a.era {

@@ -1,6 +1,7 @@
 package witness_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,5 +186,27 @@ func TestMandatesCount(t *testing.T) {
 	}
 	if r := audit(b.steps, witness.Of(b.state)); len(r.Anomalies) != 0 {
 		t.Errorf("%+v", r.Anomalies)
+	}
+}
+
+// judged are the events that the model follows; the others have no part in
+// authority, but for ids that the root gives, which noteRootIDs finds.
+var judged = []string{"tenure_claimed", "fence_extended", "tenure_retired", "handover_advanced"}
+
+var noAuthority = []string{
+	"cluster_bootstrapped", "coordinator_joined", "coordinator_left", "member_joined", "member_state_changed", "keyspace_created",
+	"keyspace_updated", "keyspace_deleted", "region_bootstrapped", "region_published", "region_tombstoned", "regions_assigned",
+	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
+	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
+}
+
+// An event that changes authority and is not judged would make the audit
+// believe what it should not.
+func TestEveryEventIsConsidered(t *testing.T) {
+	fields := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range fields.Len() {
+		if name := string(fields.Get(i).Name()); !slices.Contains(judged, name) && !slices.Contains(noAuthority, name) {
+			t.Errorf("event %s: if it changes Tenure, handovers or fences, Audit.Event must judge it; if not, name it in noAuthority", name)
+		}
 	}
 }

@@ -43,6 +43,21 @@ func TestRecordsAreJudged(t *testing.T) {
 		"not covered":         {func(r *witness.Truth) { r.Handovers[1].Inherited.AllocId = 56 }, witness.SuccessorIncomplete},
 		"inherits less":       {func(r *witness.Truth) { r.Handovers[2].Inherited.Tso = 3 }, witness.SuccessorIncomplete},
 		"fence too low":       {func(r *witness.Truth) { r.Allocators.TsoFence = 3 }, witness.SuccessorIncomplete},
+		"inherits less than inherited": {func(r *witness.Truth) {
+			h := r.Handovers[2]
+			h.Inherited.Tso, h.Legacy.Consumed.Tso, r.Tenure.Inherited.Tso = 3, 2, 3
+			h.Legacy.Digest = state.Lineage(h.Legacy, r.Handovers[1].Legacy.Digest)
+		}, witness.SuccessorIncomplete},
+		"Legacy of an older era": {func(r *witness.Truth) {
+			h := r.Handovers[2]
+			h.Legacy.Era, h.Legacy.Digest = 1, 0
+			h.Legacy.Digest = state.Lineage(h.Legacy, r.Handovers[1].Legacy.Digest)
+		}, witness.LineageMismatch},
+		"Legacy of another holder": {func(r *witness.Truth) {
+			h := r.Handovers[2]
+			h.Legacy.HolderIncarnation = 5
+			h.Legacy.Digest = state.Lineage(h.Legacy, r.Handovers[1].Legacy.Digest)
+		}, witness.LineageMismatch},
 		"chain broken":        {func(r *witness.Truth) { r.Handovers[1].Legacy.Digest++ }, witness.LineageMismatch},
 		"window above fence":  {func(r *witness.Truth) { r.Allocators.LastIdWindow.To++ }, witness.OverlappingWindows},
 		"window inherited":    {func(r *witness.Truth) { r.Allocators.LastIdWindow.From-- }, witness.OverlappingWindows},
