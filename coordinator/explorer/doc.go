@@ -10,7 +10,7 @@
 //
 //   - tenure.Core: learn, begin, end, Want, confirmAt, OnConfirmed, target,
 //     Shutdown, OnDrained; Guard.Check; Holder.settleLocked, endLocked,
-//     extendLoop.
+//     extendLoop. TestModelIsTheCore walks at random beside the real Core.
 //   - replica's authority: elected, judge, untilExpired, answerConfirm.
 //   - client's checkEra.
 //

@@ -149,7 +149,7 @@ func (m *model) confirmSteps(w *world, i uint8) {
 // wantsConfirm is Core.confirmAt: with a ttl at any time, else when somebody
 // waits that no flight will serve.
 func (m *model) wantsConfirm(w *world, i, flying uint8) bool {
-	if m.ttl > 0 || w.processes[i].confirmed == 0 && flying == 0 {
+	if m.ttl > 0 || m.eager || w.processes[i].confirmed == 0 && flying == 0 {
 		return true
 	}
 	if m.off == generateThenCheck {

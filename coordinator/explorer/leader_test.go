@@ -213,15 +213,19 @@ func (m *model) tickProcesses(w, next *world, i int, counting [maxProcesses]bool
 	}
 	before := next.processes[i]
 	for _, rate := range rates {
-		p := &next.processes[i]
-		*p = before
-		p.left -= min(p.left, rate)
-		for k := range p.flights {
-			if f := &p.flights[k]; f.is == asking || f.is == answeredActive {
-				f.age = min(f.age+rate, m.ttl)
-			}
-		}
+		next.processes[i] = before
+		next.processes[i].tick(rate, m.ttl)
 		m.tickProcesses(w, next, i+1, counting, rates, shown)
 	}
 	next.processes[i] = before
+}
+
+// tick lets the clock of p count.
+func (p *process) tick(rate, ttl uint8) {
+	p.left -= min(p.left, rate)
+	for k := range p.flights {
+		if f := &p.flights[k]; f.is == asking || f.is == answeredActive {
+			f.age = min(f.age+rate, ttl)
+		}
+	}
 }

@@ -38,6 +38,10 @@ type config struct {
 	restore bool
 	// calm leaves out crashes and shutdowns, still the leader changes.
 	calm, still bool
+	// eager coordinators ask to be confirmed at any time. With a ttl of 0 that
+	// changes nothing but the number of worlds: a confirmation serves only calls
+	// that waited when it was sent.
+	eager bool
 	// onwards: it is also asked whether a client can be served from everywhere.
 	onwards bool
 	// off is the rule left out; blind has a bit for each predicate that is not
