@@ -47,6 +47,12 @@ func TestRootAway(t *testing.T) {
 	if d := route.Disclosure; d.ServingClass != "best_effort" || d.DegradedMode != "root_unavailable" {
 		t.Errorf("best effort without a root is labelled %+v", d)
 	}
+	// What was known of authority is shown, and never said to hold.
+	r = cli("witness", "--timeout", "2s")
+	if r.Code != exitUnavailable || !strings.HasPrefix(r.Stdout, "CANNOT TELL whether the guarantees hold. Last known: c") || strings.Contains(r.Stdout, "holds  ") {
+		t.Errorf("witness without a root: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	t.Logf("nokv witness:\n%s%s", r.Stdout, r.Stderr)
 	for _, args := range [][]string{
 		{"region", "get", "b", "--strong"}, {"id"}, {"tso"}, {"region", "publish", "n", "o"}, {"keyspace", "create", "x"}, {"status"},
 	} {

@@ -180,7 +180,7 @@ func askCoordinator(ctx context.Context, cl *client.Client) (*proof, error) {
 	p := &proof{source: "coordinator " + d.GetCoordinatorId(), disclosure: d, tenures: truth.Tenures(), ends: true, freshness: "linearizable"}
 	if d.GetServingClass() != coordinatorv1.ServingClass_SERVING_CLASS_LINEARIZABLE {
 		truth.Unknown = "no root quorum answers: what holds now is not known"
-		p.freshness = fmt.Sprintf("%d entries and %s behind what is known of the root", d.GetRootLag(), time.Duration(d.GetRootLagMillis())*time.Millisecond)
+		p.freshness = fmt.Sprintf("last level with the root %s before the answer", time.Duration(d.GetRootLagMillis())*time.Millisecond)
 		if d.GetRootLagMillis() > uint64(time.Hour/time.Millisecond)*24*365 {
 			p.freshness = "never level with the root"
 		}
