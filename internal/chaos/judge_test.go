@@ -249,19 +249,6 @@ func (j *judge) failStops() error {
 func (j *judge) authority() {
 	j.history.Grants = history.FromCalls(j.calls).Grants
 	j.history.TsoAhead = tsoAhead
-	for _, g := range j.history.Grants {
-		if g.Era == 0 || g.Era > uint64(len(j.history.Tenures)) {
-			continue // Primacy says so.
-		}
-		// Who answered is known by the address; which of its processes is not.
-		t := j.history.Tenures[g.Era-1]
-		if g.Holder == "" {
-			g.Holder = t.GetHolderId()
-		}
-		if g.Incarnation == 0 {
-			g.Incarnation = t.GetHolderIncarnation()
-		}
-	}
 	for _, v := range j.history.Check() {
 		j.errs = append(j.errs, v)
 	}
