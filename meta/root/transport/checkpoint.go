@@ -57,7 +57,7 @@ func (p *remote) sendCheckpoint(ctx context.Context, m *raftpb.Message) (storage
 		return meta, fmt.Errorf("open checkpoint: %w", err)
 	}
 	defer file.Close()
-	conn, err := p.connect(ctx, forCheckpoint)
+	conn, err := p.connect(ctx, forCheckpoint, p.t.cfg.HandshakeTimeout)
 	if err != nil {
 		return meta, err
 	}

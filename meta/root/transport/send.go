@@ -114,15 +114,16 @@ func signal(level chan struct{}) {
 
 // run keeps one connection to the peer.
 func (p *remote) run(ctx context.Context) {
-	wait := p.t.cfg.MinRedial
+	wait, patience := p.t.cfg.MinRedial, p.t.cfg.HandshakeTimeout
 	var broken brokenness
 	for ctx.Err() == nil {
-		conn, err := p.connect(ctx, forMessages)
+		conn, err := p.connect(ctx, forMessages, patience)
 		if err == nil {
-			wait, broken = p.t.cfg.MinRedial, worked
+			wait, patience, broken = p.t.cfg.MinRedial, min(hastyConnect, p.t.cfg.HandshakeTimeout), worked
 			p.pump(ctx, conn)
 			continue // At once: the answer tells a dead process from a lost connection.
 		}
+		patience = min(2*patience, p.t.cfg.HandshakeTimeout)
 		p.noteRefusal(err)
 		if ctx.Err() == nil {
 			broken = p.judge(broken, err)
@@ -131,6 +132,11 @@ func (p *remote) run(ctx context.Context) {
 		wait = min(2*wait, p.t.cfg.MaxRedial)
 	}
 }
+
+// hastyConnect bounds the first try behind a connection that worked; each further
+// one has twice the time. What reaches the port of a process while it dies may
+// be dropped without a word, and TCP repeats it only after 200 ms to 1 s.
+const hastyConnect = 25 * time.Millisecond
 
 // brokenness is what the replica was told since the last connection.
 type brokenness int
@@ -169,8 +175,8 @@ func (p *remote) noteRefusal(err error) {
 }
 
 // connect dials the peer and shakes hands.
-func (p *remote) connect(ctx context.Context, why purpose) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.t.cfg.HandshakeTimeout)
+func (p *remote) connect(ctx context.Context, why purpose, within time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	conn, err := p.t.cfg.Dial(ctx, p.id.Address)
 	if err != nil {
@@ -178,7 +184,7 @@ func (p *remote) connect(ctx context.Context, why purpose) (net.Conn, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	h := p.t.hello(p.id, why)
-	w, err := greet(conn, h, p.t.cfg.HandshakeTimeout)
+	w, err := greet(conn, h, within)
 	if err == nil {
 		err = checkWelcome(w, h)
 	}

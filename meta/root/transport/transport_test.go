@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,6 +133,40 @@ func TestRefusalBehindAnotherFailureCounts(t *testing.T) {
 		a.in.add(func() {
 			if !slices.Equal(a.in.refused, []uint64{2}) {
 				t.Errorf("refused %v", a.in.refused)
+			}
+		})
+	})
+}
+
+// What reaches the port of a process while it dies may be dropped: whoever
+// dials it then must not wait for a handshake's whole time.
+func TestDyingPortDelaysARefusalLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		var dying atomic.Bool
+		a := n.start(t, ids[0], func(c *Config) {
+			c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+				if address == ids[1].Peers[1].Address && dying.Swap(false) {
+					silent, _ := net.Pipe()
+					return silent, nil
+				}
+				return n.dial(ctx, address)
+			}
+		})
+		b := n.start(t, ids[1], nil)
+		time.Sleep(4500 * time.Millisecond)
+		a.in.add(func() {
+			if len(a.in.refused) != 0 {
+				t.Errorf("refused %v before", a.in.refused)
+			}
+		})
+		time.Sleep(100 * time.Millisecond)
+		dying.Store(true)
+		b.stop()
+		time.Sleep(2*hastyConnect + 10*time.Millisecond)
+		a.in.add(func() {
+			if !slices.Equal(a.in.refused, []uint64{2}) {
+				t.Errorf("refused %v within %s", a.in.refused, 2*hastyConnect+10*time.Millisecond)
 			}
 		})
 	})
