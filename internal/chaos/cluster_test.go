@@ -187,6 +187,18 @@ func (c *cluster) find(name string) int {
 	return member
 }
 
+// pair waits for two roles of two members.
+func (c *cluster) pair(one, other string) (a, b int) {
+	c.t.Helper()
+	proctest.Eventually(c.t, patience, func() error {
+		if a, b = c.find(one), c.find(other); a == b {
+			return fmt.Errorf("%s was %s and %s: the roles have changed", place(a), one, other)
+		}
+		return nil
+	})
+	return a, b
+}
+
 // patience is for what should be quick on a machine that is not busy.
 const patience = 30 * time.Second
 

@@ -300,7 +300,7 @@ func unmount(dir string) error { return syscall.Unmount(dir, syscall.MNT_DETACH)
 // beginSwappedWorkdirs starts two peers on each other's folder: both refuse and
 // name both peers.
 func beginSwappedWorkdirs(r *run, _ fault) *active {
-	m, other := r.c.find("follower"), r.c.find("other")
+	m, other := r.c.pair("follower", "other")
 	a := r.killNow(m, other)
 	swap := func() {
 		aside := filepath.Join(r.c.Dir, "aside")

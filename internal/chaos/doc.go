@@ -20,7 +20,7 @@
 //	go test ./internal/chaos                                  a smoke run
 //	go test ./internal/chaos -run Runs -v -chaos.runs 50      random schedules
 //	go test ./internal/chaos -run Runs -v -chaos.runs 1 -chaos.seed 7
-//	go test ./internal/chaos -run Runs -v -chaos.schedule FILE
+//	go test ./internal/chaos -run Runs -v -chaos.schedule testdata/all-kinds.txt
 //
 // It leaves to the simulations what real processes on one machine cannot be
 // given: wall clocks that step, machines that are suspended, messages that are

@@ -48,8 +48,14 @@ func (r *run) killNow(members ...int) *active {
 	})
 }
 
+// both are two members by their roles.
+func (r *run) both(one, other string) []int {
+	a, b := r.c.pair(one, other)
+	return []int{a, b}
+}
+
 func beginKill(r *run, f fault) *active     { return r.killNow(r.c.find(f.target)) }
-func beginKillBoth(r *run, _ fault) *active { return r.killNow(r.c.find("leader"), r.c.find("holder")) }
+func beginKillBoth(r *run, _ fault) *active { return r.killNow(r.both("leader", "holder")...) }
 func beginKillAll(r *run, _ fault) *active  { return r.killNow(0, 1, 2, 3, 4) }
 
 // beginOrderly stops a process as an operator does.
@@ -102,7 +108,7 @@ func (r *run) pauseNow(members ...int) *active {
 
 func beginPause(r *run, f fault) *active { return r.pauseNow(r.c.find(f.target)) }
 func beginPauseBoth(r *run, _ fault) *active {
-	return r.pauseNow(r.c.find("leader"), r.c.find("holder"))
+	return r.pauseNow(r.both("leader", "holder")...)
 }
 
 // beginTwin starts a second process with a coordinator's id: the first one ends

@@ -113,7 +113,7 @@ func beginPowerCut(r *run, f fault) *active {
 	case "all":
 		victims = []int{0, 1, 2}
 	case "two":
-		victims = []int{r.c.find("leader"), r.c.find("follower")}
+		victims = r.both("leader", "follower")
 	default:
 		victims = []int{r.c.find(f.target)}
 	}

@@ -16,7 +16,7 @@ import (
 // beginNoQuorum takes two root peers away for long: what needs a quorum is
 // refused, soon and by name, and nothing piles up.
 func beginNoQuorum(r *run, f fault) *active {
-	a := r.killNow(r.c.find("leader"), r.c.find("follower"))
+	a := r.killNow(r.both("leader", "follower")...)
 	asked := make(chan error, 1)
 	go func() { asked <- r.withoutQuorum() }()
 	fired, end := a.fired, a.end

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -272,6 +274,31 @@ func TestWrongSchedulesAreRefused(t *testing.T) {
 	} {
 		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// The scripts can be read, and have every kind of fault.
+func TestScriptsHaveEveryKind(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	var scripts []*schedule
+	for _, name := range files {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := parse(string(raw))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		scripts = append(scripts, s)
+	}
+	for _, k := range kinds() {
+		if !slices.ContainsFunc(scripts, func(s *schedule) bool { return s.has(k.name) }) {
+			t.Errorf("no script has %s", k.name)
 		}
 	}
 }
