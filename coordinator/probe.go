@@ -45,17 +45,26 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 	switch {
 	case err == nil && r.Status == healthpb.HealthCheckResponse_SERVING:
 		return tenure.HealthServing
-	case status.Code(err) == codes.Unavailable && refuses(ctx, address):
-		return tenure.HealthRefused
-	default:
-		return tenure.HealthUnknown
+	case status.Code(err) == codes.Unavailable || status.Code(err) == codes.DeadlineExceeded:
+		// Time of its own: what was sent to a process while it died may be lost,
+		// and the call has then waited for all of its time.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), knockFor)
+		defer cancel()
+		if refuses(ctx, address) {
+			return tenure.HealthRefused
+		}
 	}
+	return tenure.HealthUnknown
 }
 
 // How a lost holder is knocked at.
 const (
 	knocks     = 10
 	knockPause = 2 * time.Millisecond
+	// knockFor bounds all knocks, connectFor one and the connection of the probes:
+	// TCP repeats a lost packet only after 200 ms to 1 s.
+	knockFor   = tenure.DefaultProbeEvery
+	connectFor = tenure.DefaultProbeEvery / 2
 )
 
 // refuses says whether nobody listens at an address. A process that dies closes
@@ -69,11 +78,13 @@ func refuses(ctx context.Context, address string) bool {
 			return false
 		case <-pause.C:
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		if err != nil {
-			return errors.Is(err, syscall.ECONNREFUSED)
+		conn, err := (&net.Dialer{Timeout: connectFor}).DialContext(ctx, "tcp", address)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return true
 		}
-		_ = conn.Close() // nothing was asked on it
+		if err == nil {
+			_ = conn.Close() // nothing was asked on it
+		}
 		pause.Reset(knockPause)
 	}
 	return false
@@ -81,7 +92,7 @@ func refuses(ctx context.Context, address string) bool {
 
 // dial is the dialer of the connection.
 func (p *prober) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	conn, err := (&net.Dialer{Timeout: connectFor}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
