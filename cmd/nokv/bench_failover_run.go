@@ -120,8 +120,8 @@ func (f *failoverRun) round(ctx context.Context, n int) (*measuredRound, error) 
 		return nil, err
 	}
 	if !r.Orderly { // who is left takes over: what is started again too early would be in the race
-		gone := f.now()
-		if err := until(ctx, func() error { return f.load.silent(gone) }); err != nil {
+		r.Gone = f.now()
+		if err := until(ctx, func() error { return f.load.silent(r.Gone) }); err != nil {
 			return nil, fmt.Errorf("after the kill of %s: %w", f.cluster.Name(victims[0]), err)
 		}
 	}

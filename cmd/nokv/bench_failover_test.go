@@ -48,7 +48,7 @@ func TestBenchFailover(t *testing.T) {
 	for _, p := range out.Parts {
 		parts = append(parts, p.Part)
 	}
-	if got := strings.Join(parts, " "); got != "before detection wait commit confirm client" {
+	if got := strings.Join(parts, " "); got != "before death detection wait commit confirm client" {
 		t.Errorf("the gaps are made of %s: is a log line missing?", got)
 	}
 	f, err := os.Open(record)

@@ -13,6 +13,8 @@ const (
 	// tells the root its exact frontiers.
 	PartDrain  = "drain"
 	PartRetire = "retire"
+	// PartDeath: until the killed process is gone, or found to be.
+	PartDeath = "death"
 	// PartDetection: until the first process that is left knows.
 	PartDetection = "detection"
 	// PartElection: until another root peer leads.
@@ -81,14 +83,14 @@ func (r *Round) milestones() []milestone {
 	case r.Victim == Leader && r.Orderly:
 		return []milestone{leads, find(PartReach, r.reached(leads))}
 	case r.Victim == Leader:
-		return []milestone{find(PartDetection, kind(PeerGone, false)), leads, find(PartReach, r.reached(leads))}
+		return append(r.death(find(PartDetection, kind(PeerGone, false))), leads, find(PartReach, r.reached(leads)))
 	}
-	all := []milestone{find(PartDetection, kind(Suspect, false))}
+	all := r.death(find(PartDetection, kind(Suspect, false)))
 	if r.Orderly {
 		all = []milestone{find(PartDrain, kind(Ends, true)), find(PartRetire, kind(Retired, true))}
 	}
 	if r.Victim == Both {
-		all = []milestone{find(PartDetection, kind(PeerGone, false)), leads}
+		all = append(r.death(find(PartDetection, kind(PeerGone, false))), leads)
 	}
 	begins, ok := r.first(func(e Event) bool { return e.Kind == Begins })
 	if !ok {
@@ -101,6 +103,15 @@ func (r *Round) milestones() []milestone {
 	}
 	return append(all, milestone{waiting, claim.At, claimed}, milestone{PartCommit, begins.At, true},
 		find(PartConfirm, func(e Event) bool { return e.Kind == Serves && e.Number == begins.Number }))
+}
+
+// death puts the end of the killed processes before its detection.
+func (r *Round) death(detection milestone) []milestone {
+	gone := milestone{PartDeath, r.Gone, r.Gone != 0}
+	if detection.seen {
+		gone.at = min(gone.at, detection.at)
+	}
+	return []milestone{gone, detection}
 }
 
 // reached matches the first answer that a coordinator had from the new leader.

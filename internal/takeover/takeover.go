@@ -41,6 +41,9 @@ type Round struct {
 	Victims, Members, Roots []string
 	// At is the moment of the kill, Until when everything was healthy again.
 	At, Until time.Duration
+	// Gone is when the killed processes had ended: on a busy machine that takes
+	// its time, in which their connections are open. 0: not known.
+	Gone time.Duration
 	// Calls are those of the clients, from some time before At on.
 	Calls []history.Call
 	// Events are what the processes logged, in any order, from their start on.

@@ -161,6 +161,17 @@ func TestPartsOfEachVictim(t *testing.T) {
 	}
 }
 
+// A process that takes its time to die is not detected late.
+func TestDeathIsNotDetection(t *testing.T) {
+	for gone, want := range map[time.Duration]string{5: "before 1, death 5, detection 7, wait 148", 12: "before 1, death 12, detection 0, wait 148", 90: "before 1, death 12, detection 0, wait 148"} {
+		r := killed()
+		r.Gone = at + gone*time.Millisecond
+		if got := lengths(r.Parts(takeover.Gap{From: at - time.Millisecond, To: at + 180*time.Millisecond})); !strings.HasPrefix(got, want) {
+			t.Errorf("gone after %d ms: %s, want %s", gone, got, want)
+		}
+	}
+}
+
 // Promise 2, for any events and any gap.
 func TestPartsAddUp(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
