@@ -100,7 +100,7 @@ func (k *checkpoints) floor() uint64 {
 // nextCheckpoint asks for a checkpoint when enough was applied since the last.
 func (c *Core) nextCheckpoint() *CheckpointTask {
 	k := &c.cut
-	if k.writing || (k.entries < k.every && k.bytes < k.everyBytes) || c.state.Cluster() == nil {
+	if k.writing || c.state.Cluster() == nil || (k.entries < k.every && k.bytes < k.everyBytes && !c.peersChanged()) {
 		return nil
 	}
 	k.writing, k.entries, k.bytes = true, 0, 0
@@ -110,6 +110,16 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 		ClusterID: st.Cluster().GetClusterId(), ClusterIncarnation: token.Incarnation,
 		Index: token.Index, Term: token.Term, StateHash: st.Hash(),
 	}}
+}
+
+// peersChanged says that no checkpoint knows the present root peers. One is due
+// then: a new peer that lacks the log cannot do with an older one.
+func (c *Core) peersChanged() bool {
+	if c.members.revision == 0 {
+		return false
+	}
+	meta, _ := c.log.Checkpoint()
+	return meta.Index < c.members.revision
 }
 
 // checkpointed drops the log behind a durable checkpoint, keeping a window for
@@ -158,6 +168,7 @@ func (c *Core) install(snapshot *raftpb.Snapshot) error {
 	}
 	c.state, c.persisted, c.changed = st, meta.Index, true
 	c.cut.reset(meta.Index)
+	c.setMembers()
 	c.cfg.Logger.Info("checkpoint installed", "peer", c.cfg.NodeID, "term", meta.Term, "index", meta.Index)
 	return nil
 }

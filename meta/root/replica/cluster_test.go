@@ -116,6 +116,17 @@ func (l *memLog) HoldCheckpoint(meta storage.CheckpointMeta) bool {
 	return l.held
 }
 
+func (l *memLog) ReceivedCluster() *rootv1.Cluster {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.incomingRecords {
+		if c := r.GetCluster(); c != nil {
+			return c
+		}
+	}
+	return nil
+}
+
 func (l *memLog) ReleaseCheckpoint() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,14 @@ import (
 type Config struct {
 	// NodeID is this peer's raft id, 1 or greater.
 	NodeID uint64
-	// Voters are the raft ids of all peers, this one included: 1, 3 or 5.
+	// Voters are the raft ids of all peers that the cluster begins with, this one
+	// included: 1, 3 or 5. Once the state has the cluster's identity it says who
+	// votes.
 	Voters []uint64
+	// Join says that this peer was not there when the cluster began: it waits to
+	// be sent the log, and learns from it who votes. Voters is empty then, for the
+	// whole life of the workdir.
+	Join bool
 	// Bootstrap is the identity that the first leader of an empty cluster
 	// roots. Its created_unix_millis is set by that leader.
 	Bootstrap *rootv1.Cluster
@@ -151,7 +157,9 @@ func (c Config) Validate() error {
 	if c.Transport == nil {
 		return errors.New("replica: no transport")
 	}
-	if n := len(c.Voters); n != 1 && n != 3 && n != 5 {
+	if n := len(c.Voters); c.Join && n > 0 {
+		return fmt.Errorf("replica: node %d joins, and was given the voters %v", c.NodeID, c.Voters)
+	} else if !c.Join && n != 1 && n != 3 && n != 5 {
 		return fmt.Errorf("replica: %d voters, want 1, 3 or 5", n)
 	}
 	seen := make(map[uint64]bool)
@@ -161,7 +169,7 @@ func (c Config) Validate() error {
 		}
 		seen[id] = true
 	}
-	if !seen[c.NodeID] {
+	if !c.Join && !seen[c.NodeID] {
 		return fmt.Errorf("replica: node %d is not among the voters %v", c.NodeID, c.Voters)
 	}
 	if c.HeartbeatTicks < 1 || c.ElectionTicks < 2*c.HeartbeatTicks {

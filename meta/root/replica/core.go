@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -95,6 +94,7 @@ type Core struct {
 
 	// From raft's last Ready.
 	role      raft.StateType
+	members   members
 	leader    uint64
 	hard      *raftpb.HardState
 	hardDirty bool
@@ -129,6 +129,7 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID))}
 	c.reads.nonce = binary.BigEndian.AppendUint64(nil, cfg.Seed)
 	c.hashes.init(cfg)
+	c.setMembers()
 	applied := st.Token().Index
 	hard, _, err := log.InitialState()
 	if err != nil {
@@ -139,7 +140,7 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 		return nil, fmt.Errorf("read last index: %w", err)
 	}
 	c.cut.init(cfg, applied)
-	c.raft, err = newRawNode(cfg, &raftStorage{Log: log, applied: applied, voters: cfg.Voters})
+	c.raft, err = newRawNode(cfg, &raftStorage{Log: log, applied: applied, members: &c.members})
 	return c, err
 }
 
@@ -170,23 +171,27 @@ func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 type raftStorage struct {
 	Log
 	applied uint64
-	voters  []uint64
+	// members are those of the state: at start that of the checkpoint, as raft
+	// wants it.
+	members *members
 }
 
 // InitialState implements raft.Storage.
 func (s *raftStorage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
 	hard, _, err := s.Log.InitialState()
-	return clampCommit(hard, s.applied), &raftpb.ConfState{Voters: s.voters}, err
+	return clampCommit(hard, s.applied), s.members.confState(), err
 }
 
 // Snapshot implements raft.Storage.
 func (s *raftStorage) Snapshot() (*raftpb.Snapshot, error) {
 	meta, ok := s.Checkpoint()
-	if !ok {
+	// A peer does not take a checkpoint that does not know it: the next one does.
+	if !ok || meta.Index < s.members.revision {
 		return nil, raft.ErrSnapshotTemporarilyUnavailable
 	}
 	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-		ConfState: &raftpb.ConfState{Voters: s.voters}, Index: new(meta.Index), Term: new(meta.Term),
+		// Of the present. Who receives the checkpoint goes by what is in it.
+		ConfState: s.members.confState(), Index: new(meta.Index), Term: new(meta.Term),
 	}}, nil
 }
 
@@ -276,6 +281,7 @@ func (c *Core) take(in Input, out *Output) error {
 	}
 	c.judgeClaims(out)
 	c.proposeBootstrap()
+	c.proposeSettled()
 	return nil
 }
 
@@ -283,7 +289,7 @@ func (c *Core) take(in Input, out *Output) error {
 // to one another are dropped, and so are those for somebody else and a MsgSnap
 // without its checkpoint.
 func (c *Core) step(m *raftpb.Message) {
-	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.isVoter(m.GetFrom()) {
+	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) {
 		return
 	}
 	switch m.GetType() {
@@ -291,7 +297,7 @@ func (c *Core) step(m *raftpb.Message) {
 		// Once raft has taken it there is no way back: it must still be there when
 		// it is installed. If it is not there now, its sender will try again.
 		if meta, err := received(m.GetSnapshot()); err == nil && c.log.HoldCheckpoint(meta) {
-			_ = c.raft.Step(m)
+			_ = c.raft.Step(c.withMembers(m))
 		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
@@ -304,8 +310,6 @@ func (c *Core) step(m *raftpb.Message) {
 		_ = c.raft.Step(m)
 	}
 }
-
-func (c *Core) isVoter(id uint64) bool { return slices.Contains(c.cfg.Voters, id) }
 
 func (c *Core) tick(out *Output) {
 	c.ticks++
@@ -325,7 +329,7 @@ func (c *Core) observePeer(e Event) error {
 	case SnapshotFailed:
 		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFailure)
 	case PeerStateHash:
-		if c.isVoter(e.Peer) && e.Peer != c.cfg.NodeID {
+		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID {
 			return c.compareHash(e.Peer, e.Index, e.Hash)
 		}
 	}
@@ -344,6 +348,8 @@ func (c *Core) accept(r Request, out *Output) {
 		c.acceptClaim(r, out)
 	case *Transfer:
 		c.acceptTransfer(r, out)
+	case *Reshape:
+		c.acceptReshape(r, out)
 	default:
 		panic(fmt.Sprintf("replica: request of type %T", r))
 	}

@@ -40,7 +40,7 @@ func (c *Core) peerRefused(id uint64) {
 		_ = c.raft.Step(asked) // raft judges its term and log
 	}
 	rank := 0
-	for _, voter := range c.cfg.Voters {
+	for _, voter := range c.members.Voters {
 		if voter != id && voter < c.cfg.NodeID {
 			rank++
 		}
@@ -92,7 +92,7 @@ func (c *Core) acceptTransfer(t *Transfer, out *Output) {
 		t.target = c.mostAdvanced()
 	}
 	switch {
-	case t.target == 0 || !c.isVoter(t.target):
+	case t.target == 0 || !c.members.votes(t.target):
 		c.failRequest(t, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no peer %d to hand over to", t.To), out)
 	case t.target == c.cfg.NodeID:
 		t.Leader = c.leader
@@ -109,7 +109,7 @@ func (c *Core) mostAdvanced() (id uint64) {
 	var match uint64
 	var active bool
 	c.raft.WithProgress(func(peer uint64, _ raft.ProgressType, p tracker.Progress) {
-		if peer == c.cfg.NodeID {
+		if peer == c.cfg.NodeID || !c.members.votes(peer) {
 			return
 		}
 		better := id == 0 || (p.RecentActive && !active) || (p.RecentActive == active && (p.Match > match || (p.Match == match && peer < id)))
@@ -142,7 +142,7 @@ func (c *Core) stepDown(out *Output) {
 	c.failReads(err, out)
 	c.failClaims(err, out)
 	c.changed = true
-	if !c.leads() || len(c.cfg.Voters) == 1 {
+	if !c.leads() || c.members.alone() {
 		return
 	}
 	c.cfg.Logger.Warn("stepping down: the disk stalled", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())

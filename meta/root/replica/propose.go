@@ -25,6 +25,8 @@ type proposals struct {
 	count, bytes int
 	// bootstrapping is set while the first event of the cluster is under way.
 	bootstrapping bool
+	// settling is set while the end of a joint change is under way.
+	settling bool
 }
 
 // batch is one entry: the commands of many proposals.
@@ -109,7 +111,7 @@ func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, us
 	queue := c.proposals.queue
 	for total := 0; used < len(queue); {
 		n, size := 1, len(queue[used].data)
-		for used+n < len(queue) && size+len(queue[used+n].data) <= c.cfg.MaxEntryBytes && !queue[used].internal {
+		for used+n < len(queue) && size+len(queue[used+n].data) <= c.cfg.MaxEntryBytes && !queue[used].alone() && !queue[used+n].alone() {
 			size += len(queue[used+n].data)
 			n++
 		}
@@ -119,9 +121,9 @@ func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, us
 		total += size
 		group := slices.Clone(queue[used : used+n])
 		batches = append(batches, batch{proposals: group})
-		entries = append(entries, &raftpb.Entry{Data: concat(group, size)})
+		entries = append(entries, entryOf(group, size))
 		used += n
-		if group[0].internal {
+		if group[0].alone() {
 			break
 		}
 	}
@@ -187,6 +189,12 @@ func (c *Core) settle(term, index uint64, results []state.Result, out *Output) e
 	}
 	results = slices.Clone(results)
 	for _, p := range b.proposals {
+		if p.change != nil && len(results) == 0 {
+			// Raft made an empty entry of it: a change is under way.
+			p.Err = errUnavailable("another change of the root peers is under way")
+			c.finish(p, out)
+			continue
+		}
 		if len(results) < p.commands {
 			return fmt.Errorf("apply entry %d of term %d: fewer results than commands", index, term)
 		}
@@ -205,8 +213,15 @@ func (c *Core) finish(p *Proposal, out *Output) {
 		c.authority.unfence(p.fencesEra)
 	}
 	switch {
+	case p.internal && p.change != nil:
+		c.proposals.settling = false
 	case p.internal:
 		c.proposals.bootstrapping = false
+	case p.reshape != nil:
+		if p.reshape.Err = p.Err; p.Err == nil {
+			p.reshape.Result = p.Results[0]
+		}
+		out.Done = append(out.Done, p.reshape)
 	case p.claim != nil:
 		if p.Err == nil && p.Results[0].Outcome == rootv1.Outcome_OUTCOME_ALREADY_APPLIED {
 			// The holder asked again: its ttl counts from there.

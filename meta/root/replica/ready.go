@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -202,18 +203,26 @@ func (c *Core) apply(entries []*raftpb.Entry, out *Output) error {
 		c.judgeClaims(out)
 		c.serveHeldConfirms(out)
 		c.proposeBootstrap()
+		c.proposeSettled()
 	}
 	return nil
 }
 
 func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	term, index := e.GetTerm(), e.GetIndex()
-	if e.GetType() != raftpb.EntryNormal {
-		return &PoisonError{Term: term, Index: index, Err: fmt.Errorf("raft entry type %v", e.GetType())}
+	change, data, err := storage.Payload(e)
+	if err != nil {
+		return &PoisonError{Term: term, Index: index, Err: err}
 	}
 	c.scratch.Reset()
-	before := eraOf(c.state)
-	if err := c.state.ApplyEntry(term, index, e.GetData(), &c.scratch); err != nil {
+	before, empty := eraOf(c.state), c.state.Cluster() == nil
+	if err := c.state.ApplyEntry(term, index, data, &c.scratch); err != nil {
+		return &PoisonError{Term: term, Index: index, Err: err}
+	}
+	if empty && c.state.Cluster() != nil {
+		c.begun()
+	}
+	if err := c.reshape(change); err != nil {
 		return &PoisonError{Term: term, Index: index, Err: err}
 	}
 	if era := eraOf(c.state); era != before {

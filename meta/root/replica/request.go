@@ -6,6 +6,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -53,6 +54,10 @@ type Proposal struct {
 	claim *Claim
 	// internal proposals have nobody waiting.
 	internal bool
+	// change is set when the command rides in a membership entry of raft.
+	change *raftpb.ConfChangeV2
+	// reshape is set when the proposal serves a Reshape, which is answered instead.
+	reshape *Reshape
 }
 
 // MaxCommands is the most commands of one Proposal, MaxProposalBytes their
@@ -76,6 +81,9 @@ func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 			return nil, &reason.Error{Detail: detail}
 		}
 		for _, e := range c.GetEvents() {
+			if state.RootPeerEvent(e) {
+				return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "root peers are replaced by the root leader: ask for a replacement")
+			}
 			p.maxTSO = max(p.maxTSO, tsoFence(e))
 			if e.GetTenureClaimed().GetPredecessorExpired() {
 				entry = withoutVerdict(entry, i)

@@ -97,7 +97,7 @@ func (r *Replica) publish(v *View) {
 // handOver gives leadership to another peer before this one stops. It tries
 // for TransferTimeout.
 func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
-	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || len(r.cfg.Voters) == 1 {
+	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || r.core.members.alone() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.TransferTimeout)

@@ -23,6 +23,8 @@ type Log interface {
 	// until it is installed or released. False: it has been replaced, or is being.
 	HoldCheckpoint(meta storage.CheckpointMeta) bool
 	ReleaseCheckpoint()
+	// ReceivedCluster is the cluster record in the checkpoint that is held.
+	ReceivedCluster() *rootv1.Cluster
 	// InstallCheckpoint makes the received checkpoint the current one and the
 	// log empty behind it. A crash leaves the old or the new. It ends
 	// HoldCheckpoint.

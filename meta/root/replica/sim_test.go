@@ -54,6 +54,7 @@ type sim struct {
 
 type simCount struct {
 	writes, unknown, reads, confirms, expiries, crashes, stalls, snapshots, elections int
+	reshapes                                                                          int
 }
 
 type simCall struct {
@@ -79,6 +80,8 @@ type simPeer struct {
 	ticked int64
 	stall  bool
 	term   uint64
+	// lost peers never come back.
+	lost bool
 }
 
 // Send implements replica.Transport.
@@ -91,7 +94,7 @@ func (p *simPeer) Send(messages []*raftpb.Message) {
 // SendStateHash implements replica.Transport.
 func (p *simPeer) SendStateHash(index, hash uint64) {
 	for _, to := range p.s.peers {
-		if to != p {
+		if to != p && to.core != nil {
 			to.events = append(to.events, replica.Event{Kind: replica.PeerStateHash, Peer: p.id, Index: index, Hash: hash})
 		}
 	}
@@ -207,6 +210,10 @@ func (s *sim) answer(p *simPeer, r replica.Request) {
 	}
 	delete(s.open, r)
 	switch r := r.(type) {
+	case *replica.Reshape:
+		if r.Err == nil && r.Result.Outcome == rootv1.Outcome_OUTCOME_APPLIED {
+			s.count.reshapes++
+		}
 	case *replica.Proposal:
 		if r.Err == nil {
 			s.count.writes++
@@ -297,8 +304,11 @@ func (s *sim) deliver(lossless bool) {
 }
 
 func (s *sim) step(faults bool) {
-	p := s.peers[s.rng.IntN(3)]
+	p := s.peers[s.rng.IntN(len(s.peers))]
 	s.now += s.rng.Int64N(int64(2 * time.Millisecond))
+	if p.lost {
+		return
+	}
 	if p.core == nil {
 		if s.rng.IntN(200) == 0 || !faults {
 			p.start()
@@ -409,6 +419,9 @@ func (s *sim) healed() bool {
 		}
 	}
 	for _, p := range s.peers {
+		if p.lost {
+			continue
+		}
 		if p.core == nil || p.view == nil || p.view.Applied < s.acknowledged || p.view.Applied != s.peers[0].view.Applied {
 			return false
 		}

@@ -36,6 +36,8 @@ type View struct {
 	// Stalled says that a write to the log has taken longer than an election
 	// timeout and is not back.
 	Stalled bool
+	// Members are the root peers by what they do, at Applied.
+	Members state.RootMembers
 	// Peers is what a leader knows of all peers, by node id; nil on others.
 	Peers map[uint64]Progress
 	// HashMismatches counts positions where peers told different state hashes.
@@ -78,7 +80,7 @@ func (c *Core) nextView() *View {
 		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
 		Known: max(c.known.told, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
-		HashMismatches: c.hashes.mismatches, QueuedProposals: c.proposals.count,
+		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, QueuedProposals: c.proposals.count,
 	}
 	// A log that cannot say its first index fails at the next use.
 	v.FirstIndex, _ = c.log.FirstIndex()
@@ -90,7 +92,7 @@ func (c *Core) nextView() *View {
 }
 
 func (c *Core) progress() map[uint64]Progress {
-	peers := make(map[uint64]Progress, len(c.cfg.Voters))
+	peers := make(map[uint64]Progress, len(c.members.Voters)+2)
 	c.raft.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
 		peers[id] = Progress{Match: p.Match, Active: p.RecentActive || id == c.cfg.NodeID}
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
 )
 
 // Log is the committed log: every entry that any peer ever applied. Peers that
@@ -53,7 +54,11 @@ func (l *Log) record(p *Peer) {
 			break
 		}
 		for _, e := range entries {
-			l.add(p.ID, e.GetIndex(), e.GetTerm(), e.GetData())
+			_, data, err := storage.Payload(e)
+			if err != nil {
+				return
+			}
+			l.add(p.ID, e.GetIndex(), e.GetTerm(), data)
 		}
 		from = entries[len(entries)-1].GetIndex() + 1
 	}

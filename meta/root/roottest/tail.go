@@ -114,7 +114,11 @@ func (t *tail) entries(v *replica.View) ([]*rootv1.TailEntry, error) {
 	}
 	out := make([]*rootv1.TailEntry, 0, len(entries))
 	for _, e := range entries {
-		out = append(out, &rootv1.TailEntry{Term: e.GetTerm(), Index: e.GetIndex(), Entry: e.GetData()})
+		_, data, err := storage.Payload(e)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &rootv1.TailEntry{Term: e.GetTerm(), Index: e.GetIndex(), Entry: data})
 	}
 	return out, nil
 }

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"fmt"
 	"sync"
 
+	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -77,17 +79,18 @@ func (b *batch) encode(log Log, commit, maxBytes uint64) {
 	}
 	data := make([]byte, 0, size)
 	for _, e := range entries {
-		data = appendEntry(data, e)
+		_, payload, err := storage.Payload(e)
+		if err != nil {
+			b.err = fmt.Errorf("entry %d: %w", e.GetIndex(), err)
+			return
+		}
+		data = appendEntry(data, e, payload)
 	}
 	b.data, b.last = data, entries[len(entries)-1].GetIndex()
 }
 
 // appendEntry appends one TailResponse.entries element.
-func appendEntry(b []byte, e *raftpb.Entry) []byte {
-	payload := e.GetData()
-	if e.GetType() != raftpb.EntryNormal {
-		payload = nil // Not ours; like a new leader's first entry it only moves the position.
-	}
+func appendEntry(b []byte, e *raftpb.Entry, payload []byte) []byte {
 	n := 0
 	if e.GetTerm() != 0 {
 		n += 1 + protowire.SizeVarint(e.GetTerm())

@@ -171,6 +171,14 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 		return t.keyspaceDeleted(k.KeyspaceDeleted)
 	case *rootv1.Event_PinKeyRotated:
 		return t.pinKeyRotated(k.PinKeyRotated)
+	case *rootv1.Event_RootPeerAdded:
+		return t.rootPeerAdded(k.RootPeerAdded)
+	case *rootv1.Event_RootPeerPromoted:
+		return t.rootPeerPromoted(k.RootPeerPromoted.GetNodeId())
+	case *rootv1.Event_RootPeersSettled:
+		return t.rootPeersSettled(k.RootPeersSettled.GetNodeId())
+	case *rootv1.Event_RootPeerDropped:
+		return t.rootPeerDropped(k.RootPeerDropped.GetNodeId())
 	default:
 		return t.regionEvent(e, r)
 	}

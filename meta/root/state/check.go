@@ -84,6 +84,9 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 		if n := len(k.PinKeyRotated.GetSecret()); n != MaxPinSecretBytes {
 			return invalid("a pin key has %d bytes, not %d", MaxPinSecretBytes, n)
 		}
+	case *rootv1.Event_RootPeerAdded:
+		return checkRootPeer(k.RootPeerAdded)
+	case *rootv1.Event_RootPeerPromoted, *rootv1.Event_RootPeersSettled, *rootv1.Event_RootPeerDropped:
 	default:
 		return checkRegionEvent(e)
 	}

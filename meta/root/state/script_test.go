@@ -54,6 +54,9 @@ func (m *machine) run(d *datadriven.TestData) string {
 		}
 		m.checkHash()
 		return fmt.Sprintln(counts)
+	case "members":
+		r := m.s.RootMembers()
+		return fmt.Sprintf("voters %v outgoing %v learners %v\n", r.Voters, r.Outgoing, r.Learners)
 	case "renew":
 		r := state.Renewal{ClusterID: m.s.Cluster().GetClusterId() + 1, Peers: []*rootv1.RootPeer{{NodeId: 4, Incarnation: 44}}, UnixMillis: 5}
 		d.MaybeScanArgs(m.t, "cluster", &r.ClusterID)

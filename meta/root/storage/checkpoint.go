@@ -295,7 +295,7 @@ func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
 	if err := s.usable(); err != nil {
 		return CheckpointMeta{}, err
 	}
-	s.received = nil
+	s.received, s.receivedCluster = nil, nil
 	name := s.path(incomingFile)
 	f, err := s.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
 	if err != nil {
@@ -316,7 +316,12 @@ func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
 func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error) {
 	out := &fileWriter{file: f}
 	buffered := bufio.NewWriterSize(out, copyBuffer)
-	meta, _, err := readCheckpoint(io.TeeReader(r, buffered), nil)
+	meta, _, err := readCheckpoint(io.TeeReader(r, buffered), func(rec *rootv1.Record) error {
+		if c := rec.GetCluster(); c != nil {
+			s.receivedCluster = c
+		}
+		return nil
+	})
 	if err == nil {
 		err = buffered.Flush()
 	}
@@ -353,6 +358,10 @@ func (s *Storage) HoldCheckpoint(meta CheckpointMeta) bool {
 	}
 	return true
 }
+
+// ReceivedCluster is the cluster record in the checkpoint that is held; nil when
+// it has none. Called by the goroutine of Append, while it holds it.
+func (s *Storage) ReceivedCluster() *rootv1.Cluster { return s.receivedCluster }
 
 // ReleaseCheckpoint ends HoldCheckpoint, if it is in force. Called by the
 // goroutine of Append.

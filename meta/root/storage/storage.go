@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/raft/v3"
 
 	"github.com/nokv/nokv/internal/disk"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // The files of a workdir.
@@ -54,6 +55,8 @@ type Storage struct {
 	writing, receiving token
 	// received is what waits in incomingFile, under receiving.
 	received *CheckpointMeta
+	// receivedCluster is the cluster record in it.
+	receivedCluster *rootv1.Cluster
 	// held says that the goroutine of Append has receiving; it alone looks.
 	held bool
 

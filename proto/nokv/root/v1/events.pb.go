@@ -206,6 +206,10 @@ type Event struct {
 	//	*Event_TransitionCompleted
 	//	*Event_TransitionCancelled
 	//	*Event_PinKeyRotated
+	//	*Event_RootPeerAdded
+	//	*Event_RootPeerPromoted
+	//	*Event_RootPeersSettled
+	//	*Event_RootPeerDropped
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -446,6 +450,42 @@ func (x *Event) GetPinKeyRotated() *PinKeyRotated {
 	return nil
 }
 
+func (x *Event) GetRootPeerAdded() *RootPeerAdded {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_RootPeerAdded); ok {
+			return x.RootPeerAdded
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetRootPeerPromoted() *RootPeerPromoted {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_RootPeerPromoted); ok {
+			return x.RootPeerPromoted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetRootPeersSettled() *RootPeersSettled {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_RootPeersSettled); ok {
+			return x.RootPeersSettled
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetRootPeerDropped() *RootPeerDropped {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_RootPeerDropped); ok {
+			return x.RootPeerDropped
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -538,6 +578,22 @@ type Event_PinKeyRotated struct {
 	PinKeyRotated *PinKeyRotated `protobuf:"bytes,22,opt,name=pin_key_rotated,json=pinKeyRotated,proto3,oneof"`
 }
 
+type Event_RootPeerAdded struct {
+	RootPeerAdded *RootPeerAdded `protobuf:"bytes,23,opt,name=root_peer_added,json=rootPeerAdded,proto3,oneof"`
+}
+
+type Event_RootPeerPromoted struct {
+	RootPeerPromoted *RootPeerPromoted `protobuf:"bytes,24,opt,name=root_peer_promoted,json=rootPeerPromoted,proto3,oneof"`
+}
+
+type Event_RootPeersSettled struct {
+	RootPeersSettled *RootPeersSettled `protobuf:"bytes,25,opt,name=root_peers_settled,json=rootPeersSettled,proto3,oneof"`
+}
+
+type Event_RootPeerDropped struct {
+	RootPeerDropped *RootPeerDropped `protobuf:"bytes,26,opt,name=root_peer_dropped,json=rootPeerDropped,proto3,oneof"`
+}
+
 func (*Event_ClusterBootstrapped) isEvent_Kind() {}
 
 func (*Event_FenceExtended) isEvent_Kind() {}
@@ -581,6 +637,14 @@ func (*Event_TransitionCompleted) isEvent_Kind() {}
 func (*Event_TransitionCancelled) isEvent_Kind() {}
 
 func (*Event_PinKeyRotated) isEvent_Kind() {}
+
+func (*Event_RootPeerAdded) isEvent_Kind() {}
+
+func (*Event_RootPeerPromoted) isEvent_Kind() {}
+
+func (*Event_RootPeersSettled) isEvent_Kind() {}
+
+func (*Event_RootPeerDropped) isEvent_Kind() {}
 
 // ClusterBootstrapped is the first event of a cluster. It also makes keyspace
 // 1, "default": ranges, reported.
@@ -1978,6 +2042,198 @@ func (x *PinKeyRotated) GetSecret() []byte {
 	return nil
 }
 
+// RootPeerAdded makes a new peer a learner, to replace another later. One change
+// is under way at a time.
+type RootPeerAdded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// role and replaces are the root's to set.
+	Peer *RootPeer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Node id of the voter that is lost.
+	Replaces      uint64 `protobuf:"varint,2,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootPeerAdded) Reset() {
+	*x = RootPeerAdded{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootPeerAdded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootPeerAdded) ProtoMessage() {}
+
+func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootPeerAdded.ProtoReflect.Descriptor instead.
+func (*RootPeerAdded) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RootPeerAdded) GetPeer() *RootPeer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *RootPeerAdded) GetReplaces() uint64 {
+	if x != nil {
+		return x.Replaces
+	}
+	return 0
+}
+
+// RootPeerPromoted begins the joint change: the learner and the peer that it
+// replaces both vote, each in one of two sets.
+type RootPeerPromoted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootPeerPromoted) Reset() {
+	*x = RootPeerPromoted{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootPeerPromoted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootPeerPromoted) ProtoMessage() {}
+
+func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootPeerPromoted.ProtoReflect.Descriptor instead.
+func (*RootPeerPromoted) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RootPeerPromoted) GetNodeId() uint64 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+// RootPeersSettled ends the joint change: the new set alone votes.
+type RootPeersSettled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootPeersSettled) Reset() {
+	*x = RootPeersSettled{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootPeersSettled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootPeersSettled) ProtoMessage() {}
+
+func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootPeersSettled.ProtoReflect.Descriptor instead.
+func (*RootPeersSettled) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RootPeersSettled) GetNodeId() uint64 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
+// RootPeerDropped gives up a learner.
+type RootPeerDropped struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeId        uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RootPeerDropped) Reset() {
+	*x = RootPeerDropped{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RootPeerDropped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RootPeerDropped) ProtoMessage() {}
+
+func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RootPeerDropped.ProtoReflect.Descriptor instead.
+func (*RootPeerDropped) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RootPeerDropped) GetNodeId() uint64 {
+	if x != nil {
+		return x.NodeId
+	}
+	return 0
+}
+
 // CommandResult answers one command.
 type CommandResult struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1994,7 +2250,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2262,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2275,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CommandResult) GetOutcome() Outcome {
@@ -2071,7 +2327,7 @@ type EventResult struct {
 
 func (x *EventResult) Reset() {
 	*x = EventResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2339,7 @@ func (x *EventResult) String() string {
 func (*EventResult) ProtoMessage() {}
 
 func (x *EventResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2352,7 @@ func (x *EventResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventResult.ProtoReflect.Descriptor instead.
 func (*EventResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EventResult) GetRegion() *Region {
@@ -2172,7 +2428,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\vrequire_era\x18\x02 \x01(\x04R\n" +
 	"requireEra\":\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xaf\r\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xe3\x0f\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
@@ -2196,7 +2452,11 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\rmerge_planned\x18\x13 \x01(\v2\x1a.nokv.root.v1.MergePlannedH\x00R\fmergePlanned\x12V\n" +
 	"\x14transition_completed\x18\x14 \x01(\v2!.nokv.root.v1.TransitionCompletedH\x00R\x13transitionCompleted\x12V\n" +
 	"\x14transition_cancelled\x18\x15 \x01(\v2!.nokv.root.v1.TransitionCancelledH\x00R\x13transitionCancelled\x12E\n" +
-	"\x0fpin_key_rotated\x18\x16 \x01(\v2\x1b.nokv.root.v1.PinKeyRotatedH\x00R\rpinKeyRotatedB\x06\n" +
+	"\x0fpin_key_rotated\x18\x16 \x01(\v2\x1b.nokv.root.v1.PinKeyRotatedH\x00R\rpinKeyRotated\x12E\n" +
+	"\x0froot_peer_added\x18\x17 \x01(\v2\x1b.nokv.root.v1.RootPeerAddedH\x00R\rrootPeerAdded\x12N\n" +
+	"\x12root_peer_promoted\x18\x18 \x01(\v2\x1e.nokv.root.v1.RootPeerPromotedH\x00R\x10rootPeerPromoted\x12N\n" +
+	"\x12root_peers_settled\x18\x19 \x01(\v2\x1e.nokv.root.v1.RootPeersSettledH\x00R\x10rootPeersSettled\x12K\n" +
+	"\x11root_peer_dropped\x18\x1a \x01(\v2\x1d.nokv.root.v1.RootPeerDroppedH\x00R\x0frootPeerDroppedB\x06\n" +
 	"\x04kind\"F\n" +
 	"\x13ClusterBootstrapped\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"v\n" +
@@ -2290,7 +2550,16 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\rPinKeyRotated\x12\x1f\n" +
 	"\vexpected_id\x18\x01 \x01(\rR\n" +
 	"expectedId\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\fR\x06secret\"\xd3\x01\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"W\n" +
+	"\rRootPeerAdded\x12*\n" +
+	"\x04peer\x18\x01 \x01(\v2\x16.nokv.root.v1.RootPeerR\x04peer\x12\x1a\n" +
+	"\breplaces\x18\x02 \x01(\x04R\breplaces\"+\n" +
+	"\x10RootPeerPromoted\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"+\n" +
+	"\x10RootPeersSettled\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"*\n" +
+	"\x0fRootPeerDropped\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"\xd3\x01\n" +
 	"\rCommandResult\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x15.nokv.root.v1.OutcomeR\aoutcome\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12/\n" +
@@ -2327,7 +2596,7 @@ func file_nokv_root_v1_events_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_events_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_nokv_root_v1_events_proto_goTypes = []any{
 	(Outcome)(0),                // 0: nokv.root.v1.Outcome
 	(*Command)(nil),             // 1: nokv.root.v1.Command
@@ -2356,27 +2625,32 @@ var file_nokv_root_v1_events_proto_goTypes = []any{
 	(*TransitionCompleted)(nil), // 24: nokv.root.v1.TransitionCompleted
 	(*TransitionCancelled)(nil), // 25: nokv.root.v1.TransitionCancelled
 	(*PinKeyRotated)(nil),       // 26: nokv.root.v1.PinKeyRotated
-	(*CommandResult)(nil),       // 27: nokv.root.v1.CommandResult
-	(*EventResult)(nil),         // 28: nokv.root.v1.EventResult
-	(*Cluster)(nil),             // 29: nokv.root.v1.Cluster
-	(Mandate)(0),                // 30: nokv.root.v1.Mandate
-	(*Frontiers)(nil),           // 31: nokv.root.v1.Frontiers
-	(HandoverStage)(0),          // 32: nokv.root.v1.HandoverStage
-	(*Member)(nil),              // 33: nokv.root.v1.Member
-	(MemberState)(0),            // 34: nokv.root.v1.MemberState
-	(*KeyspaceSettings)(nil),    // 35: nokv.root.v1.KeyspaceSettings
-	(*Region)(nil),              // 36: nokv.root.v1.Region
-	(*RegionEpoch)(nil),         // 37: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),               // 38: nokv.root.v1.Owner
-	(TransitionKind)(0),         // 39: nokv.root.v1.TransitionKind
-	(*RootToken)(nil),           // 40: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),         // 41: nokv.root.v1.ErrorDetail
-	(*Keyspace)(nil),            // 42: nokv.root.v1.Keyspace
-	(*Tenure)(nil),              // 43: nokv.root.v1.Tenure
-	(*Handover)(nil),            // 44: nokv.root.v1.Handover
-	(*Transition)(nil),          // 45: nokv.root.v1.Transition
-	(*Window)(nil),              // 46: nokv.root.v1.Window
-	(*Coordinator)(nil),         // 47: nokv.root.v1.Coordinator
+	(*RootPeerAdded)(nil),       // 27: nokv.root.v1.RootPeerAdded
+	(*RootPeerPromoted)(nil),    // 28: nokv.root.v1.RootPeerPromoted
+	(*RootPeersSettled)(nil),    // 29: nokv.root.v1.RootPeersSettled
+	(*RootPeerDropped)(nil),     // 30: nokv.root.v1.RootPeerDropped
+	(*CommandResult)(nil),       // 31: nokv.root.v1.CommandResult
+	(*EventResult)(nil),         // 32: nokv.root.v1.EventResult
+	(*Cluster)(nil),             // 33: nokv.root.v1.Cluster
+	(Mandate)(0),                // 34: nokv.root.v1.Mandate
+	(*Frontiers)(nil),           // 35: nokv.root.v1.Frontiers
+	(HandoverStage)(0),          // 36: nokv.root.v1.HandoverStage
+	(*Member)(nil),              // 37: nokv.root.v1.Member
+	(MemberState)(0),            // 38: nokv.root.v1.MemberState
+	(*KeyspaceSettings)(nil),    // 39: nokv.root.v1.KeyspaceSettings
+	(*Region)(nil),              // 40: nokv.root.v1.Region
+	(*RegionEpoch)(nil),         // 41: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),               // 42: nokv.root.v1.Owner
+	(TransitionKind)(0),         // 43: nokv.root.v1.TransitionKind
+	(*RootPeer)(nil),            // 44: nokv.root.v1.RootPeer
+	(*RootToken)(nil),           // 45: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),         // 46: nokv.root.v1.ErrorDetail
+	(*Keyspace)(nil),            // 47: nokv.root.v1.Keyspace
+	(*Tenure)(nil),              // 48: nokv.root.v1.Tenure
+	(*Handover)(nil),            // 49: nokv.root.v1.Handover
+	(*Transition)(nil),          // 50: nokv.root.v1.Transition
+	(*Window)(nil),              // 51: nokv.root.v1.Window
+	(*Coordinator)(nil),         // 52: nokv.root.v1.Coordinator
 }
 var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	3,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
@@ -2403,46 +2677,51 @@ var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	24, // 21: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
 	25, // 22: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
 	26, // 23: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
-	29, // 24: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
-	30, // 25: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
-	30, // 26: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
-	31, // 27: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
-	32, // 28: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
-	33, // 29: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
-	34, // 30: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
-	35, // 31: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	35, // 32: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	36, // 33: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
-	36, // 34: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
-	37, // 35: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	37, // 36: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	20, // 37: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
-	37, // 38: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	38, // 39: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
-	37, // 40: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	39, // 41: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
-	38, // 42: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	37, // 43: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	37, // 44: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	37, // 45: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	0,  // 46: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	40, // 47: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	41, // 48: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	28, // 49: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	36, // 50: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	36, // 51: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	42, // 52: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	33, // 53: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	43, // 54: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	44, // 55: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	45, // 56: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	46, // 57: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	47, // 58: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	59, // [59:59] is the sub-list for method output_type
-	59, // [59:59] is the sub-list for method input_type
-	59, // [59:59] is the sub-list for extension type_name
-	59, // [59:59] is the sub-list for extension extendee
-	0,  // [0:59] is the sub-list for field type_name
+	27, // 24: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
+	28, // 25: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
+	29, // 26: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
+	30, // 27: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
+	33, // 28: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
+	34, // 29: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
+	34, // 30: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
+	35, // 31: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
+	36, // 32: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
+	37, // 33: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
+	38, // 34: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
+	39, // 35: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	39, // 36: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	40, // 37: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
+	40, // 38: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
+	41, // 39: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	41, // 40: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	20, // 41: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
+	41, // 42: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	42, // 43: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
+	41, // 44: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	43, // 45: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
+	42, // 46: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
+	41, // 47: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	41, // 48: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	41, // 49: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	44, // 50: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 51: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	45, // 52: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	46, // 53: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	32, // 54: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	40, // 55: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	40, // 56: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	47, // 57: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	37, // 58: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	48, // 59: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	49, // 60: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	50, // 61: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	51, // 62: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	52, // 63: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	64, // [64:64] is the sub-list for method output_type
+	64, // [64:64] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }
@@ -2474,6 +2753,10 @@ func file_nokv_root_v1_events_proto_init() {
 		(*Event_TransitionCompleted)(nil),
 		(*Event_TransitionCancelled)(nil),
 		(*Event_PinKeyRotated)(nil),
+		(*Event_RootPeerAdded)(nil),
+		(*Event_RootPeerPromoted)(nil),
+		(*Event_RootPeersSettled)(nil),
+		(*Event_RootPeerDropped)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2481,7 +2764,7 @@ func file_nokv_root_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_events_proto_rawDesc), len(file_nokv_root_v1_events_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   28,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -233,6 +233,63 @@ func (Reason) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
+// RootPeerRole is the part of a root peer in what the others decide.
+type RootPeerRole int32
+
+const (
+	// Votes.
+	RootPeerRole_ROOT_PEER_ROLE_UNSPECIFIED RootPeerRole = 0
+	// Gets the log and does not vote.
+	RootPeerRole_ROOT_PEER_ROLE_LEARNER RootPeerRole = 1
+	// Votes in the new set of a joint change only.
+	RootPeerRole_ROOT_PEER_ROLE_JOINING RootPeerRole = 2
+	// Votes in the old set of a joint change only.
+	RootPeerRole_ROOT_PEER_ROLE_LEAVING RootPeerRole = 3
+)
+
+// Enum value maps for RootPeerRole.
+var (
+	RootPeerRole_name = map[int32]string{
+		0: "ROOT_PEER_ROLE_UNSPECIFIED",
+		1: "ROOT_PEER_ROLE_LEARNER",
+		2: "ROOT_PEER_ROLE_JOINING",
+		3: "ROOT_PEER_ROLE_LEAVING",
+	}
+	RootPeerRole_value = map[string]int32{
+		"ROOT_PEER_ROLE_UNSPECIFIED": 0,
+		"ROOT_PEER_ROLE_LEARNER":     1,
+		"ROOT_PEER_ROLE_JOINING":     2,
+		"ROOT_PEER_ROLE_LEAVING":     3,
+	}
+)
+
+func (x RootPeerRole) Enum() *RootPeerRole {
+	p := new(RootPeerRole)
+	*p = x
+	return p
+}
+
+func (x RootPeerRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RootPeerRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_types_proto_enumTypes[1].Descriptor()
+}
+
+func (RootPeerRole) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_types_proto_enumTypes[1]
+}
+
+func (x RootPeerRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RootPeerRole.Descriptor instead.
+func (RootPeerRole) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
 // Mandate is a duty that a Tenure covers.
 type Mandate int32
 
@@ -270,11 +327,11 @@ func (x Mandate) String() string {
 }
 
 func (Mandate) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[1].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[2].Descriptor()
 }
 
 func (Mandate) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[1]
+	return &file_nokv_root_v1_types_proto_enumTypes[2]
 }
 
 func (x Mandate) Number() protoreflect.EnumNumber {
@@ -283,7 +340,7 @@ func (x Mandate) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Mandate.Descriptor instead.
 func (Mandate) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 // HandoverStage says how far a handover has come.
@@ -326,11 +383,11 @@ func (x HandoverStage) String() string {
 }
 
 func (HandoverStage) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[2].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[3].Descriptor()
 }
 
 func (HandoverStage) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[2]
+	return &file_nokv_root_v1_types_proto_enumTypes[3]
 }
 
 func (x HandoverStage) Number() protoreflect.EnumNumber {
@@ -339,7 +396,7 @@ func (x HandoverStage) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HandoverStage.Descriptor instead.
 func (HandoverStage) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 // MemberState is the administrative state of a member.
@@ -382,11 +439,11 @@ func (x MemberState) String() string {
 }
 
 func (MemberState) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[3].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[4].Descriptor()
 }
 
 func (MemberState) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[3]
+	return &file_nokv_root_v1_types_proto_enumTypes[4]
 }
 
 func (x MemberState) Number() protoreflect.EnumNumber {
@@ -395,7 +452,7 @@ func (x MemberState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemberState.Descriptor instead.
 func (MemberState) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 // Placement says who decides which member owns a region.
@@ -434,11 +491,11 @@ func (x Placement) String() string {
 }
 
 func (Placement) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[4].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[5].Descriptor()
 }
 
 func (Placement) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[4]
+	return &file_nokv_root_v1_types_proto_enumTypes[5]
 }
 
 func (x Placement) Number() protoreflect.EnumNumber {
@@ -447,7 +504,7 @@ func (x Placement) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Placement.Descriptor instead.
 func (Placement) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 // Fence says what an exclusive region's next owner may rely on.
@@ -486,11 +543,11 @@ func (x Fence) String() string {
 }
 
 func (Fence) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[5].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Fence) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[5]
+	return &file_nokv_root_v1_types_proto_enumTypes[6]
 }
 
 func (x Fence) Number() protoreflect.EnumNumber {
@@ -499,7 +556,7 @@ func (x Fence) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Fence.Descriptor instead.
 func (Fence) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 // ClosedStream says what the end of a member's heartbeat stream means.
@@ -538,11 +595,11 @@ func (x ClosedStream) String() string {
 }
 
 func (ClosedStream) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[6].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (ClosedStream) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[6]
+	return &file_nokv_root_v1_types_proto_enumTypes[7]
 }
 
 func (x ClosedStream) Number() protoreflect.EnumNumber {
@@ -551,7 +608,7 @@ func (x ClosedStream) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClosedStream.Descriptor instead.
 func (ClosedStream) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 // Strategy picks a member for a region.
@@ -603,11 +660,11 @@ func (x Strategy) String() string {
 }
 
 func (Strategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[7].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (Strategy) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[7]
+	return &file_nokv_root_v1_types_proto_enumTypes[8]
 }
 
 func (x Strategy) Number() protoreflect.EnumNumber {
@@ -616,7 +673,7 @@ func (x Strategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Strategy.Descriptor instead.
 func (Strategy) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // OnMiss says what a lookup of an unowned key does.
@@ -653,11 +710,11 @@ func (x OnMiss) String() string {
 }
 
 func (OnMiss) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[8].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (OnMiss) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[8]
+	return &file_nokv_root_v1_types_proto_enumTypes[9]
 }
 
 func (x OnMiss) Number() protoreflect.EnumNumber {
@@ -666,7 +723,7 @@ func (x OnMiss) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnMiss.Descriptor instead.
 func (OnMiss) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 // OwnerRole is what an owner of a replicated region may do.
@@ -703,11 +760,11 @@ func (x OwnerRole) String() string {
 }
 
 func (OwnerRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[9].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (OwnerRole) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[9]
+	return &file_nokv_root_v1_types_proto_enumTypes[10]
 }
 
 func (x OwnerRole) Number() protoreflect.EnumNumber {
@@ -716,7 +773,7 @@ func (x OwnerRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OwnerRole.Descriptor instead.
 func (OwnerRole) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 // TransitionKind is what a transition changes.
@@ -759,11 +816,11 @@ func (x TransitionKind) String() string {
 }
 
 func (TransitionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[10].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (TransitionKind) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[10]
+	return &file_nokv_root_v1_types_proto_enumTypes[11]
 }
 
 func (x TransitionKind) Number() protoreflect.EnumNumber {
@@ -772,7 +829,7 @@ func (x TransitionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionKind.Descriptor instead.
 func (TransitionKind) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 // TransitionStatus is how far a transition is, or how it ended.
@@ -827,11 +884,11 @@ func (x TransitionStatus) String() string {
 }
 
 func (TransitionStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (TransitionStatus) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[11]
+	return &file_nokv_root_v1_types_proto_enumTypes[12]
 }
 
 func (x TransitionStatus) Number() protoreflect.EnumNumber {
@@ -840,7 +897,7 @@ func (x TransitionStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionStatus.Descriptor instead.
 func (TransitionStatus) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 // RootToken is a position in the rooted log. Tokens of one cluster
@@ -1087,12 +1144,18 @@ type Cluster struct {
 	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// 1 at bootstrap, raised by every restore from a backup.
 	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Root peers: the peers that were named at bootstrap.
+	// Root peers: those named at bootstrap, and what replaced them.
 	Peers []*RootPeer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Unix milliseconds of the bootstrap, by the first leader's clock. Shown, never compared.
 	CreatedUnixMillis uint64 `protobuf:"varint,4,opt,name=created_unix_millis,json=createdUnixMillis,proto3" json:"created_unix_millis,omitempty"`
 	// Where a restored cluster comes from; absent in one that never was restored.
-	Restored      *Restored `protobuf:"bytes,5,opt,name=restored,proto3" json:"restored,omitempty"`
+	Restored *Restored `protobuf:"bytes,5,opt,name=restored,proto3" json:"restored,omitempty"`
+	// Peers that were replaced, the newest last: at most 64. They are refused for
+	// ever, and their node ids are not used again.
+	Replaced []*RootPeer `protobuf:"bytes,6,rep,name=replaced,proto3" json:"replaced,omitempty"`
+	// Index of the entry that last changed the peers. 0: nothing did since the
+	// bootstrap or the restore.
+	PeersRevision uint64 `protobuf:"varint,7,opt,name=peers_revision,json=peersRevision,proto3" json:"peers_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1160,6 +1223,20 @@ func (x *Cluster) GetRestored() *Restored {
 		return x.Restored
 	}
 	return nil
+}
+
+func (x *Cluster) GetReplaced() []*RootPeer {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
+func (x *Cluster) GetPeersRevision() uint64 {
+	if x != nil {
+		return x.PeersRevision
+	}
+	return 0
 }
 
 // Restored says which backup a cluster was made of.
@@ -1235,9 +1312,12 @@ type RootPeer struct {
 	// Random identity of the peer's workdir: a wiped workdir has another one.
 	Incarnation uint64 `protobuf:"fixed64,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Address of the peer's raft transport, host:port.
-	TransportAddress string `protobuf:"bytes,3,opt,name=transport_address,json=transportAddress,proto3" json:"transport_address,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	TransportAddress string       `protobuf:"bytes,3,opt,name=transport_address,json=transportAddress,proto3" json:"transport_address,omitempty"`
+	Role             RootPeerRole `protobuf:"varint,4,opt,name=role,proto3,enum=nokv.root.v1.RootPeerRole" json:"role,omitempty"`
+	// Node id of the peer that a learner or joining peer is to replace.
+	Replaces      uint64 `protobuf:"varint,5,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RootPeer) Reset() {
@@ -1289,6 +1369,20 @@ func (x *RootPeer) GetTransportAddress() string {
 		return x.TransportAddress
 	}
 	return ""
+}
+
+func (x *RootPeer) GetRole() RootPeerRole {
+	if x != nil {
+		return x.Role
+	}
+	return RootPeerRole_ROOT_PEER_ROLE_UNSPECIFIED
+}
+
+func (x *RootPeer) GetReplaces() uint64 {
+	if x != nil {
+		return x.Replaces
+	}
+	return 0
 }
 
 // Frontiers say how far each mandate has been consumed. Values up to and
@@ -3721,23 +3815,27 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05limit\x18\f \x01(\x04R\x05limit\x12,\n" +
 	"\x12retry_after_millis\x18\r \x01(\x04R\x10retryAfterMillis\x12)\n" +
 	"\x10keyspace_version\x18\x0e \x01(\x04R\x0fkeyspaceVersion\x12\x14\n" +
-	"\x05fence\x18\x0f \x01(\x04R\x05fence\"\xdc\x01\n" +
+	"\x05fence\x18\x0f \x01(\x04R\x05fence\"\xb7\x02\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12,\n" +
 	"\x05peers\x18\x03 \x03(\v2\x16.nokv.root.v1.RootPeerR\x05peers\x12.\n" +
 	"\x13created_unix_millis\x18\x04 \x01(\x04R\x11createdUnixMillis\x122\n" +
-	"\brestored\x18\x05 \x01(\v2\x16.nokv.root.v1.RestoredR\brestored\"\x88\x01\n" +
+	"\brestored\x18\x05 \x01(\v2\x16.nokv.root.v1.RestoredR\brestored\x122\n" +
+	"\breplaced\x18\x06 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\x12%\n" +
+	"\x0epeers_revision\x18\a \x01(\x04R\rpeersRevision\"\x88\x01\n" +
 	"\bRestored\x12,\n" +
 	"\x12former_cluster_ids\x18\x01 \x03(\x06R\x10formerClusterIds\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1f\n" +
 	"\vunix_millis\x18\x03 \x01(\x04R\n" +
-	"unixMillis\"r\n" +
+	"unixMillis\"\xbe\x01\n" +
 	"\bRootPeer\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\x12+\n" +
-	"\x11transport_address\x18\x03 \x01(\tR\x10transportAddress\"8\n" +
+	"\x11transport_address\x18\x03 \x01(\tR\x10transportAddress\x12.\n" +
+	"\x04role\x18\x04 \x01(\x0e2\x1a.nokv.root.v1.RootPeerRoleR\x04role\x12\x1a\n" +
+	"\breplaces\x18\x05 \x01(\x04R\breplaces\"8\n" +
 	"\tFrontiers\x12\x19\n" +
 	"\balloc_id\x18\x01 \x01(\x04R\aallocId\x12\x10\n" +
 	"\x03tso\x18\x02 \x01(\x04R\x03tso\"\xbe\x01\n" +
@@ -3986,7 +4084,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x16REASON_LAYOUT_MISMATCH\x10&\x12\x1c\n" +
 	"\x18REASON_TRANSITION_CLOSED\x10'\x12\x14\n" +
 	"\x10REASON_EXHAUSTED\x10(\x12\x1a\n" +
-	"\x16REASON_OUTCOME_UNKNOWN\x10)*_\n" +
+	"\x16REASON_OUTCOME_UNKNOWN\x10)*\x82\x01\n" +
+	"\fRootPeerRole\x12\x1e\n" +
+	"\x1aROOT_PEER_ROLE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16ROOT_PEER_ROLE_LEARNER\x10\x01\x12\x1a\n" +
+	"\x16ROOT_PEER_ROLE_JOINING\x10\x02\x12\x1a\n" +
+	"\x16ROOT_PEER_ROLE_LEAVING\x10\x03*_\n" +
 	"\aMandate\x12\x17\n" +
 	"\x13MANDATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MANDATE_ALLOC_ID\x10\x01\x12\x0f\n" +
@@ -4060,125 +4163,128 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_types_proto_rawDescData
 }
 
-var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
 var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),              // 0: nokv.root.v1.Reason
-	(Mandate)(0),             // 1: nokv.root.v1.Mandate
-	(HandoverStage)(0),       // 2: nokv.root.v1.HandoverStage
-	(MemberState)(0),         // 3: nokv.root.v1.MemberState
-	(Placement)(0),           // 4: nokv.root.v1.Placement
-	(Fence)(0),               // 5: nokv.root.v1.Fence
-	(ClosedStream)(0),        // 6: nokv.root.v1.ClosedStream
-	(Strategy)(0),            // 7: nokv.root.v1.Strategy
-	(OnMiss)(0),              // 8: nokv.root.v1.OnMiss
-	(OwnerRole)(0),           // 9: nokv.root.v1.OwnerRole
-	(TransitionKind)(0),      // 10: nokv.root.v1.TransitionKind
-	(TransitionStatus)(0),    // 11: nokv.root.v1.TransitionStatus
-	(*RootToken)(nil),        // 12: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),      // 13: nokv.root.v1.ErrorDetail
-	(*Cluster)(nil),          // 14: nokv.root.v1.Cluster
-	(*Restored)(nil),         // 15: nokv.root.v1.Restored
-	(*RootPeer)(nil),         // 16: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),        // 17: nokv.root.v1.Frontiers
-	(*Allocators)(nil),       // 18: nokv.root.v1.Allocators
-	(*Window)(nil),           // 19: nokv.root.v1.Window
-	(*Tenure)(nil),           // 20: nokv.root.v1.Tenure
-	(*Legacy)(nil),           // 21: nokv.root.v1.Legacy
-	(*Handover)(nil),         // 22: nokv.root.v1.Handover
-	(*Member)(nil),           // 23: nokv.root.v1.Member
-	(*Coordinator)(nil),      // 24: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),         // 25: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil), // 26: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),           // 27: nokv.root.v1.Layout
-	(*Ownership)(nil),        // 28: nokv.root.v1.Ownership
-	(*Liveness)(nil),         // 29: nokv.root.v1.Liveness
-	(*Policy)(nil),           // 30: nokv.root.v1.Policy
-	(*Rebalance)(nil),        // 31: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),        // 32: nokv.root.v1.LabelRule
-	(*Cadence)(nil),          // 33: nokv.root.v1.Cadence
-	(*Limits)(nil),           // 34: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),      // 35: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),            // 36: nokv.root.v1.Owner
-	(*Region)(nil),           // 37: nokv.root.v1.Region
-	(*Transition)(nil),       // 38: nokv.root.v1.Transition
-	(*PinKey)(nil),           // 39: nokv.root.v1.PinKey
-	(*Counters)(nil),         // 40: nokv.root.v1.Counters
-	(*Record)(nil),           // 41: nokv.root.v1.Record
-	nil,                      // 42: nokv.root.v1.Member.LabelsEntry
-	nil,                      // 43: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),    // 44: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),     // 45: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),    // 46: nokv.root.v1.Layout.Points
-	nil,                      // 47: nokv.root.v1.LabelRule.LabelsEntry
+	(RootPeerRole)(0),        // 1: nokv.root.v1.RootPeerRole
+	(Mandate)(0),             // 2: nokv.root.v1.Mandate
+	(HandoverStage)(0),       // 3: nokv.root.v1.HandoverStage
+	(MemberState)(0),         // 4: nokv.root.v1.MemberState
+	(Placement)(0),           // 5: nokv.root.v1.Placement
+	(Fence)(0),               // 6: nokv.root.v1.Fence
+	(ClosedStream)(0),        // 7: nokv.root.v1.ClosedStream
+	(Strategy)(0),            // 8: nokv.root.v1.Strategy
+	(OnMiss)(0),              // 9: nokv.root.v1.OnMiss
+	(OwnerRole)(0),           // 10: nokv.root.v1.OwnerRole
+	(TransitionKind)(0),      // 11: nokv.root.v1.TransitionKind
+	(TransitionStatus)(0),    // 12: nokv.root.v1.TransitionStatus
+	(*RootToken)(nil),        // 13: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),      // 14: nokv.root.v1.ErrorDetail
+	(*Cluster)(nil),          // 15: nokv.root.v1.Cluster
+	(*Restored)(nil),         // 16: nokv.root.v1.Restored
+	(*RootPeer)(nil),         // 17: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),        // 18: nokv.root.v1.Frontiers
+	(*Allocators)(nil),       // 19: nokv.root.v1.Allocators
+	(*Window)(nil),           // 20: nokv.root.v1.Window
+	(*Tenure)(nil),           // 21: nokv.root.v1.Tenure
+	(*Legacy)(nil),           // 22: nokv.root.v1.Legacy
+	(*Handover)(nil),         // 23: nokv.root.v1.Handover
+	(*Member)(nil),           // 24: nokv.root.v1.Member
+	(*Coordinator)(nil),      // 25: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),         // 26: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil), // 27: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),           // 28: nokv.root.v1.Layout
+	(*Ownership)(nil),        // 29: nokv.root.v1.Ownership
+	(*Liveness)(nil),         // 30: nokv.root.v1.Liveness
+	(*Policy)(nil),           // 31: nokv.root.v1.Policy
+	(*Rebalance)(nil),        // 32: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),        // 33: nokv.root.v1.LabelRule
+	(*Cadence)(nil),          // 34: nokv.root.v1.Cadence
+	(*Limits)(nil),           // 35: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),      // 36: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),            // 37: nokv.root.v1.Owner
+	(*Region)(nil),           // 38: nokv.root.v1.Region
+	(*Transition)(nil),       // 39: nokv.root.v1.Transition
+	(*PinKey)(nil),           // 40: nokv.root.v1.PinKey
+	(*Counters)(nil),         // 41: nokv.root.v1.Counters
+	(*Record)(nil),           // 42: nokv.root.v1.Record
+	nil,                      // 43: nokv.root.v1.Member.LabelsEntry
+	nil,                      // 44: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),    // 45: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),     // 46: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),    // 47: nokv.root.v1.Layout.Points
+	nil,                      // 48: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	37, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
-	12, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	16, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	15, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	12, // 5: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
-	19, // 6: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	19, // 7: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
-	1,  // 8: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	17, // 9: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	12, // 10: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	17, // 11: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	12, // 12: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	21, // 13: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	17, // 14: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
-	2,  // 15: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	12, // 16: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	12, // 17: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	12, // 18: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	42, // 19: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
-	3,  // 20: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	26, // 21: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	27, // 22: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	4,  // 23: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	28, // 24: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	29, // 25: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	30, // 26: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	33, // 27: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	34, // 28: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	43, // 29: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	44, // 30: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	45, // 31: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	46, // 32: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	5,  // 33: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	6,  // 34: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	7,  // 35: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	8,  // 36: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	31, // 37: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	32, // 38: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	47, // 39: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	9,  // 40: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	35, // 41: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	36, // 42: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	10, // 43: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	11, // 44: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	35, // 45: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	36, // 46: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	35, // 47: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	12, // 48: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	12, // 49: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	14, // 50: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	18, // 51: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	40, // 52: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	20, // 53: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	22, // 54: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	24, // 55: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	23, // 56: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	25, // 57: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	37, // 58: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	38, // 59: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	39, // 60: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	38, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	13, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
+	17, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	16, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	17, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	13, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
+	20, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	20, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
+	18, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	13, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	18, // 13: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	13, // 14: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	22, // 15: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	18, // 16: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	3,  // 17: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
+	13, // 18: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	13, // 19: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	13, // 20: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	43, // 21: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	4,  // 22: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
+	27, // 23: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	28, // 24: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	5,  // 25: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	29, // 26: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	30, // 27: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	31, // 28: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	34, // 29: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	35, // 30: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	44, // 31: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	45, // 32: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	46, // 33: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	47, // 34: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	6,  // 35: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	7,  // 36: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	8,  // 37: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	9,  // 38: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	32, // 39: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	33, // 40: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	48, // 41: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	10, // 42: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	36, // 43: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	37, // 44: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	11, // 45: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	12, // 46: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	36, // 47: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	37, // 48: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	36, // 49: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	13, // 50: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	13, // 51: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	15, // 52: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	19, // 53: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	41, // 54: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	21, // 55: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	23, // 56: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	25, // 57: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	24, // 58: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	26, // 59: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	38, // 60: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	39, // 61: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	40, // 62: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -4209,7 +4315,7 @@ func file_nokv_root_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
-			NumEnums:      12,
+			NumEnums:      13,
 			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
