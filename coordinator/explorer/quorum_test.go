@@ -32,7 +32,7 @@ func (memoryLog) ReleaseCheckpoint()                             {}
 func (memoryLog) InstallCheckpoint(storage.CheckpointMeta) error { return storage.ErrOutdated }
 func (memoryLog) Checkpoint() (storage.CheckpointMeta, bool)     { return storage.CheckpointMeta{}, false }
 
-func (memoryLog) WriteCheckpoint(storage.CheckpointMeta, func(func(*rootv1.Record) error) error) error {
+func (memoryLog) WriteCheckpoint(storage.CheckpointMeta, func(func([]byte) error) error) error {
 	return storage.ErrOutdated
 }
 

@@ -60,7 +60,7 @@ func Take(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, e
 	if err != nil {
 		return nil, err
 	}
-	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.Records)
+	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.EncodedRecords)
 	if err != nil {
 		return nil, fmt.Errorf("write backup: %w", err)
 	}

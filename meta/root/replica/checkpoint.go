@@ -25,8 +25,8 @@ type CheckpointTask struct {
 // error of stopped, which is asked from time to time.
 func (t *CheckpointTask) Write(log Checkpoints, stopped func() error) *Checkpointed {
 	n := 0
-	err := log.WriteCheckpoint(t.Meta, func(yield func(*rootv1.Record) error) error {
-		return t.state.Records(func(r *rootv1.Record) error {
+	err := log.WriteCheckpoint(t.Meta, func(yield func([]byte) error) error {
+		return t.state.EncodedRecords(func(r []byte) error {
 			if n++; n%256 == 0 {
 				if err := stopped(); err != nil {
 					return err
