@@ -163,25 +163,10 @@ func Open(fsys disk.FS, file string) (*Copy, error) {
 	if err != nil {
 		return nil, err
 	}
-	var readErr error
-	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
-		_, readErr = read(fsys, file, func(r *rootv1.Record) error {
-			if !yield(r) {
-				return errStopped
-			}
-			return nil
-		})
-	}))
-	defer stop()
 	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.Restore(at, func() (*rootv1.Record, error) {
-		if r, ok := next(); ok {
-			return r, nil
-		}
-		if readErr != nil {
-			return nil, readErr
-		}
-		return nil, io.EOF
+	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
+		_, err := read(fsys, file, fn)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
