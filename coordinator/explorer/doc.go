@@ -12,6 +12,7 @@
 //     Shutdown, OnDrained; Guard.Check; Holder.settleLocked, endLocked,
 //     extendLoop. TestModelIsTheCore walks at random beside the real Core.
 //   - replica's authority: elected, judge, untilExpired, answerConfirm.
+//     TestModelIsTheLeader walks at random beside three real replicas.
 //   - client's checkEra.
 //
 // It promises:

@@ -74,6 +74,8 @@ func TestExplorer(t *testing.T) {
 	switch n := sum.worlds.Load(); {
 	case testing.Short():
 		t.Logf("short: the count of %d worlds is not asked to be %d", n, leastWorlds)
+	case int(sum.configs.Load()) < len(complete):
+		t.Logf("only a part was asked for: the count of %d worlds is not judged", n)
 	case n < leastWorlds:
 		t.Errorf("only %d worlds were seen, want %d", n, leastWorlds)
 	}

@@ -209,7 +209,35 @@ func (r *roots) intern(s *state.State) uint16 {
 	}
 	r.all = append(r.all, r.summary(s))
 	r.byContent[key] = i
+	r.refuses(r.all[i])
 	return i
+}
+
+// refuses asks a state for what no state may do: an era whose predecessor is
+// another one or still active, and acts of an era or a holder that is not there.
+func (r *roots) refuses(x *rooted) {
+	never := []command{
+		{kind: claimTenure, a: 99, b: x.era + 1, flag: true},
+		{kind: extendFence, a: x.era + 1, b: x.fence, c: x.fence + 1},
+		{kind: advanceHandover, a: x.era + 1, b: 1, c: 2},
+		{kind: retireTenure, a: x.era, b: 99, c: x.fence},
+	}
+	if x.era > 0 {
+		never = append(never,
+			command{kind: claimTenure, a: 99, b: x.era - 1, flag: true},
+			command{kind: extendFence, a: x.era - 1, b: x.fence, c: x.fence + 1})
+	}
+	if x.era > 0 && !x.retired {
+		never = append(never, command{kind: claimTenure, a: 99, b: x.era})
+	}
+	if x.retired {
+		never = append(never, command{kind: extendFence, a: x.era, b: x.fence, c: x.fence + 1})
+	}
+	for _, c := range never {
+		if o := apply(x.state.Fork(), r.events(c)...); o.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+			r.wrong("era %d, retired %v, fence %d: %v was not refused but %v", x.era, x.retired, x.fence, c, o.Outcome)
+		}
+	}
 }
 
 func (r *roots) summary(s *state.State) *rooted {

@@ -75,14 +75,18 @@ type Core struct {
 	loading *loading
 
 	// What is known of the root.
-	clusterID     uint64
-	known         state.Token
-	heardAt       clock.Instant // last message of this stream, or its start
-	first         bool          // no message of this stream yet
-	transit       transit       // of this stream
-	leaderless    time.Duration // as last reported
-	quorumAt      clock.Instant
-	levelAt       clock.Instant
+	clusterID  uint64
+	known      state.Token
+	heardAt    clock.Instant // last message of this stream, or its start
+	first      bool          // no message of this stream yet
+	transit    transit       // of this stream
+	leaderless time.Duration // as last reported
+	quorumAt   clock.Instant
+	levelAt    clock.Instant
+	// target is what was known to be committed when the root was first heard;
+	// whole: the view has reached it once.
+	target        state.Token
+	whole         bool
 	sync          coordinatorv1.SyncHealth
 	needsSnapshot bool
 	poison        state.Token // entry that could not be applied; zero: none
@@ -273,6 +277,11 @@ func (c *Core) publish() {
 	if token.Compare(c.known) >= 0 {
 		v.Known = token
 	}
+	if c.target.Index == 0 {
+		c.target = c.known
+	}
+	c.whole = c.whole || c.target.Index != 0 && token.Compare(c.target) >= 0
+	v.whole = c.whole
 	if old != nil && !c.moved {
 		v.State, v.Era, v.token = old.State, old.Era, old.token
 	} else {

@@ -110,6 +110,22 @@ func TestDisclosureThroughADay(t *testing.T) {
 	s.says(3, unavailable, upUnavailable, actReconnect, streaming)
 }
 
+// A view that replays the log shows a past in which nothing exists yet: it is
+// not loaded until it has what was committed when the root was first heard.
+func TestReplayIsNotServed(t *testing.T) {
+	s := newScript(t)
+	s.log.grow(20)
+	for _, step := range []struct {
+		from, to, commit int
+		loaded           bool
+	}{{0, 3, 6, false}, {3, 5, 20, false}, {5, 6, 20, true}, {6, 7, 20, true}} {
+		s.tail(s.log.message(step.from, step.to, step.commit), nil)
+		if got := s.core.View().Loaded(); got != step.loaded {
+			t.Errorf("at %d, with 6 committed when it began: loaded %v", step.to, got)
+		}
+	}
+}
+
 func TestAPeerWithoutALeaderVouchesForThePastOnly(t *testing.T) {
 	s := newScript(t)
 	s.pass(10 * time.Second)

@@ -16,7 +16,7 @@ import (
 //
 //	REASON_ROOT_LAG_EXCEEDED  the view is further behind than allowed; the detail says how far
 //	REASON_REQUIRED_TOKEN     the view did not reach the required token in time
-//	REASON_ROOT_UNAVAILABLE   the root did not answer, or nothing was loaded yet
+//	REASON_ROOT_UNAVAILABLE   the root did not answer, or the view is not loaded yet
 //	REASON_CLUSTER_MISMATCH   the required token is of another incarnation
 //	REASON_OVERLOADED         too many requests wait
 //	REASON_INVALID_REQUEST    the freshness is not one
@@ -59,10 +59,10 @@ func (f *Follower) bestEffort() (*View, coordinatorv1.ServingClass, error) {
 	return v, coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT, nil
 }
 
-// notLoaded refuses while there is nothing: an empty view would say that
-// nothing exists.
+// notLoaded refuses while a view is empty or replays the past: it would say of
+// much that it does not exist.
 func (f *Follower) notLoaded(v *View) error {
-	e := reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "this coordinator has not loaded anything from the root yet")
+	e := reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "this coordinator is loading what the root has: entry %d of %d", v.Token.Index, v.Known.Index)
 	return f.withLag(e, v)
 }
 

@@ -37,7 +37,7 @@ type View struct {
 	// State at Token. Only what its package allows for a State that nobody
 	// applies to: reads, Assess, Records.
 	State *state.State
-	// Token is the position of State. Index 0: nothing was ever loaded.
+	// Token is the position of State; index 0: it is empty. See Loaded.
 	Token state.Token
 	// Known is the newest position heard of from any root peer; never below
 	// Token. Its term is 0 when it is ahead of Token: only the index is known.
@@ -61,11 +61,14 @@ type View struct {
 	ClusterID uint64
 
 	unavailableAfter time.Duration
+	whole            bool
 	token, known     *rootv1.RootToken
 }
 
-// Loaded says whether the View has ever had a position.
-func (v *View) Loaded() bool { return v.Token.Index != 0 }
+// Loaded says whether the views of this process have reached what was committed
+// when it first heard the root. Before, they show a past in which much of what
+// exists does not exist yet.
+func (v *View) Loaded() bool { return v.whole }
 
 // Lag is the number of log entries between the View and the newest position
 // known.

@@ -95,7 +95,8 @@ type tsoWriter struct {
 	l       *live
 	stream  grpc.ServerStream
 	pending chan tsoPiece
-	// unsent counts pieces given to the goroutine and not sent.
+	// unsent counts pieces given to the goroutine and not sent. It does not fall
+	// to 0 again behind one that failed.
 	unsent atomic.Int64
 	done   chan struct{}
 	err    error // of the goroutine; set before done is closed
@@ -159,7 +160,9 @@ func (w *tsoWriter) run() {
 			w.err = err
 			w.l.cut(err) // which ends the reading
 		}
-		w.unsent.Add(-1)
+		if w.err == nil {
+			w.unsent.Add(-1) // else nothing is sent past it any more
+		}
 	}
 }
 

@@ -47,7 +47,7 @@ func (d *totals) report(t testing.TB) {
 
 // keep saves what a failed run left.
 func (r *run) keep() {
-	if !r.t.Failed() {
+	if !r.t.Failed() || r.c == nil {
 		return
 	}
 	dir, err := os.MkdirTemp(*keepIn, fmt.Sprintf("nokv-chaos-%d-", r.s.seed))

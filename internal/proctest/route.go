@@ -166,8 +166,8 @@ func (r *route) deliver(l *link, p piece, to io.Writer) bool {
 			return false
 		}
 	}
+	l.counts.bytes.Add(uint64(len(p.bytes))) // before anybody can answer it
 	_, err := to.Write(p.bytes)
-	l.counts.bytes.Add(uint64(len(p.bytes)))
 	return err == nil
 }
 

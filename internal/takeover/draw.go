@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
@@ -22,19 +23,41 @@ const (
 	barHeight  = 22
 )
 
-// style is readable on light and on dark ground: what is drawn has names, and
-// the reader's setting decides about their colours.
-const style = `<style>
-svg{--bg:#ffffff;--fg:#1f2328;--dim:#6e7781;--grid:#d8dee4;--era0:#0969da;--era1:#bc4c00;--kill:#cf222e;
---standby:#d0d7de;--claiming:#d4a72c;--begun:#8250df;--serving:#2da44e;--leader:#8250df;--down:#ffcecb;
---p0:#8c959f;--p1:#bf8700;--p2:#cf222e;--p3:#8250df;--p4:#0969da;--p5:#1a7f37;--p6:#bc4c00}
-@media (prefers-color-scheme:dark){svg{--bg:#0d1117;--fg:#e6edf3;--dim:#8d96a0;--grid:#30363d;--era0:#58a6ff;--era1:#ffa657;--kill:#ff7b72;
---standby:#484f58;--claiming:#d29922;--begun:#a371f7;--serving:#3fb950;--leader:#a371f7;--down:#67060c;
---p0:#8b949e;--p1:#d29922;--p2:#ff7b72;--p3:#bc8cff;--p4:#58a6ff;--p5:#3fb950;--p6:#ffa657}}
-text{font:13px system-ui,sans-serif;fill:var(--fg)}.dim{fill:var(--dim)}.small{font-size:11px}.title{font-size:16px;font-weight:600}
-.grid{stroke:var(--grid)}.kill{stroke:var(--kill);stroke-width:2}
-</style>
-`
+// colours are readable on light and on dark ground.
+var colours = []struct{ name, light, dark string }{
+	{"bg", "#ffffff", "#0d1117"},
+	{"fg", "#1f2328", "#e6edf3"},
+	{"dim", "#6e7781", "#8d96a0"},
+	{"grid", "#d8dee4", "#30363d"},
+	{"era0", "#0969da", "#58a6ff"},
+	{"era1", "#bc4c00", "#ffa657"},
+	{"kill", "#cf222e", "#ff7b72"},
+	{"standby", "#d0d7de", "#484f58"},
+	{"claiming", "#d4a72c", "#d29922"},
+	{"begun", "#8250df", "#a371f7"},
+	{"serving", "#2da44e", "#3fb950"},
+	{"leader", "#8250df", "#a371f7"},
+	{"down", "#ffcecb", "#67060c"},
+	{"p0", "#8c959f", "#8b949e"},
+	{"p1", "#bf8700", "#d29922"},
+	{"p2", "#cf222e", "#ff7b72"},
+	{"p3", "#8250df", "#bc8cff"},
+	{"p4", "#0969da", "#58a6ff"},
+	{"p5", "#1a7f37", "#3fb950"},
+	{"p6", "#bc4c00", "#ffa657"},
+}
+
+// style names the colours: .c-NAME fills, .l-NAME draws a line. Classes and not
+// variables, which few programs but browsers know.
+func style() string {
+	var light, dark strings.Builder
+	for _, c := range colours {
+		fmt.Fprintf(&light, ".c-%s{fill:%s}.l-%s{stroke:%s}\n", c.name, c.light, c.name, c.light)
+		fmt.Fprintf(&dark, ".c-%s{fill:%s}.l-%s{stroke:%s}\n", c.name, c.dark, c.name, c.dark)
+	}
+	return "<style>\ntext{font:13px system-ui,sans-serif}.small{font-size:11px}.title{font-size:16px;font-weight:600}.l-kill{stroke-width:2}\n" +
+		light.String() + "@media (prefers-color-scheme:dark){\n" + dark.String() + "}\n</style>\n"
+}
 
 // canvas is a picture being drawn.
 type canvas struct {
@@ -54,8 +77,8 @@ func (r *Round) Draw(g Gap) []byte {
 	c.lanes = len(clients) + len(r.Members)
 	height := laneTop + c.lanes*laneHeight + 100
 	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="time line of a takeover">`+"\n", width, height)
-	c.WriteString(style)
-	c.printf(`<rect width="%d" height="%d" style="fill:var(--bg)"/>`+"\n", width, height)
+	c.WriteString(style())
+	c.printf(`<rect width="%d" height="%d" class="c-bg"/>`+"\n", width, height)
 	c.text(20, 28, "title", fmt.Sprintf("%s: %s went %s ms without a timestamp", r.what(), g.Client, millis(g.Length())))
 	c.grid()
 	c.bar(r.Parts(g))
@@ -89,6 +112,9 @@ func (r *Round) what() string {
 func (c *canvas) printf(format string, args ...any) { fmt.Fprintf(c, format, args...) }
 
 func (c *canvas) text(x, y float64, class, words string) {
+	if !strings.HasPrefix(class, "c-") {
+		class = strings.TrimSpace("c-fg " + class)
+	}
 	c.printf(`<text x="%.1f" y="%.1f" class="%s">%s</text>`+"\n", x, y, class, html.EscapeString(words))
 }
 
@@ -133,8 +159,8 @@ func (c *canvas) grid() {
 		if at < c.from {
 			continue
 		}
-		c.printf(`<line class="grid" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", c.x(at), c.x(at), laneTop-14, bottom)
-		c.printf(`<text x="%.1f" y="%.1f" class="dim small" text-anchor="middle">%d ms</text>`+"\n", c.x(at), bottom+16, (n*step)/time.Millisecond)
+		c.printf(`<line class="l-grid" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", c.x(at), c.x(at), laneTop-14, bottom)
+		c.printf(`<text x="%.1f" y="%.1f" class="c-dim small" text-anchor="middle">%d ms</text>`+"\n", c.x(at), bottom+16, (n*step)/time.Millisecond)
 	}
 }
 
@@ -146,10 +172,10 @@ func (c *canvas) bar(parts []Part) {
 		if p.Length() == 0 {
 			continue
 		}
-		colour := fmt.Sprintf("var(--p%d)", i%7)
-		c.printf(`<rect x="%.1f" y="%d" width="%.1f" height="%d" style="fill:%s"/>`+"\n", c.x(p.From), barTop, max(c.x(p.To)-c.x(p.From), 1), barHeight, colour)
+		colour := fmt.Sprintf("c-p%d", i%7)
+		c.printf(`<rect x="%.1f" y="%d" width="%.1f" height="%d" class="%s"/>`+"\n", c.x(p.From), barTop, max(c.x(p.To)-c.x(p.From), 1), barHeight, colour)
 		words := p.Name + " " + millis(p.Length()) + " ms"
-		c.printf(`<rect x="%.1f" y="%d" width="10" height="10" style="fill:%s"/>`+"\n", x, barTop+barHeight+14, colour)
+		c.printf(`<rect x="%.1f" y="%d" width="10" height="10" class="%s"/>`+"\n", x, barTop+barHeight+14, colour)
 		c.text(x+14, barTop+barHeight+23, "small", words)
 		x += 30 + 6.4*float64(len(words))
 	}
@@ -166,7 +192,7 @@ func (c *canvas) client(row int, name string) {
 			continue // one pixel shows one tick
 		}
 		last[call.Era] = x
-		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" style="stroke:var(--era%d)"/>`+"\n", x, x, y+6, y+26, c.era(call.Era))
+		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="l-era%d"/>`+"\n", x, x, y+6, y+26, c.era(call.Era))
 	}
 }
 
@@ -195,15 +221,15 @@ func (c *canvas) era(era uint64) int {
 // kill marks the moment over all lanes.
 func (c *canvas) kill() {
 	x := c.x(c.r.At)
-	c.printf(`<line class="kill" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", x, x, barTop-6, laneY(c.lanes))
-	c.printf(`<text x="%.1f" y="%d" class="small" text-anchor="middle" style="fill:var(--kill)">%s</text>`+"\n", x, barTop-10, html.EscapeString(c.r.what()))
+	c.printf(`<line class="l-kill" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", x, x, barTop-6, laneY(c.lanes))
+	c.printf(`<text x="%.1f" y="%d" class="small c-kill" text-anchor="middle">%s</text>`+"\n", x, barTop-10, html.EscapeString(c.r.what()))
 }
 
 // legend says what colours mean.
 func (c *canvas) legend() {
 	y, x := laneY(c.lanes)+44, 20.0
 	entry := func(colour, words string) {
-		c.printf(`<rect x="%.1f" y="%.1f" width="12" height="12" style="fill:var(--%s)"/>`+"\n", x, y, colour)
+		c.printf(`<rect x="%.1f" y="%.1f" width="12" height="12" class="c-%s"/>`+"\n", x, y, colour)
 		c.text(x+17, y+11, "small", words)
 		x += 40 + 6.3*float64(len(words))
 	}
@@ -213,5 +239,5 @@ func (c *canvas) legend() {
 	for _, s := range []lane{down, standby, claiming, begun, serving, leads} {
 		entry(string(s), legends[s])
 	}
-	c.text(20, y+36, "dim small", "Times are milliseconds from the "+map[bool]string{false: "kill", true: "signal"}[c.r.Orderly]+". Each tick is a successful reply.")
+	c.text(20, y+36, "c-dim small", "Times are milliseconds from the "+map[bool]string{false: "kill", true: "signal"}[c.r.Orderly]+". Each tick is a successful reply.")
 }

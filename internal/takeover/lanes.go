@@ -108,7 +108,7 @@ func (c *canvas) member(row int, name string) {
 		if s.to <= c.from || s.from >= c.to {
 			continue
 		}
-		c.printf(`<rect x="%.1f" y="%.1f" width="%.1f" height="8" style="fill:var(--%s)"/>`+"\n", c.x(s.from), y+16, max(c.x(s.to)-c.x(s.from), 1), s.is)
+		c.printf(`<rect x="%.1f" y="%.1f" width="%.1f" height="8" class="c-%s"/>`+"\n", c.x(s.from), y+16, max(c.x(s.to)-c.x(s.from), 1), s.is)
 	}
 	free := 0.0
 	for _, e := range c.moments(name) {
@@ -116,7 +116,7 @@ func (c *canvas) member(row int, name string) {
 		if words == "" {
 			continue
 		}
-		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" style="stroke:var(--fg)"/>`+"\n", x, x, y+12, y+26)
+		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="l-fg"/>`+"\n", x, x, y+12, y+26)
 		if x >= free { // what has no room has its mark alone
 			c.text(x+2, y+11, "small", words)
 			free = x + 10 + 6*float64(len(words))

@@ -14,8 +14,6 @@ package audit
 import (
 	"errors"
 	"fmt"
-	"io"
-	"iter"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -119,29 +117,12 @@ func payload(e *raftpb.Entry) ([]byte, error) {
 	}
 }
 
-var errStopped = errors.New("audit: reading stopped")
-
 // restore builds the state of a checkpoint and checks its hash.
 func restore(meta storage.CheckpointMeta, read func(func(*rootv1.Record) error) (storage.CheckpointMeta, error)) (*state.State, error) {
-	var readErr error
-	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
-		_, readErr = read(func(r *rootv1.Record) error {
-			if !yield(r) {
-				return errStopped
-			}
-			return nil
-		})
-	}))
-	defer stop()
 	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.Restore(at, func() (*rootv1.Record, error) {
-		if r, ok := next(); ok {
-			return r, nil
-		}
-		if readErr != nil {
-			return nil, readErr
-		}
-		return nil, io.EOF
+	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
+		_, err := read(fn)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("restore checkpoint at %d: %w", meta.Index, err)

@@ -93,9 +93,13 @@ func write(t *testing.T, s *storage.Storage, st *state.State, change func(*rootv
 	})
 	must(t, err)
 	meta := storage.CheckpointMeta{ClusterID: 0xc1, ClusterIncarnation: 1, Index: st.Token().Index, Term: 1, StateHash: altered.Hash()}
-	must(t, s.WriteCheckpoint(meta, func(yield func(*rootv1.Record) error) error {
+	must(t, s.WriteCheckpoint(meta, func(yield func([]byte) error) error {
 		for _, r := range records {
-			if err := yield(r); err != nil {
+			wire, err := proto.Marshal(r)
+			if err != nil {
+				return err
+			}
+			if err := yield(wire); err != nil {
 				return err
 			}
 		}

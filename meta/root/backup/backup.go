@@ -60,7 +60,7 @@ func Take(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, e
 	if err != nil {
 		return nil, err
 	}
-	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.Records)
+	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.EncodedRecords)
 	if err != nil {
 		return nil, fmt.Errorf("write backup: %w", err)
 	}
@@ -163,25 +163,10 @@ func Open(fsys disk.FS, file string) (*Copy, error) {
 	if err != nil {
 		return nil, err
 	}
-	var readErr error
-	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
-		_, readErr = read(fsys, file, func(r *rootv1.Record) error {
-			if !yield(r) {
-				return errStopped
-			}
-			return nil
-		})
-	}))
-	defer stop()
 	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.Restore(at, func() (*rootv1.Record, error) {
-		if r, ok := next(); ok {
-			return r, nil
-		}
-		if readErr != nil {
-			return nil, readErr
-		}
-		return nil, io.EOF
+	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
+		_, err := read(fsys, file, fn)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)

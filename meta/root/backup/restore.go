@@ -164,7 +164,7 @@ func writeAll(dir string, ids []uint64, identities map[uint64]storage.Identity, 
 		return err
 	}
 	file := filepath.Join(dir, "checkpoint")
-	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.Records)
+	meta, err := storage.CreateCheckpointFile(fsys, file, metaOf(st), st.EncodedRecords)
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"iter"
 
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -25,8 +23,8 @@ type CheckpointTask struct {
 // error of stopped, which is asked from time to time.
 func (t *CheckpointTask) Write(log Checkpoints, stopped func() error) *Checkpointed {
 	n := 0
-	err := log.WriteCheckpoint(t.Meta, func(yield func(*rootv1.Record) error) error {
-		return t.state.Records(func(r *rootv1.Record) error {
+	err := log.WriteCheckpoint(t.Meta, func(yield func([]byte) error) error {
+		return t.state.EncodedRecords(func(r []byte) error {
 			if n++; n%256 == 0 {
 				if err := stopped(); err != nil {
 					return err
@@ -207,24 +205,9 @@ func metaFields(m *storage.CheckpointMeta) [7]*uint64 {
 // restore builds the state of the current checkpoint and checks its hash.
 func restore(log Checkpoints, want storage.CheckpointMeta) (*state.State, error) {
 	var meta storage.CheckpointMeta
-	var readErr error
-	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
-		meta, readErr = log.ReadCheckpoint(func(r *rootv1.Record) error {
-			if !yield(r) {
-				return errStopped
-			}
-			return nil
-		})
-	}))
-	defer stop()
-	st, err := state.Restore(tokenOf(want), func() (*rootv1.Record, error) {
-		if r, ok := next(); ok {
-			return r, nil
-		}
-		if readErr != nil {
-			return nil, readErr
-		}
-		return nil, io.EOF
+	st, err := state.RestoreEach(tokenOf(want), func(fn func(*rootv1.Record) error) (err error) {
+		meta, err = log.ReadCheckpoint(fn)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("restore checkpoint at %d: %w", want.Index, err)
@@ -234,5 +217,3 @@ func restore(log Checkpoints, want storage.CheckpointMeta) (*state.State, error)
 	}
 	return st, nil
 }
-
-var errStopped = errors.New("replica: reading stopped")

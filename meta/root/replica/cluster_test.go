@@ -60,11 +60,12 @@ func (l *memLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool
 	return l.MemoryStorage.Append(entries)
 }
 
-func (l *memLog) WriteCheckpoint(meta storage.CheckpointMeta, records func(func(*rootv1.Record) error) error) error {
+func (l *memLog) WriteCheckpoint(meta storage.CheckpointMeta, records func(func([]byte) error) error) error {
 	var all []*rootv1.Record
-	if err := records(func(r *rootv1.Record) error {
-		all = append(all, proto.Clone(r).(*rootv1.Record))
-		return nil
+	if err := records(func(b []byte) error {
+		r := &rootv1.Record{}
+		all = append(all, r)
+		return proto.Unmarshal(b, r)
 	}); err != nil {
 		return err
 	}

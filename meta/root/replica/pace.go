@@ -13,7 +13,7 @@ const (
 	paceSpell = time.Millisecond
 	// paceShare is how many times as long it pauses behind that, and maxPause the
 	// most: a spell that took long may have waited for a processor or the disk.
-	paceShare = 3
+	paceShare = 10
 	maxPause  = 10 * time.Millisecond
 )
 

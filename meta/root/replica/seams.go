@@ -38,7 +38,7 @@ type Checkpoints interface {
 	// WriteCheckpoint makes a checkpoint of the records durable and current.
 	// storage.ErrOutdated: a newer one is current already. Any other error that
 	// is not of records is final.
-	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error
+	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func([]byte) error) error) error
 	// ReadCheckpoint streams the current checkpoint.
 	ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error)
 	// Checkpoint describes the current checkpoint; false when there is none.

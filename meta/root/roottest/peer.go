@@ -282,7 +282,7 @@ func (p *Peer) receiveCheckpoint(announced *raftpb.Message, raw []byte) bool {
 		return false
 	}
 	meta, err := p.store.ReceiveCheckpoint(bytes.NewReader(raw))
-	if err != nil {
+	if err != nil && !errors.Is(err, storage.ErrOutdated) { // as in the transport
 		if errors.Is(err, disk.ErrCrashed) {
 			p.fail(err)
 		}

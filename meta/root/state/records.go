@@ -23,7 +23,7 @@ func (s *State) EncodedRecords(fn func([]byte) error) error {
 	var room []byte
 	return s.records(emitter{
 		fn: func(r *rootv1.Record) (err error) {
-			if room, err = proto.Marshal(r); err != nil {
+			if room, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(room[:0], r); err != nil {
 				return err
 			}
 			return fn(room)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -36,6 +37,33 @@ func Restore(at Token, next func() (*rootv1.Record, error)) (*State, error) {
 	}
 	return b.State, nil
 }
+
+// RestoreEach is Restore from a function that calls fn for each record and
+// returns its error. records is told to stop, by an error of fn, when a record
+// is refused.
+func RestoreEach(at Token, records func(fn func(*rootv1.Record) error) error) (*State, error) {
+	var failed error
+	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
+		failed = records(func(r *rootv1.Record) error {
+			if !yield(r) {
+				return errRefused
+			}
+			return nil
+		})
+	}))
+	defer stop()
+	return Restore(at, func() (*rootv1.Record, error) {
+		if r, ok := next(); ok {
+			return r, nil
+		}
+		if failed != nil {
+			return nil, failed
+		}
+		return nil, io.EOF
+	})
+}
+
+var errRefused = errors.New("a record was refused")
 
 // builder fills an empty State.
 type builder struct {

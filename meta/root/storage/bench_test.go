@@ -73,11 +73,12 @@ func BenchmarkCheckpoint(b *testing.B) {
 	must(b, err)
 	must(b, s.Append(hard(1, 1, 1000), entries(1, 1001, 1, 10), true))
 	index := uint64(0)
+	wire := encoded(record)
 	write := func(b *testing.B) {
 		index++
-		must(b, s.WriteCheckpoint(meta(index, 1), func(yield func(*rootv1.Record) error) error {
+		must(b, s.WriteCheckpoint(meta(index, 1), func(yield func([]byte) error) error {
 			for range n {
-				if err := yield(record); err != nil {
+				if err := yield(wire); err != nil {
 					return err
 				}
 			}

@@ -130,11 +130,12 @@ func (s *Storage) Checkpoint() (CheckpointMeta, bool) {
 }
 
 // WriteCheckpoint writes a checkpoint and makes it the current one: durable
-// and registered on return. The entry it ends with must be in the log, and
+// and registered on return. Records come in the wire format, and are the
+// caller's again when yield returns. The entry it ends with must be in the log, and
 // committed. It runs concurrently with Append; a second one waits. An error
 // of records is returned as it is and changes nothing. ErrOutdated: the
 // current one is as new.
-func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) error {
+func (s *Storage) WriteCheckpoint(meta CheckpointMeta, records func(yield func([]byte) error) error) error {
 	s.writing.take()
 	defer s.writing.give()
 	if err := s.usable(); err != nil {
@@ -177,13 +178,13 @@ func (s *Storage) checkNewer(meta CheckpointMeta) error {
 	return nil
 }
 
-func (s *Storage) fillCheckpoint(f disk.File, meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) (CheckpointMeta, uint32, error) {
+func (s *Storage) fillCheckpoint(f disk.File, meta CheckpointMeta, records func(yield func([]byte) error) error) (CheckpointMeta, uint32, error) {
 	out := &fileWriter{file: f, flush: true}
 	w, err := newCheckpointWriter(out, meta)
 	if err != nil {
 		return meta, 0, s.fail("write a checkpoint", err)
 	}
-	err = records(func(r *rootv1.Record) error {
+	err = records(func(r []byte) error {
 		encode, disk := w.add(r)
 		if disk != nil {
 			return s.fail("write a checkpoint", disk)

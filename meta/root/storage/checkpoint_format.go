@@ -72,23 +72,18 @@ func (w *checkpointWriter) write(b []byte) error {
 	return err
 }
 
-// add adds a record. A record that cannot be encoded is the caller's error.
-func (w *checkpointWriter) add(r *rootv1.Record) (encode, disk error) {
-	size := proto.Size(r)
-	if size > maxChunkBytes-protowire.SizeBytes(0)-8 {
-		return fmt.Errorf("a record of %d bytes is above the limit of %d", size, maxChunkBytes), nil
+// add adds a record in the wire format. One that is too large is the caller's
+// error.
+func (w *checkpointWriter) add(r []byte) (caller, disk error) {
+	if len(r) > maxChunkBytes-protowire.SizeBytes(0)-8 {
+		return fmt.Errorf("a record of %d bytes is above the limit of %d", len(r), maxChunkBytes), nil
 	}
-	if len(w.chunk)-chunkHeaderBytes+protowire.SizeBytes(size) > maxChunkBytes {
+	if len(w.chunk)-chunkHeaderBytes+protowire.SizeBytes(len(r)) > maxChunkBytes {
 		if err := w.flush(); err != nil {
 			return nil, err
 		}
 	}
-	b := protowire.AppendVarint(w.chunk, uint64(size))
-	b, err := proto.MarshalOptions{Deterministic: true, UseCachedSize: true}.MarshalAppend(b, r)
-	if err != nil {
-		return fmt.Errorf("encode record %d: %w", w.records, err), nil
-	}
-	w.chunk = b
+	w.chunk = protowire.AppendBytes(w.chunk, r)
 	w.count++
 	w.records++
 	if len(w.chunk)-chunkHeaderBytes < chunkTarget {

@@ -27,8 +27,8 @@ func withLog(t testing.TB, n uint64) (*storage.Storage, *disk.Fake) {
 func TestCheckpointRefusals(t *testing.T) {
 	s, _ := withLog(t, 20)
 	boom := errors.New("boom")
-	err := s.WriteCheckpoint(meta(10, 1), func(yield func(*rootv1.Record) error) error {
-		must(t, yield(records(10)[0]))
+	err := s.WriteCheckpoint(meta(10, 1), func(yield func([]byte) error) error {
+		must(t, yield(encoded(records(10)[0])))
 		return boom
 	})
 	if err != boom {
@@ -60,9 +60,9 @@ func TestCheckpointRefusals(t *testing.T) {
 func TestReadingEndsWithTheReader(t *testing.T) {
 	s, _ := withLog(t, 10)
 	record := &rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{StartKey: make([]byte, 200<<10)}}}
-	must(t, s.WriteCheckpoint(meta(10, 1), func(yield func(*rootv1.Record) error) error {
+	must(t, s.WriteCheckpoint(meta(10, 1), func(yield func([]byte) error) error {
 		for range 20 {
-			must(t, yield(record))
+			must(t, yield(encoded(record)))
 		}
 		return nil
 	}))

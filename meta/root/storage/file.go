@@ -9,7 +9,6 @@ import (
 	"path"
 
 	"github.com/nokv/nokv/internal/disk"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // CreateCheckpointFile writes a checkpoint to a file outside any workdir, in the
@@ -17,7 +16,7 @@ import (
 // was read back. An error leaves nothing under that name; fs.ErrExist: something
 // is there already. The file meanwhile is name.tmp; one that is left behind by
 // a killed process is written over.
-func CreateCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) (CheckpointMeta, error) {
+func CreateCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, records func(yield func([]byte) error) error) (CheckpointMeta, error) {
 	if _, err := fsys.Stat(name); err == nil {
 		return meta, fmt.Errorf("%s: %w", name, fs.ErrExist)
 	} else if !errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +39,7 @@ func CreateCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, record
 	return written, fsys.SyncDir(path.Dir(name))
 }
 
-func writeCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, records func(yield func(*rootv1.Record) error) error) (_ CheckpointMeta, err error) {
+func writeCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, records func(yield func([]byte) error) error) (_ CheckpointMeta, err error) {
 	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, filePerm)
 	if err != nil {
 		return meta, err
@@ -51,7 +50,7 @@ func writeCheckpointFile(fsys disk.FS, name string, meta CheckpointMeta, records
 	if err != nil {
 		return meta, err
 	}
-	err = records(func(r *rootv1.Record) error {
+	err = records(func(r []byte) error {
 		encode, disk := w.add(r)
 		return errors.Join(encode, disk)
 	})

@@ -81,15 +81,23 @@ func records(index uint64) []*rootv1.Record {
 	return out
 }
 
-func yieldRecords(index uint64) func(func(*rootv1.Record) error) error {
-	return func(yield func(*rootv1.Record) error) error {
+func yieldRecords(index uint64) func(func([]byte) error) error {
+	return func(yield func([]byte) error) error {
 		for _, r := range records(index) {
-			if err := yield(r); err != nil {
+			if err := yield(encoded(r)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
+}
+
+func encoded(r *rootv1.Record) []byte {
+	b, err := proto.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 func meta(index, term uint64) storage.CheckpointMeta {

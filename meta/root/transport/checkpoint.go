@@ -171,6 +171,11 @@ func (t *Transport) receiveCheckpoint(conn net.Conn, from *remote, frames *frame
 	t.log.Info("receiving checkpoint from root peer", "peer", from.id.NodeID, "index", m.GetSnapshot().GetMetadata().GetIndex())
 	meta, err := t.cfg.Checkpoints.ReceiveCheckpoint(&chunkReader{conn: conn, frames: frames, timeout: t.cfg.DeadAfter})
 	w := &chunkWriter{conn: conn, timeout: t.cfg.DeadAfter}
+	if errors.Is(err, storage.ErrOutdated) {
+		// This peer has as much: raft says so when it gets the message. Refused, the
+		// checkpoint would be sent again and again.
+		err = nil
+	}
 	if err != nil {
 		// Who sent it learns why, if it still listens.
 		_ = w.write(kindRefusal, []byte(err.Error()[:min(len(err.Error()), maxHelloBytes)]))

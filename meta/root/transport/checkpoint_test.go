@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand"
 	"net"
 	"slices"
@@ -67,6 +68,20 @@ func TestCheckpointArrivesBeforeItsMessage(t *testing.T) {
 				t.Errorf("delivered %v", m)
 			}
 		})
+	})
+}
+
+// Its raft is asked all the same: it answers how far it is, and that ends the
+// sending.
+func TestCheckpointThatIsThereAlready(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := pair(t, newMemNet())
+		b.ck.refuse = fmt.Errorf("receive: %w", storage.ErrOutdated)
+		a.Send([]*raftpb.Message{snapMessage(1, 2)})
+		synctest.Wait()
+		if got := a.told(); !slices.Equal(got, []string{"2 true"}) || b.delivered() != 1 {
+			t.Errorf("told %v, delivered %d\n%s", got, b.delivered(), b.log)
+		}
 	})
 }
 

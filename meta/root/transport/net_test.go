@@ -173,6 +173,7 @@ type checkpoints struct {
 	mu       sync.Mutex
 	received []byte
 	broken   error
+	refuse   error // of who receives whole ones
 }
 
 func (c *checkpoints) OpenCheckpoint() (io.ReadCloser, storage.CheckpointMeta, error) {
@@ -191,7 +192,7 @@ func (c *checkpoints) ReceiveCheckpoint(r io.Reader) (storage.CheckpointMeta, er
 		return storage.CheckpointMeta{}, err
 	}
 	c.received = data
-	return storage.CheckpointMeta{Index: 77, Term: 6, Bytes: uint64(len(data))}, nil
+	return storage.CheckpointMeta{Index: 77, Term: 6, Bytes: uint64(len(data))}, c.refuse
 }
 
 func (c *checkpoints) outcome() ([]byte, error) {
