@@ -29,6 +29,7 @@ func (l memoryLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, _ bool)
 func (memoryLog) Compact(uint64) error                           { return nil }
 func (memoryLog) HoldCheckpoint(storage.CheckpointMeta) bool     { return false }
 func (memoryLog) ReleaseCheckpoint()                             {}
+func (memoryLog) ReceivedCluster() *rootv1.Cluster               { return nil }
 func (memoryLog) InstallCheckpoint(storage.CheckpointMeta) error { return storage.ErrOutdated }
 func (memoryLog) Checkpoint() (storage.CheckpointMeta, bool)     { return storage.CheckpointMeta{}, false }
 
@@ -72,6 +73,9 @@ func (p *replicaPeer) Send(messages []*raftpb.Message) {
 
 // SendStateHash implements replica.Transport.
 func (p *replicaPeer) SendStateHash(uint64, uint64) {}
+
+// SetPeers implements replica.Transport.
+func (p *replicaPeer) SetPeers(*rootv1.Cluster) {}
 
 func newQuorum(seed uint64) (*quorum, error) {
 	q := &quorum{now: 1, away: -1, leader: -1, done: map[replica.Request]bool{}}

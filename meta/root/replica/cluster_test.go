@@ -200,6 +200,8 @@ func (p *peer) SendStateHash(index, hash uint64) {
 	}
 }
 
+func (p *peer) SetPeers(*rootv1.Cluster) {}
+
 // cluster is some Cores in one goroutine; the test moves time and mail.
 type cluster struct {
 	t     testing.TB

@@ -27,6 +27,8 @@ func (c *Core) setMembers() {
 	c.members = members{c.state.RootMembers(), c.state.Cluster().GetPeersRevision()}
 	if c.state.Cluster() == nil {
 		c.members.Voters = c.cfg.Voters
+	} else {
+		c.cfg.Transport.SetPeers(c.state.Cluster())
 	}
 	c.hashes.quorum = max(len(c.members.Voters)/2+1, 2)
 }

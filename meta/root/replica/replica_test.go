@@ -56,6 +56,8 @@ func (e wireEnd) SendStateHash(index, hash uint64) {
 	}
 }
 
+func (e wireEnd) SetPeers(*rootv1.Cluster) {}
+
 // running is a cluster of Replicas and the ends of their Runs.
 type running struct {
 	wire

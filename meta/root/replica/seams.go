@@ -58,4 +58,7 @@ type Transport interface {
 	// SendStateHash tells every other peer the hash of this peer's state at
 	// index.
 	SendStateHash(index, hash uint64)
+	// SetPeers tells who the peers are from now on, and who was replaced: at the
+	// start, when the state knows, and whenever they change.
+	SetPeers(c *rootv1.Cluster)
 }

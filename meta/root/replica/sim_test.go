@@ -100,6 +100,9 @@ func (p *simPeer) SendStateHash(index, hash uint64) {
 	}
 }
 
+// SetPeers implements replica.Transport.
+func (p *simPeer) SetPeers(*rootv1.Cluster) {}
+
 func newSim(t *testing.T, seed uint64) *sim {
 	s := &sim{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: int64(time.Hour), open: make(map[replica.Request]*simCall),

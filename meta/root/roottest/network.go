@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/meta/root/replica"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -97,6 +98,9 @@ func (p *Peer) SendStateHash(index, hash uint64) {
 		}
 	}
 }
+
+// SetPeers implements replica.Transport: the network knows every peer.
+func (p *Peer) SetPeers(*rootv1.Cluster) {}
 
 // sendCheckpoint stands for a connection of its own: it arrives whole, late, damaged, or not.
 func (p *Peer) sendCheckpoint(to *Peer, announced *raftpb.Message) {

@@ -54,6 +54,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -234,6 +235,9 @@ func (t *Transport) SendStateHash(index, hash uint64) {
 		p.put(item{index: index, hash: hash})
 	}
 }
+
+// SetPeers implements replica.Transport.
+func (t *Transport) SetPeers(*rootv1.Cluster) {}
 
 // Address is a peer's gRPC address as it told in a handshake; empty before.
 func (t *Transport) Address(node uint64) string {

@@ -23,6 +23,66 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ReplaceStage is how far a replacement is.
+type ReplaceStage int32
+
+const (
+	ReplaceStage_REPLACE_STAGE_UNSPECIFIED ReplaceStage = 0
+	// The new peer is a learner: it gets the log and does not vote.
+	ReplaceStage_REPLACE_STAGE_CATCHING_UP ReplaceStage = 1
+	// Both the old and the new set of voters decide. The leader ends this itself.
+	ReplaceStage_REPLACE_STAGE_SETTLING ReplaceStage = 2
+	// The new peer votes, the lost one is no peer any more.
+	ReplaceStage_REPLACE_STAGE_DONE ReplaceStage = 3
+	// The new peer was given up.
+	ReplaceStage_REPLACE_STAGE_CANCELLED ReplaceStage = 4
+)
+
+// Enum value maps for ReplaceStage.
+var (
+	ReplaceStage_name = map[int32]string{
+		0: "REPLACE_STAGE_UNSPECIFIED",
+		1: "REPLACE_STAGE_CATCHING_UP",
+		2: "REPLACE_STAGE_SETTLING",
+		3: "REPLACE_STAGE_DONE",
+		4: "REPLACE_STAGE_CANCELLED",
+	}
+	ReplaceStage_value = map[string]int32{
+		"REPLACE_STAGE_UNSPECIFIED": 0,
+		"REPLACE_STAGE_CATCHING_UP": 1,
+		"REPLACE_STAGE_SETTLING":    2,
+		"REPLACE_STAGE_DONE":        3,
+		"REPLACE_STAGE_CANCELLED":   4,
+	}
+)
+
+func (x ReplaceStage) Enum() *ReplaceStage {
+	p := new(ReplaceStage)
+	*p = x
+	return p
+}
+
+func (x ReplaceStage) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReplaceStage) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_root_proto_enumTypes[0].Descriptor()
+}
+
+func (ReplaceStage) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_root_proto_enumTypes[0]
+}
+
+func (x ReplaceStage) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReplaceStage.Descriptor instead.
+func (ReplaceStage) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{0}
+}
+
 // RaftRole is the part a peer plays.
 type RaftRole int32
 
@@ -60,11 +120,11 @@ func (x RaftRole) String() string {
 }
 
 func (RaftRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_root_proto_enumTypes[0].Descriptor()
+	return file_nokv_root_v1_root_proto_enumTypes[1].Descriptor()
 }
 
 func (RaftRole) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_root_proto_enumTypes[0]
+	return &file_nokv_root_v1_root_proto_enumTypes[1]
 }
 
 func (x RaftRole) Number() protoreflect.EnumNumber {
@@ -73,7 +133,168 @@ func (x RaftRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RaftRole.Descriptor instead.
 func (RaftRole) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
+}
+
+type ReplacePeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster the caller means. 0: any.
+	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Node id of the root peer that is lost. 0 with cancel.
+	Lost uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Node id of the peer that takes its place; its process waits with -join.
+	With uint64 `protobuf:"varint,3,opt,name=with,proto3" json:"with,omitempty"`
+	// Replaces a peer that is heard from.
+	Force bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
+	// Gives the new peer up instead, as long as it does not vote.
+	Cancel        bool `protobuf:"varint,5,opt,name=cancel,proto3" json:"cancel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplacePeerRequest) Reset() {
+	*x = ReplacePeerRequest{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplacePeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplacePeerRequest) ProtoMessage() {}
+
+func (x *ReplacePeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplacePeerRequest.ProtoReflect.Descriptor instead.
+func (*ReplacePeerRequest) Descriptor() ([]byte, []int) {
 	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ReplacePeerRequest) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *ReplacePeerRequest) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *ReplacePeerRequest) GetWith() uint64 {
+	if x != nil {
+		return x.With
+	}
+	return 0
+}
+
+func (x *ReplacePeerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *ReplacePeerRequest) GetCancel() bool {
+	if x != nil {
+		return x.Cancel
+	}
+	return false
+}
+
+type ReplacePeerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Stage ReplaceStage           `protobuf:"varint,1,opt,name=stage,proto3,enum=nokv.root.v1.ReplaceStage" json:"stage,omitempty"`
+	// How much of the log the new peer has, and how much is committed; 0 when the
+	// leader does not know yet.
+	Match  uint64 `protobuf:"varint,2,opt,name=match,proto3" json:"match,omitempty"`
+	Commit uint64 `protobuf:"varint,3,opt,name=commit,proto3" json:"commit,omitempty"`
+	// The new peer as it is rooted.
+	Peer *RootPeer `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Position of the last step, or of the state that was looked at.
+	Token         *RootToken `protobuf:"bytes,5,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplacePeerResponse) Reset() {
+	*x = ReplacePeerResponse{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplacePeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplacePeerResponse) ProtoMessage() {}
+
+func (x *ReplacePeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplacePeerResponse.ProtoReflect.Descriptor instead.
+func (*ReplacePeerResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ReplacePeerResponse) GetStage() ReplaceStage {
+	if x != nil {
+		return x.Stage
+	}
+	return ReplaceStage_REPLACE_STAGE_UNSPECIFIED
+}
+
+func (x *ReplacePeerResponse) GetMatch() uint64 {
+	if x != nil {
+		return x.Match
+	}
+	return 0
+}
+
+func (x *ReplacePeerResponse) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
+func (x *ReplacePeerResponse) GetPeer() *RootPeer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *ReplacePeerResponse) GetToken() *RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
 }
 
 type ProposeRequest struct {
@@ -90,7 +311,7 @@ type ProposeRequest struct {
 
 func (x *ProposeRequest) Reset() {
 	*x = ProposeRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -102,7 +323,7 @@ func (x *ProposeRequest) String() string {
 func (*ProposeRequest) ProtoMessage() {}
 
 func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -115,7 +336,7 @@ func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeRequest.ProtoReflect.Descriptor instead.
 func (*ProposeRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{0}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ProposeRequest) GetRequestId() uint64 {
@@ -153,7 +374,7 @@ type ProposeResponse struct {
 
 func (x *ProposeResponse) Reset() {
 	*x = ProposeResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -165,7 +386,7 @@ func (x *ProposeResponse) String() string {
 func (*ProposeResponse) ProtoMessage() {}
 
 func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -178,7 +399,7 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
 func (*ProposeResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ProposeResponse) GetRequestId() uint64 {
@@ -216,7 +437,7 @@ type TailRequest struct {
 
 func (x *TailRequest) Reset() {
 	*x = TailRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +449,7 @@ func (x *TailRequest) String() string {
 func (*TailRequest) ProtoMessage() {}
 
 func (x *TailRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +462,7 @@ func (x *TailRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRequest.ProtoReflect.Descriptor instead.
 func (*TailRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{2}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TailRequest) GetAfter() *RootToken {
@@ -288,7 +509,7 @@ type TailResponse struct {
 
 func (x *TailResponse) Reset() {
 	*x = TailResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -300,7 +521,7 @@ func (x *TailResponse) String() string {
 func (*TailResponse) ProtoMessage() {}
 
 func (x *TailResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -313,7 +534,7 @@ func (x *TailResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailResponse.ProtoReflect.Descriptor instead.
 func (*TailResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TailResponse) GetEntries() []*TailEntry {
@@ -378,7 +599,7 @@ type TailEntry struct {
 
 func (x *TailEntry) Reset() {
 	*x = TailEntry{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +611,7 @@ func (x *TailEntry) String() string {
 func (*TailEntry) ProtoMessage() {}
 
 func (x *TailEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +624,7 @@ func (x *TailEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailEntry.ProtoReflect.Descriptor instead.
 func (*TailEntry) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TailEntry) GetTerm() uint64 {
@@ -436,7 +657,7 @@ type SnapshotRequest struct {
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +669,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +682,7 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotRequest) GetClusterId() uint64 {
@@ -487,7 +708,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +720,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +733,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotChunk) GetToken() *RootToken {
@@ -559,7 +780,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +792,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +805,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ReadIndexRequest) GetClusterId() uint64 {
@@ -604,7 +825,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +837,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +850,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadIndexResponse) GetToken() *RootToken {
@@ -649,7 +870,7 @@ type ClaimTenureRequest struct {
 
 func (x *ClaimTenureRequest) Reset() {
 	*x = ClaimTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +882,7 @@ func (x *ClaimTenureRequest) String() string {
 func (*ClaimTenureRequest) ProtoMessage() {}
 
 func (x *ClaimTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +895,7 @@ func (x *ClaimTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureRequest.ProtoReflect.Descriptor instead.
 func (*ClaimTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClaimTenureRequest) GetClaim() *TenureClaimed {
@@ -703,7 +924,7 @@ type ClaimTenureResponse struct {
 
 func (x *ClaimTenureResponse) Reset() {
 	*x = ClaimTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +936,7 @@ func (x *ClaimTenureResponse) String() string {
 func (*ClaimTenureResponse) ProtoMessage() {}
 
 func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +949,7 @@ func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureResponse.ProtoReflect.Descriptor instead.
 func (*ClaimTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ClaimTenureResponse) GetResult() *CommandResult {
@@ -757,7 +978,7 @@ type ConfirmTenureRequest struct {
 
 func (x *ConfirmTenureRequest) Reset() {
 	*x = ConfirmTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +990,7 @@ func (x *ConfirmTenureRequest) String() string {
 func (*ConfirmTenureRequest) ProtoMessage() {}
 
 func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +1003,7 @@ func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConfirmTenureRequest) GetEra() uint64 {
@@ -826,7 +1047,7 @@ type ConfirmTenureResponse struct {
 
 func (x *ConfirmTenureResponse) Reset() {
 	*x = ConfirmTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +1059,7 @@ func (x *ConfirmTenureResponse) String() string {
 func (*ConfirmTenureResponse) ProtoMessage() {}
 
 func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +1072,7 @@ func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfirmTenureResponse) GetActive() bool {
@@ -883,7 +1104,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +1116,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +1129,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
 }
 
 type StatusResponse struct {
@@ -942,14 +1163,16 @@ type StatusResponse struct {
 	// Set when the peer's disk does not answer in time.
 	Stalled bool `protobuf:"varint,23,opt,name=stalled,proto3" json:"stalled,omitempty"`
 	// Last handover.
-	Handover      *Handover `protobuf:"bytes,24,opt,name=handover,proto3" json:"handover,omitempty"`
+	Handover *Handover `protobuf:"bytes,24,opt,name=handover,proto3" json:"handover,omitempty"`
+	// Peers that were replaced, the newest last.
+	Replaced      []*RootPeer `protobuf:"bytes,25,rep,name=replaced,proto3" json:"replaced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1184,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1197,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatusResponse) GetClusterId() uint64 {
@@ -1145,6 +1368,13 @@ func (x *StatusResponse) GetHandover() *Handover {
 	return nil
 }
 
+func (x *StatusResponse) GetReplaced() []*RootPeer {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
 // RootPeerStatus is what the leader knows of a peer.
 type RootPeerStatus struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -1154,14 +1384,17 @@ type RootPeerStatus struct {
 	Address   string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	Connected bool   `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
 	// Highest index known to be on the peer's disk; only on the leader.
-	MatchIndex    uint64 `protobuf:"varint,5,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	MatchIndex uint64       `protobuf:"varint,5,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	Role       RootPeerRole `protobuf:"varint,6,opt,name=role,proto3,enum=nokv.root.v1.RootPeerRole" json:"role,omitempty"`
+	// Node id of the peer that a learner or joining peer is to replace.
+	Replaces      uint64 `protobuf:"varint,7,opt,name=replaces,proto3" json:"replaces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RootPeerStatus) Reset() {
 	*x = RootPeerStatus{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1406,7 @@ func (x *RootPeerStatus) String() string {
 func (*RootPeerStatus) ProtoMessage() {}
 
 func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1419,7 @@ func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerStatus.ProtoReflect.Descriptor instead.
 func (*RootPeerStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RootPeerStatus) GetNodeId() uint64 {
@@ -1224,6 +1457,20 @@ func (x *RootPeerStatus) GetMatchIndex() uint64 {
 	return 0
 }
 
+func (x *RootPeerStatus) GetRole() RootPeerRole {
+	if x != nil {
+		return x.Role
+	}
+	return RootPeerRole_ROOT_PEER_ROLE_UNSPECIFIED
+}
+
+func (x *RootPeerStatus) GetReplaces() uint64 {
+	if x != nil {
+		return x.Replaces
+	}
+	return 0
+}
+
 type TransferLeadershipRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Peer to hand over to. 0: the most advanced one.
@@ -1234,7 +1481,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1493,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1506,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TransferLeadershipRequest) GetNodeId() uint64 {
@@ -1279,7 +1526,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1538,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1551,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeadershipResponse) GetLeaderId() uint64 {
@@ -1318,7 +1565,20 @@ var File_nokv_root_v1_root_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\n" +
-	"\x17nokv/root/v1/root.proto\x12\fnokv.root.v1\x1a\x19nokv/root/v1/events.proto\x1a\x18nokv/root/v1/types.proto\"\x81\x01\n" +
+	"\x17nokv/root/v1/root.proto\x12\fnokv.root.v1\x1a\x19nokv/root/v1/events.proto\x1a\x18nokv/root/v1/types.proto\"\x89\x01\n" +
+	"\x12ReplacePeerRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\x04R\x04lost\x12\x12\n" +
+	"\x04with\x18\x03 \x01(\x04R\x04with\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12\x16\n" +
+	"\x06cancel\x18\x05 \x01(\bR\x06cancel\"\xd0\x01\n" +
+	"\x13ReplacePeerResponse\x120\n" +
+	"\x05stage\x18\x01 \x01(\x0e2\x1a.nokv.root.v1.ReplaceStageR\x05stage\x12\x14\n" +
+	"\x05match\x18\x02 \x01(\x04R\x05match\x12\x16\n" +
+	"\x06commit\x18\x03 \x01(\x04R\x06commit\x12*\n" +
+	"\x04peer\x18\x04 \x01(\v2\x16.nokv.root.v1.RootPeerR\x04peer\x12-\n" +
+	"\x05token\x18\x05 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x81\x01\n" +
 	"\x0eProposeRequest\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x121\n" +
@@ -1381,7 +1641,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\xee\x06\n" +
+	"\rStatusRequest\"\xa2\a\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -1413,23 +1673,32 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x05peers\x18\x15 \x03(\v2\x1c.nokv.root.v1.RootPeerStatusR\x05peers\x12!\n" +
 	"\ftail_readers\x18\x16 \x01(\x04R\vtailReaders\x12\x18\n" +
 	"\astalled\x18\x17 \x01(\bR\astalled\x122\n" +
-	"\bhandover\x18\x18 \x01(\v2\x16.nokv.root.v1.HandoverR\bhandover\"\xaf\x01\n" +
+	"\bhandover\x18\x18 \x01(\v2\x16.nokv.root.v1.HandoverR\bhandover\x122\n" +
+	"\breplaced\x18\x19 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\"\xfb\x01\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1c\n" +
 	"\tconnected\x18\x04 \x01(\bR\tconnected\x12\x1f\n" +
 	"\vmatch_index\x18\x05 \x01(\x04R\n" +
-	"matchIndex\"4\n" +
+	"matchIndex\x12.\n" +
+	"\x04role\x18\x06 \x01(\x0e2\x1a.nokv.root.v1.RootPeerRoleR\x04role\x12\x1a\n" +
+	"\breplaces\x18\a \x01(\x04R\breplaces\"4\n" +
 	"\x19TransferLeadershipRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"9\n" +
 	"\x1aTransferLeadershipResponse\x12\x1b\n" +
-	"\tleader_id\x18\x01 \x01(\x04R\bleaderId*l\n" +
+	"\tleader_id\x18\x01 \x01(\x04R\bleaderId*\x9d\x01\n" +
+	"\fReplaceStage\x12\x1d\n" +
+	"\x19REPLACE_STAGE_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19REPLACE_STAGE_CATCHING_UP\x10\x01\x12\x1a\n" +
+	"\x16REPLACE_STAGE_SETTLING\x10\x02\x12\x16\n" +
+	"\x12REPLACE_STAGE_DONE\x10\x03\x12\x1b\n" +
+	"\x17REPLACE_STAGE_CANCELLED\x10\x04*l\n" +
 	"\bRaftRole\x12\x19\n" +
 	"\x15RAFT_ROLE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RAFT_ROLE_FOLLOWER\x10\x01\x12\x17\n" +
 	"\x13RAFT_ROLE_CANDIDATE\x10\x02\x12\x14\n" +
-	"\x10RAFT_ROLE_LEADER\x10\x032\xd5\x05\n" +
+	"\x10RAFT_ROLE_LEADER\x10\x032\xa9\x06\n" +
 	"\x04Root\x12F\n" +
 	"\aPropose\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse\x12P\n" +
 	"\rProposeStream\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse(\x010\x01\x12?\n" +
@@ -1439,7 +1708,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\vClaimTenure\x12 .nokv.root.v1.ClaimTenureRequest\x1a!.nokv.root.v1.ClaimTenureResponse\x12X\n" +
 	"\rConfirmTenure\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse\x12C\n" +
 	"\x06Status\x12\x1b.nokv.root.v1.StatusRequest\x1a\x1c.nokv.root.v1.StatusResponse\x12g\n" +
-	"\x12TransferLeadership\x12'.nokv.root.v1.TransferLeadershipRequest\x1a(.nokv.root.v1.TransferLeadershipResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
+	"\x12TransferLeadership\x12'.nokv.root.v1.TransferLeadershipRequest\x1a(.nokv.root.v1.TransferLeadershipResponse\x12R\n" +
+	"\vReplacePeer\x12 .nokv.root.v1.ReplacePeerRequest\x1a!.nokv.root.v1.ReplacePeerResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
 
 var (
 	file_nokv_root_v1_root_proto_rawDescOnce sync.Once
@@ -1453,79 +1723,91 @@ func file_nokv_root_v1_root_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_root_proto_rawDescData
 }
 
-var file_nokv_root_v1_root_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_nokv_root_v1_root_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_nokv_root_v1_root_proto_goTypes = []any{
-	(RaftRole)(0),                      // 0: nokv.root.v1.RaftRole
-	(*ProposeRequest)(nil),             // 1: nokv.root.v1.ProposeRequest
-	(*ProposeResponse)(nil),            // 2: nokv.root.v1.ProposeResponse
-	(*TailRequest)(nil),                // 3: nokv.root.v1.TailRequest
-	(*TailResponse)(nil),               // 4: nokv.root.v1.TailResponse
-	(*TailEntry)(nil),                  // 5: nokv.root.v1.TailEntry
-	(*SnapshotRequest)(nil),            // 6: nokv.root.v1.SnapshotRequest
-	(*SnapshotChunk)(nil),              // 7: nokv.root.v1.SnapshotChunk
-	(*ReadIndexRequest)(nil),           // 8: nokv.root.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),          // 9: nokv.root.v1.ReadIndexResponse
-	(*ClaimTenureRequest)(nil),         // 10: nokv.root.v1.ClaimTenureRequest
-	(*ClaimTenureResponse)(nil),        // 11: nokv.root.v1.ClaimTenureResponse
-	(*ConfirmTenureRequest)(nil),       // 12: nokv.root.v1.ConfirmTenureRequest
-	(*ConfirmTenureResponse)(nil),      // 13: nokv.root.v1.ConfirmTenureResponse
-	(*StatusRequest)(nil),              // 14: nokv.root.v1.StatusRequest
-	(*StatusResponse)(nil),             // 15: nokv.root.v1.StatusResponse
-	(*RootPeerStatus)(nil),             // 16: nokv.root.v1.RootPeerStatus
-	(*TransferLeadershipRequest)(nil),  // 17: nokv.root.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 18: nokv.root.v1.TransferLeadershipResponse
-	(*Command)(nil),                    // 19: nokv.root.v1.Command
-	(*CommandResult)(nil),              // 20: nokv.root.v1.CommandResult
-	(*ErrorDetail)(nil),                // 21: nokv.root.v1.ErrorDetail
-	(*RootToken)(nil),                  // 22: nokv.root.v1.RootToken
-	(*Record)(nil),                     // 23: nokv.root.v1.Record
-	(*TenureClaimed)(nil),              // 24: nokv.root.v1.TenureClaimed
-	(*Tenure)(nil),                     // 25: nokv.root.v1.Tenure
-	(*Allocators)(nil),                 // 26: nokv.root.v1.Allocators
-	(*Handover)(nil),                   // 27: nokv.root.v1.Handover
+	(ReplaceStage)(0),                  // 0: nokv.root.v1.ReplaceStage
+	(RaftRole)(0),                      // 1: nokv.root.v1.RaftRole
+	(*ReplacePeerRequest)(nil),         // 2: nokv.root.v1.ReplacePeerRequest
+	(*ReplacePeerResponse)(nil),        // 3: nokv.root.v1.ReplacePeerResponse
+	(*ProposeRequest)(nil),             // 4: nokv.root.v1.ProposeRequest
+	(*ProposeResponse)(nil),            // 5: nokv.root.v1.ProposeResponse
+	(*TailRequest)(nil),                // 6: nokv.root.v1.TailRequest
+	(*TailResponse)(nil),               // 7: nokv.root.v1.TailResponse
+	(*TailEntry)(nil),                  // 8: nokv.root.v1.TailEntry
+	(*SnapshotRequest)(nil),            // 9: nokv.root.v1.SnapshotRequest
+	(*SnapshotChunk)(nil),              // 10: nokv.root.v1.SnapshotChunk
+	(*ReadIndexRequest)(nil),           // 11: nokv.root.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),          // 12: nokv.root.v1.ReadIndexResponse
+	(*ClaimTenureRequest)(nil),         // 13: nokv.root.v1.ClaimTenureRequest
+	(*ClaimTenureResponse)(nil),        // 14: nokv.root.v1.ClaimTenureResponse
+	(*ConfirmTenureRequest)(nil),       // 15: nokv.root.v1.ConfirmTenureRequest
+	(*ConfirmTenureResponse)(nil),      // 16: nokv.root.v1.ConfirmTenureResponse
+	(*StatusRequest)(nil),              // 17: nokv.root.v1.StatusRequest
+	(*StatusResponse)(nil),             // 18: nokv.root.v1.StatusResponse
+	(*RootPeerStatus)(nil),             // 19: nokv.root.v1.RootPeerStatus
+	(*TransferLeadershipRequest)(nil),  // 20: nokv.root.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 21: nokv.root.v1.TransferLeadershipResponse
+	(*RootPeer)(nil),                   // 22: nokv.root.v1.RootPeer
+	(*RootToken)(nil),                  // 23: nokv.root.v1.RootToken
+	(*Command)(nil),                    // 24: nokv.root.v1.Command
+	(*CommandResult)(nil),              // 25: nokv.root.v1.CommandResult
+	(*ErrorDetail)(nil),                // 26: nokv.root.v1.ErrorDetail
+	(*Record)(nil),                     // 27: nokv.root.v1.Record
+	(*TenureClaimed)(nil),              // 28: nokv.root.v1.TenureClaimed
+	(*Tenure)(nil),                     // 29: nokv.root.v1.Tenure
+	(*Allocators)(nil),                 // 30: nokv.root.v1.Allocators
+	(*Handover)(nil),                   // 31: nokv.root.v1.Handover
+	(RootPeerRole)(0),                  // 32: nokv.root.v1.RootPeerRole
 }
 var file_nokv_root_v1_root_proto_depIdxs = []int32{
-	19, // 0: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
-	20, // 1: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
-	21, // 2: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	22, // 3: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
-	5,  // 4: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
-	22, // 5: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
-	23, // 6: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
-	22, // 7: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
-	24, // 8: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
-	20, // 9: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
-	25, // 10: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	22, // 11: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	0,  // 12: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
-	25, // 13: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	26, // 14: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	16, // 15: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
-	27, // 16: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	1,  // 17: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
-	1,  // 18: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
-	3,  // 19: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
-	6,  // 20: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
-	8,  // 21: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
-	10, // 22: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
-	12, // 23: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	14, // 24: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	17, // 25: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 26: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	2,  // 27: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	4,  // 28: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	7,  // 29: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	9,  // 30: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	11, // 31: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	13, // 32: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	15, // 33: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	18, // 34: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	0,  // 0: nokv.root.v1.ReplacePeerResponse.stage:type_name -> nokv.root.v1.ReplaceStage
+	22, // 1: nokv.root.v1.ReplacePeerResponse.peer:type_name -> nokv.root.v1.RootPeer
+	23, // 2: nokv.root.v1.ReplacePeerResponse.token:type_name -> nokv.root.v1.RootToken
+	24, // 3: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
+	25, // 4: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
+	26, // 5: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	23, // 6: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
+	8,  // 7: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
+	23, // 8: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
+	27, // 9: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
+	23, // 10: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
+	28, // 11: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
+	25, // 12: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
+	29, // 13: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	23, // 14: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	1,  // 15: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
+	29, // 16: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	30, // 17: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	19, // 18: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
+	31, // 19: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	22, // 20: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
+	32, // 21: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
+	4,  // 22: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
+	4,  // 23: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
+	6,  // 24: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
+	9,  // 25: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
+	11, // 26: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
+	13, // 27: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
+	15, // 28: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
+	17, // 29: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	20, // 30: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	2,  // 31: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
+	5,  // 32: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	5,  // 33: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	7,  // 34: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	10, // 35: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	12, // 36: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	14, // 37: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	16, // 38: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	18, // 39: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	21, // 40: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	3,  // 41: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_root_proto_init() }
@@ -1540,8 +1822,8 @@ func file_nokv_root_v1_root_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_root_proto_rawDesc), len(file_nokv_root_v1_root_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   18,
+			NumEnums:      2,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

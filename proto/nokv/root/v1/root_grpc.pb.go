@@ -30,6 +30,7 @@ const (
 	Root_ConfirmTenure_FullMethodName      = "/nokv.root.v1.Root/ConfirmTenure"
 	Root_Status_FullMethodName             = "/nokv.root.v1.Root/Status"
 	Root_TransferLeadership_FullMethodName = "/nokv.root.v1.Root/TransferLeadership"
+	Root_ReplacePeer_FullMethodName        = "/nokv.root.v1.Root/ReplacePeer"
 )
 
 // RootClient is the client API for Root service.
@@ -60,6 +61,10 @@ type RootClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// TransferLeadership asks the leader to hand over to another peer.
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
+	// ReplacePeer does the next step of the replacement of a lost root peer and
+	// answers how far it is. Whoever asks calls it again until it is done; any step may be
+	// repeated, by anybody.
+	ReplacePeer(ctx context.Context, in *ReplacePeerRequest, opts ...grpc.CallOption) (*ReplacePeerResponse, error)
 }
 
 type rootClient struct {
@@ -181,6 +186,16 @@ func (c *rootClient) TransferLeadership(ctx context.Context, in *TransferLeaders
 	return out, nil
 }
 
+func (c *rootClient) ReplacePeer(ctx context.Context, in *ReplacePeerRequest, opts ...grpc.CallOption) (*ReplacePeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplacePeerResponse)
+	err := c.cc.Invoke(ctx, Root_ReplacePeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RootServer is the server API for Root service.
 // All implementations must embed UnimplementedRootServer
 // for forward compatibility.
@@ -209,6 +224,10 @@ type RootServer interface {
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// TransferLeadership asks the leader to hand over to another peer.
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
+	// ReplacePeer does the next step of the replacement of a lost root peer and
+	// answers how far it is. Whoever asks calls it again until it is done; any step may be
+	// repeated, by anybody.
+	ReplacePeer(context.Context, *ReplacePeerRequest) (*ReplacePeerResponse, error)
 	mustEmbedUnimplementedRootServer()
 }
 
@@ -245,6 +264,9 @@ func (UnimplementedRootServer) Status(context.Context, *StatusRequest) (*StatusR
 }
 func (UnimplementedRootServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedRootServer) ReplacePeer(context.Context, *ReplacePeerRequest) (*ReplacePeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplacePeer not implemented")
 }
 func (UnimplementedRootServer) mustEmbedUnimplementedRootServer() {}
 func (UnimplementedRootServer) testEmbeddedByValue()              {}
@@ -404,6 +426,24 @@ func _Root_TransferLeadership_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Root_ReplacePeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplacePeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RootServer).ReplacePeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Root_ReplacePeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RootServer).ReplacePeer(ctx, req.(*ReplacePeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Root_ServiceDesc is the grpc.ServiceDesc for Root service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -434,6 +474,10 @@ var Root_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeadership",
 			Handler:    _Root_TransferLeadership_Handler,
+		},
+		{
+			MethodName: "ReplacePeer",
+			Handler:    _Root_ReplacePeer_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
