@@ -121,7 +121,8 @@ func changeOf(e *rootv1.Event, replaces uint64) *raftpb.ConfChangeV2 {
 
 // Reshape asks for one step of a replacement: one event that changes the root
 // peers. Only the leader makes it. It is answered with the result, or refused
-// with REASON_UNHEALTHY_MEMBER when the step could cost the quorum.
+// with REASON_UNHEALTHY_MEMBER when the step could cost the quorum; with root_lag
+// when the learner has not caught up.
 type Reshape struct {
 	call
 	Event  *rootv1.Event
@@ -198,7 +199,9 @@ func (c *Core) judgeQuorum(r *Reshape, lost, learner uint64) (err error) {
 		case id == learner:
 			seen = true
 			if p.State != tracker.StateReplicate || p.Match+maxLearnerLag < commit {
-				err = reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d has %d of %d entries: wait until it has caught up", id, p.Match, commit)
+				lags := reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d has %d of %d entries: wait until it has caught up", id, p.Match, commit)
+				lags.Detail.RootLag = max(commit, p.Match+1) - p.Match
+				err = lags
 			}
 		case id != lost && !p.RecentActive && c.members.votes(id):
 			err = reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is not heard from: without it there would be no majority to spare", id)

@@ -154,6 +154,18 @@ func (r *Replica) TransferLeadership(ctx context.Context, to uint64) (uint64, er
 	return t.Leader, nil
 }
 
+// Reshape takes one step of a replacement; see NewReshape and the type Reshape.
+func (r *Replica) Reshape(ctx context.Context, e *rootv1.Event, force bool) (*rootv1.CommandResult, error) {
+	s, err := NewReshape(e, force)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.call(ctx, s); err != nil {
+		return nil, err
+	}
+	return s.Result.Proto(), nil
+}
+
 // call hands a request to the loop and waits for its answer, for the end of
 // ctx, of Run, or of patience with the disk.
 func (r *Replica) call(ctx context.Context, request Request) error {
@@ -186,7 +198,7 @@ func (r *Replica) call(ctx context.Context, request Request) error {
 // unanswered is the error for a request that somebody may still act upon.
 func unanswered(request Request, why string) error {
 	switch request.(type) {
-	case *Proposal, *Claim:
+	case *Proposal, *Claim, *Reshape:
 		return errUnknown(why)
 	}
 	return errUnavailable(why)
