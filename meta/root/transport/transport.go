@@ -155,6 +155,8 @@ type Transport struct {
 	log   hclog.Logger
 	peers map[uint64]*remote // without this one; never changed
 
+	candidates candidates
+
 	receiver Receiver    // set by Run before anything runs
 	running  atomic.Bool // receiver is set
 
