@@ -157,6 +157,19 @@ func (c *Client) Transfer(ctx context.Context, node uint64) (leader uint64, err 
 	return leader, err
 }
 
+// Replace takes the next step of the replacement of a root peer, and tells how far
+// it is; the caller asks again until it is done or cancelled. A refusal with
+// retry_after_millis may pass by itself. ClusterId of the request is filled in.
+func (c *Client) Replace(ctx context.Context, req *rootv1.ReplacePeerRequest) (out *rootv1.ReplacePeerResponse, err error) {
+	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, cluster uint64) error {
+		out, err = p.root.ReplacePeer(ctx, &rootv1.ReplacePeerRequest{
+			ClusterId: cluster, Lost: req.GetLost(), With: req.GetWith(), Force: req.GetForce(), Cancel: req.GetCancel(),
+		})
+		return err
+	})
+	return out, err
+}
+
 // pin remembers the first cluster id that is seen and refuses any other one.
 func (c *Client) pin(p *peer, cluster uint64) error {
 	if cluster == 0 || c.cluster.CompareAndSwap(0, cluster) {

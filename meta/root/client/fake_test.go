@@ -54,6 +54,8 @@ type fakePeer struct {
 	readers    []string
 	refuse     error // what every request is refused with
 	tailBreaks bool
+	names      []uint64 // peers that its Status names
+	replaces   []*rootv1.ReplacePeerRequest
 }
 
 func newFakeRoot(t *testing.T, n int) *fakeRoot {
@@ -263,7 +265,24 @@ func (p *fakePeer) Status(ctx context.Context, _ *rootv1.StatusRequest) (*rootv1
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return &rootv1.StatusResponse{ClusterId: p.cluster, NodeId: p.id}, nil
+	st := &rootv1.StatusResponse{ClusterId: p.cluster, NodeId: p.id}
+	for _, id := range p.names {
+		st.Peers = append(st.Peers, &rootv1.RootPeerStatus{NodeId: id, Address: address(id)})
+	}
+	return st, nil
+}
+
+func (p *fakePeer) ReplacePeer(ctx context.Context, req *rootv1.ReplacePeerRequest) (*rootv1.ReplacePeerResponse, error) {
+	if err := p.admit(ctx, req.ClusterId); err != nil {
+		return nil, err
+	}
+	p.root.mu.Lock()
+	defer p.root.mu.Unlock()
+	p.replaces = append(p.replaces, req)
+	if len(p.replaces) == 1 {
+		return nil, reason.New(rootv1.Reason_REASON_OUTCOME_UNKNOWN, "leadership was lost")
+	}
+	return &rootv1.ReplacePeerResponse{Stage: rootv1.ReplaceStage_REPLACE_STAGE_DONE}, nil
 }
 
 func (p *fakePeer) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer[rootv1.TailResponse]) error {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// maxPeers bounds the peers that redirects may add to the configured ones.
+// maxPeers bounds the peers that answers may add to the configured ones.
 const maxPeers = 16
 
 // peer is one root peer. It is never changed once made.
@@ -66,7 +66,7 @@ func (t *peerTable) ids() []uint64 {
 	return slices.Sorted(maps.Keys(t.addresses))
 }
 
-// learn adds a peer that a redirect named; addresses that were given stay.
+// learn adds a peer that an answer named; addresses that were given stay.
 func (t *peerTable) learn(id uint64, address string) (known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

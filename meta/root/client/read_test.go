@@ -161,6 +161,58 @@ func TestTransferMovesTheClient(t *testing.T) {
 	})
 }
 
+// A step goes to the leader, wherever it is, and is asked for again when nobody
+// knows what became of it.
+func TestReplaceAsksTheLeaderUntilItIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 3)
+		r.lead(3)
+		c := r.start(r.config())
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		resp, err := c.Replace(ctx, &rootv1.ReplacePeerRequest{Lost: 2, With: 4, Force: true})
+		if err != nil || resp.GetStage() != rootv1.ReplaceStage_REPLACE_STAGE_DONE {
+			t.Fatalf("Replace = %v, %v", resp, err)
+		}
+		r.with(func() {
+			if got := r.peers[3].replaces; len(got) != 2 || got[1].ClusterId != fakeCluster || got[1].Lost != 2 || got[1].With != 4 || !got[1].Force {
+				t.Errorf("asked for %v", got)
+			}
+			r.peers[3].refuse = reason.New(rootv1.Reason_REASON_ALREADY_EXISTS, "one at a time")
+		})
+		if _, err := c.Replace(ctx, &rootv1.ReplacePeerRequest{With: 4, Cancel: true}); reason.Of(err) != rootv1.Reason_REASON_ALREADY_EXISTS {
+			t.Errorf("refused with %v", err)
+		}
+		r.with(func() { r.peers[3].refuse, r.leader = nil, 0 })
+		short, end := within(time.Second)
+		defer end()
+		if _, err := c.Replace(short, &rootv1.ReplacePeerRequest{With: 4, Cancel: true}); reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a leader: %v", err)
+		}
+	})
+}
+
+// A peer that came later is found by what the others say.
+func TestStatusOfPeersThatOthersName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 4)
+		cfg := r.config()
+		delete(cfg.Peers, 2)
+		delete(cfg.Peers, 4)
+		r.with(func() { r.peers[1].names = []uint64{1, 2, 4} })
+		r.peers[2].stop()
+		c := r.start(cfg)
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		for range 2 {
+			got := c.Status(ctx)
+			if len(got) != 4 || got[1].NodeID != 2 || got[1].Err == nil || got[3].Err != nil || got[3].Status.GetNodeId() != 4 || got[3].Address != address(4) {
+				t.Errorf("Status = %v", got)
+			}
+		}
+	})
+}
+
 func TestStatusOfPeersThatDoNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeRoot(t, 3)

@@ -1,7 +1,9 @@
 package client
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/nokv/nokv/internal/reason"
@@ -18,13 +20,30 @@ type PeerStatus struct {
 	Err    error
 }
 
-// Status asks every known peer at the same time and returns the answers in order
-// of node id. A peer that does not answer within AttemptTimeout has an Err; so has
-// one of another cluster, which then says REASON_CLUSTER_MISMATCH beside its Status.
+// Status asks every known peer at the same time, then those that an answer
+// names besides, and returns the answers in order of node id. A peer that does
+// not answer within AttemptTimeout has an Err; so has one of another cluster,
+// which then says REASON_CLUSTER_MISMATCH beside its Status.
 func (c *Client) Status(ctx context.Context) []PeerStatus {
+	known := c.peers.ids()
+	out := c.statusOfEach(ctx, known)
+	for _, answer := range out {
+		if answer.Err != nil {
+			continue
+		}
+		for _, p := range answer.Status.GetPeers() {
+			c.peers.learn(p.GetNodeId(), p.GetAddress())
+		}
+	}
+	more := slices.DeleteFunc(c.peers.ids(), func(id uint64) bool { return slices.Contains(known, id) })
+	out = append(out, c.statusOfEach(ctx, more)...)
+	slices.SortFunc(out, func(a, b PeerStatus) int { return cmp.Compare(a.NodeID, b.NodeID) })
+	return out
+}
+
+func (c *Client) statusOfEach(ctx context.Context, ids []uint64) []PeerStatus {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
 	defer cancel()
-	ids := c.peers.ids()
 	out := make([]PeerStatus, len(ids))
 	var asking sync.WaitGroup
 	for i, id := range ids {

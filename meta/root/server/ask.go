@@ -76,7 +76,7 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 	if handovers := st.Handovers(); len(handovers) > 0 {
 		out.Handover = handovers[len(handovers)-1]
 	}
-	out.Peers = s.peerStatus(st.Cluster(), v.Peers)
+	out.Peers, out.Replaced = s.peerStatus(st.Cluster(), v.Peers), st.Cluster().GetReplaced()
 	return out, nil
 }
 
@@ -86,9 +86,12 @@ func (s *Server) peerStatus(cluster *rootv1.Cluster, progress map[uint64]replica
 	for _, p := range cluster.GetPeers() {
 		one := &rootv1.RootPeerStatus{
 			NodeId: p.GetNodeId(), TransportAddress: p.GetTransportAddress(), Address: s.address(p.GetNodeId()),
-			MatchIndex: progress[p.GetNodeId()].Match,
+			MatchIndex: progress[p.GetNodeId()].Match, Role: p.GetRole(),
 		}
 		one.Connected = p.GetNodeId() == s.cfg.NodeID || s.cfg.Peers.Connected(p.GetNodeId())
+		if p.GetRole() == learnerRole || p.GetRole() == joiningRole {
+			one.Replaces = p.GetReplaces()
+		}
 		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b *rootv1.RootPeerStatus) int { return cmp.Compare(a.NodeId, b.NodeId) })

@@ -45,6 +45,9 @@ type fakeReplica struct {
 	readErr  error
 	encoded  int // calls of Committed
 	claims   []*rootv1.TenureClaimed
+	reshaped int                       // steps that were asked for
+	judge    func(*rootv1.Event) error // refuses steps; nil: it does not
+	learner  uint64                    // match of peer 4
 }
 
 func newFakeReplica(t *testing.T) *fakeReplica {
@@ -165,6 +168,22 @@ func (r *fakeReplica) TransferLeadership(_ context.Context, to uint64) (uint64, 
 	return to, nil
 }
 
+func (r *fakeReplica) Reshape(_ context.Context, e *rootv1.Event, _ bool) (*rootv1.CommandResult, error) {
+	r.mu.Lock()
+	r.reshaped++
+	judge, leader := r.judge, r.leader
+	r.mu.Unlock()
+	if leader != 1 {
+		return nil, r.notLeader()
+	}
+	if judge != nil {
+		if err := judge(e); err != nil {
+			return nil, err
+		}
+	}
+	return r.apply([]*rootv1.Command{{Events: []*rootv1.Event{e}}})[0], nil
+}
+
 func (r *fakeReplica) View() *replica.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +194,7 @@ func (r *fakeReplica) View() *replica.View {
 	}
 	if r.leader == 1 {
 		v.Role = rootv1.RaftRole_RAFT_ROLE_LEADER
-		v.Peers = map[uint64]replica.Progress{1: {Match: last}, 2: {Match: last - 1}}
+		v.Peers = map[uint64]replica.Progress{1: {Match: last}, 2: {Match: last - 1}, 4: {Match: r.learner}}
 	}
 	return v
 }
@@ -217,8 +236,13 @@ func (r *fakeReplica) Term(index uint64) (uint64, error) {
 	return r.log[index-r.first].GetTerm(), nil
 }
 
-// fakePeers knows every peer's address and has a connection to peer 2.
-type fakePeers struct{}
+// fakePeers knows every peer's address and has a connection to peer 2. The nodes
+// in it have knocked.
+type fakePeers map[uint64]bool
+
+func (p fakePeers) Candidate(id uint64) (storage.Peer, bool) {
+	return storage.Peer{NodeID: id, Incarnation: 10 + id, Address: string(rune('a'+id-1)) + ":2"}, p[id]
+}
 
 func (fakePeers) Address(id uint64) string { return string(rune('a'+id-1)) + ":1" }
 func (fakePeers) Connected(id uint64) bool { return id == 2 }

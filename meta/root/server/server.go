@@ -17,6 +17,8 @@
 //  5. Health is a real read index, not older than HealthCache.
 //  6. Everything that waits is bounded; beyond the bound REASON_OVERLOADED comes at
 //     once. Serve returns within StopTimeout of the end of its context.
+//  7. ReplacePeer keeps nothing between two calls: each takes the step that is next
+//     by the rooted peers, whoever took the one before. A refusal changed nothing.
 package server
 
 import (
@@ -32,6 +34,7 @@ import (
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
@@ -57,9 +60,15 @@ type Views interface {
 	Changed() <-chan struct{}
 }
 
+// Reshaper changes who the root peers are, one step a call.
+type Reshaper interface {
+	Reshape(ctx context.Context, e *rootv1.Event, force bool) (*rootv1.CommandResult, error)
+}
+
 // Replica is what a Server serves.
 type Replica interface {
 	Judge
+	Reshaper
 	Views
 }
 
@@ -77,6 +86,9 @@ type Peers interface {
 	Address(node uint64) string
 	// Connected says that messages to the peer find a connection.
 	Connected(node uint64) bool
+	// Candidate is the peer that waits under a node id to become a root peer, as
+	// it said of itself lately; false: nobody does.
+	Candidate(node uint64) (storage.Peer, bool)
 }
 
 // Server serves one peer. Make it with New.
