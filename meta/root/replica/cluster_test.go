@@ -174,7 +174,7 @@ func (p *peer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		p.trace = append(p.trace, fmt.Sprintf("send %s to %d", m.GetType(), m.GetTo()))
 		to := p.c.peers[m.GetTo()]
-		if p.c.cut[[2]uint64{p.id, m.GetTo()}] || to.core == nil || (p.c.drop != nil && p.c.drop(m)) {
+		if p.c.cut[[2]uint64{p.id, m.GetTo()}] || to == nil || to.core == nil || (p.c.drop != nil && p.c.drop(m)) {
 			if m.GetType() == raftpb.MsgSnap {
 				p.events = append(p.events, replica.Event{Kind: replica.SnapshotFailed, Peer: m.GetTo()})
 			}

@@ -104,7 +104,11 @@ type Core struct {
 	leaderless clock.Instant
 	known      known
 
-	ticks     uint64
+	ticks uint64
+	// heard is the tick at which each other member was heard from last, ledSince
+	// the one at which this peer began to lead.
+	heard     map[uint64]uint64
+	ledSince  uint64
 	muted     bool
 	acks      acks
 	proposals proposals
@@ -126,7 +130,7 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID))}
+	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID)), heard: make(map[uint64]uint64)}
 	c.reads.nonce = binary.BigEndian.AppendUint64(nil, cfg.Seed)
 	c.hashes.init(cfg)
 	c.setMembers()
@@ -161,6 +165,7 @@ func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 		PreVote:                   true,
 		ReadOnlyOption:            raft.ReadOnlySafe,
 		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
 		Logger:                    newRaftLogger(cfg.Logger.Named("raft")),
 	})
 }
@@ -291,6 +296,9 @@ func (c *Core) take(in Input, out *Output) error {
 func (c *Core) step(m *raftpb.Message) {
 	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) {
 		return
+	}
+	if c.members.has(m.GetFrom()) {
+		c.heard[m.GetFrom()] = c.ticks
 	}
 	switch m.GetType() {
 	case raftpb.MsgSnap:

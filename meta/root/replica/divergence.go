@@ -19,9 +19,8 @@ func (e *DivergenceError) Error() string {
 
 // hashes compare state hashes among peers at fixed positions.
 type hashes struct {
-	every  uint64
-	node   uint64
-	quorum int
+	every uint64
+	node  uint64
 	// rounds is what peers told, by index; the oldest is dropped beyond
 	// maxHashRounds.
 	rounds map[uint64]map[uint64]uint64
@@ -47,8 +46,9 @@ func (c *Core) ownHash(index uint64) error {
 	return c.compareHash(c.cfg.NodeID, index, hash)
 }
 
-// compareHash notes a hash. It returns a *DivergenceError when a majority of
-// all peers agrees on another hash than this peer's.
+// compareHash notes a hash. It returns a *DivergenceError when those who decide
+// agree on another hash than this peer's: a learner has its state from one of
+// them, and does not bear it out.
 func (c *Core) compareHash(peer, index, hash uint64) error {
 	h := &c.hashes
 	if index%h.every != 0 {
@@ -71,7 +71,7 @@ func (c *Core) compareHash(peer, index, hash uint64) error {
 		return nil
 	}
 	for majority, n := range counts {
-		if n >= h.quorum && majority != own {
+		if majority != own && c.members.decide(func(id uint64) bool { told, ok := round[id]; return ok && told == majority }) {
 			return &DivergenceError{Index: index, Own: own, Majority: majority, Agreeing: n}
 		}
 	}

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nokv/nokv/internal/reason"
@@ -19,18 +20,32 @@ type members struct {
 	state.RootMembers
 	// revision is the index of the entry that last changed them; 0: none did.
 	revision uint64
+	// replaced are the nodes that nobody listens to any more.
+	replaced map[uint64]bool
 }
 
 // setMembers takes the members over from the state. Before the cluster has its
 // identity they are those it begins with; a peer that is to join knows of none.
 func (c *Core) setMembers() {
-	c.members = members{c.state.RootMembers(), c.state.Cluster().GetPeersRevision()}
+	c.members = membersOf(c.state)
 	if c.state.Cluster() == nil {
 		c.members.Voters = c.cfg.Voters
 	} else {
 		c.cfg.Transport.SetPeers(c.state.Cluster())
 	}
-	c.hashes.quorum = max(len(c.members.Voters)/2+1, 2)
+	maps.DeleteFunc(c.heard, func(id, _ uint64) bool { return !c.members.has(id) })
+}
+
+func membersOf(st *state.State) members {
+	cluster := st.Cluster()
+	m := members{RootMembers: st.RootMembers(), revision: cluster.GetPeersRevision()}
+	for _, p := range cluster.GetReplaced() {
+		if m.replaced == nil {
+			m.replaced = make(map[uint64]bool)
+		}
+		m.replaced[p.GetNodeId()] = true
+	}
+	return m
 }
 
 func (m *members) confState() *raftpb.ConfState {
@@ -45,6 +60,22 @@ func (m *members) has(id uint64) bool {
 // votes says whether a node votes for good: not one that is leaving.
 func (m *members) votes(id uint64) bool { return slices.Contains(m.Voters, id) }
 
+// decide says whether the nodes that agree are enough to decide: a majority of
+// the voters, and of those that a joint change takes the vote from. Learners do
+// not count. Two at least: one alone agrees with itself.
+func (m *members) decide(agree func(id uint64) bool) bool {
+	majority := func(set []uint64) bool {
+		n := 0
+		for _, id := range set {
+			if agree(id) {
+				n++
+			}
+		}
+		return n >= max(len(set)/2+1, 2)
+	}
+	return majority(m.Voters) && (len(m.Outgoing) == 0 || majority(m.Outgoing))
+}
+
 // alone says that one peer decides everything.
 func (m *members) alone() bool { return len(m.Voters) == 1 && len(m.Outgoing) == 0 }
 
@@ -52,9 +83,7 @@ func (m *members) alone() bool { return len(m.Voters) == 1 && len(m.Outgoing) ==
 // has asked: one that this peer has not heard of was added by an entry that it
 // lacks, and its vote may be needed for that entry to come. One that was replaced
 // is not listened to.
-func (c *Core) mayTalk(id uint64) bool {
-	return !slices.ContainsFunc(c.state.Cluster().GetReplaced(), func(p *rootv1.RootPeer) bool { return p.GetNodeId() == id })
-}
+func (c *Core) mayTalk(id uint64) bool { return !c.members.replaced[id] }
 
 // withMembers is a MsgSnap with the members of the checkpoint that was received,
 // which may be newer than what its sender announced.
@@ -79,20 +108,19 @@ func (c *Core) begun() {
 	}
 }
 
-// reshape tells raft of a change that the state has made. The two must agree.
-func (c *Core) reshape(change *raftpb.ConfChangeV2) error {
-	if change == nil {
-		return nil
-	}
-	if len(c.scratch.Results) != 1 {
-		return fmt.Errorf("a membership entry with %d commands, want 1", len(c.scratch.Results))
-	}
-	if c.scratch.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+// reshape tells raft of a change that the state has made, and of nothing else:
+// what the entry says of voters served raft when it was proposed. The two must agree.
+func (c *Core) reshape(inChange bool) error {
+	if c.state.Cluster().GetPeersRevision() == c.members.revision {
 		return nil // Raft goes by what is applied: there is nothing to take back.
 	}
-	conf := c.raft.ApplyConfChange(change)
+	if !inChange || len(c.scratch.Results) != 1 {
+		return fmt.Errorf("the root peers changed in an entry of %d commands, want one in an entry of its own", len(c.scratch.Results))
+	}
+	before := c.members
 	c.setMembers()
 	c.changed = true
+	conf := c.raft.ApplyConfChange(changeBetween(before.RootMembers, c.members.RootMembers))
 	if err := conf.Equivalent(c.members.confState()); err != nil {
 		return fmt.Errorf("raft and the rooted peers differ: %w", err)
 	}
@@ -101,7 +129,31 @@ func (c *Core) reshape(change *raftpb.ConfChangeV2) error {
 	return nil
 }
 
-// changeOf is what raft is to do for an event.
+// changeBetween is what makes one set of members of another in one step. A joint
+// change is begun and ended in an entry each.
+func changeBetween(before, after state.RootMembers) *raftpb.ConfChangeV2 {
+	cc := &raftpb.ConfChangeV2{}
+	if len(before.Outgoing) > 0 && len(after.Outgoing) == 0 {
+		return cc
+	}
+	if len(after.Outgoing) > 0 {
+		cc.Transition = raftpb.ConfChangeTransition_ConfChangeTransitionJointExplicit.Enum()
+	}
+	add := func(kind raftpb.ConfChangeType, ids []uint64, unless ...[]uint64) {
+		for _, id := range ids {
+			if !slices.Contains(slices.Concat(unless...), id) {
+				cc.Changes = append(cc.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)})
+			}
+		}
+	}
+	add(raftpb.ConfChangeAddNode, after.Voters, before.Voters)
+	add(raftpb.ConfChangeAddLearnerNode, after.Learners, before.Learners)
+	add(raftpb.ConfChangeRemoveNode, slices.Concat(before.Voters, before.Learners), after.Voters, after.Learners)
+	return cc
+}
+
+// changeOf is what raft is asked to take for an event: one change at a time, and
+// none but the end of a joint one during it.
 func changeOf(e *rootv1.Event, replaces uint64) *raftpb.ConfChangeV2 {
 	single := func(kind raftpb.ConfChangeType, node uint64) *raftpb.ConfChangeSingle {
 		return &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(node)}
@@ -134,8 +186,8 @@ type Reshape struct {
 // NewReshape makes a request of an event: REASON_INVALID_REQUEST when it is not
 // about root peers.
 func NewReshape(e *rootv1.Event, force bool) (*Reshape, error) {
-	if !state.RootPeerEvent(e) {
-		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the event does not change the root peers")
+	if !state.RootPeerEvent(e) || e.GetRootPeersSettled() != nil {
+		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the event is no step in the replacement of a root peer")
 	}
 	if detail := state.CheckCommand(&rootv1.Command{Events: []*rootv1.Event{e}}); detail != nil {
 		return nil, &reason.Error{Detail: detail}
@@ -170,16 +222,23 @@ func (c *Core) judgeReshape(r *Reshape) (replaces uint64, err error) {
 		replaces = k.RootPeerAdded.GetReplaces()
 	case *rootv1.Event_RootPeerPromoted:
 		node = k.RootPeerPromoted.GetNodeId()
+		if !c.members.has(node) {
+			return 0, reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no root peer %d", node)
+		}
+		if !slices.Contains(c.members.Learners, node) {
+			return 0, nil // It is done.
+		}
 		for _, p := range c.state.Cluster().GetPeers() {
-			if p.GetNodeId() == node && p.GetRole() == rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
+			if p.GetNodeId() == node {
 				replaces = p.GetReplaces()
 			}
 		}
-		if replaces == 0 {
-			return 0, nil // Apply says what is wrong, or that it is done.
-		}
 	default:
 		return 0, nil
+	}
+	if c.members.alone() {
+		return 0, reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
+			"root peer %d is the only one: nobody but it has the log, restore a backup to replace it", c.cfg.NodeID)
 	}
 	if replaces == c.cfg.NodeID {
 		return 0, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "root peer %d leads: hand leadership over before it is replaced", replaces)
@@ -189,37 +248,60 @@ func (c *Core) judgeReshape(r *Reshape) (replaces uint64, err error) {
 
 // judgeQuorum wants the lost peer silent, every other voter heard from, and a
 // learner that is to vote level with the log.
-func (c *Core) judgeQuorum(r *Reshape, lost, learner uint64) (err error) {
-	commit, seen := c.hard.GetCommit(), learner == 0
-	c.raft.WithProgress(func(id uint64, _ raft.ProgressType, p tracker.Progress) {
-		switch {
-		case id == c.cfg.NodeID:
-		case id == lost && p.RecentActive && !r.Force:
-			err = reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is alive: stop it first", id)
-		case id == learner:
-			seen = true
-			if p.State != tracker.StateReplicate || p.Match+maxLearnerLag < commit {
-				lags := reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d has %d of %d entries: wait until it has caught up", id, p.Match, commit)
-				lags.Detail.RootLag = max(commit, p.Match+1) - p.Match
-				err = lags
-			}
-		case id != lost && !p.RecentActive && c.members.votes(id):
-			err = reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is not heard from: without it there would be no majority to spare", id)
+func (c *Core) judgeQuorum(r *Reshape, lost, learner uint64) error {
+	if c.hears(lost) && !r.Force {
+		return reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is alive: stop it first", lost)
+	}
+	if c.ticks-c.ledSince < uint64(c.cfg.ElectionTicks) {
+		return errUnavailable("this peer leads since a moment and does not know yet who is alive")
+	}
+	for _, id := range c.members.Voters {
+		if id != lost && id != c.cfg.NodeID && !c.hears(id) {
+			return reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is not heard from: without it there would be no majority to spare", id)
+		}
+	}
+	if learner == 0 {
+		return nil
+	}
+	return c.judgeLearner(learner)
+}
+
+func (c *Core) judgeLearner(id uint64) (err error) {
+	commit := c.hard.GetCommit()
+	c.raft.WithProgress(func(peer uint64, _ raft.ProgressType, p tracker.Progress) {
+		if peer == id && (p.State != tracker.StateReplicate || p.Match+maxLearnerLag < commit) {
+			e := reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d has %d of %d entries: wait until it has caught up", id, p.Match, commit)
+			e.Detail.RootLag = max(1, commit-min(commit, p.Match))
+			err = e
 		}
 	})
-	if err == nil && !seen {
-		err = reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no learner %d", learner)
+	if err == nil && !c.hears(id) {
+		err = reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "root peer %d is not heard from: it would not vote", id)
 	}
 	return err
+}
+
+// hears says whether a peer was heard from within an election timeout. What raft
+// notes of that begins anew every election timeout: for a moment all are silent.
+func (c *Core) hears(id uint64) bool {
+	at, ok := c.heard[id]
+	return ok && c.ticks-at <= uint64(c.cfg.ElectionTicks)
 }
 
 // maxLearnerLag is how far behind the commit index a learner may be promoted, in
 // entries: a moment's worth.
 const maxLearnerLag = 1000
 
-// proposeSettled ends a joint change, which any leader finds in the state.
+// proposeSettled ends a joint change, which any leader finds in the state. One
+// that would lose its own vote by that hands over first.
 func (c *Core) proposeSettled() {
 	if c.proposals.settling || len(c.members.Outgoing) == 0 || !c.settled() {
+		return
+	}
+	if !c.members.votes(c.cfg.NodeID) {
+		if c.raft.BasicStatus().LeadTransferee == 0 {
+			c.raft.TransferLeader(c.mostAdvanced())
+		}
 		return
 	}
 	for _, p := range c.state.Cluster().GetPeers() {

@@ -187,7 +187,6 @@ func TestDropALearner(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	c.lead(1)
 	c.lose(3)
-	c.peers[4] = &peer{t: t, c: c, id: 4} // Nobody is there.
 	c.ask(reshape(t, addPeer(4)))
 	c.tick(3)
 	wantMembers(t, c.peers[1], "[1 2 3] [] [4]")

@@ -73,6 +73,7 @@ func (c *Core) observe(rd raft.Ready, out *Output) {
 	}
 	if c.leads() && (newTerm || !led) {
 		c.authority.elected()
+		c.ledSince = c.ticks
 		c.cfg.Logger.Info("leading", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
 	}
 }
@@ -222,7 +223,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	if empty && c.state.Cluster() != nil {
 		c.begun()
 	}
-	if err := c.reshape(change); err != nil {
+	if err := c.reshape(change != nil); err != nil {
 		return &PoisonError{Term: term, Index: index, Err: err}
 	}
 	if era := eraOf(c.state); era != before {
