@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
 	"time"
 
 	"github.com/nokv/nokv/internal/debugvars"
@@ -16,15 +19,24 @@ func metaRootCommand() *command {
 		long: `
 A root peer owns rooted truth in its workdir. Start three with the same -peer
 list; only -addr, -workdir, -node-id and -transport-addr differ. On the first
-start they agree on a cluster when all of them are there.
+start they agree on a cluster when all of them are there. Later starts may name
+some of the others; who the peers are is in the workdir.
 
   nokv meta-root -addr 127.0.0.1:2380 -workdir ./artifacts/cluster/meta-root-1 -node-id 1 \
     -transport-addr 127.0.0.1:3380 \
-    -peer 1=127.0.0.1:3380 -peer 2=127.0.0.1:3381 -peer 3=127.0.0.1:3382`,
+    -peer 1=127.0.0.1:3380 -peer 2=127.0.0.1:3381 -peer 3=127.0.0.1:3382
+
+A lost peer is replaced by a new one: an empty workdir and a node id that was
+never used, started with -join, then ` + "`nokv root replace`" + `:
+
+  nokv meta-root -join -addr 127.0.0.1:2383 -workdir ./artifacts/cluster/meta-root-4 -node-id 4 \
+    -transport-addr 127.0.0.1:3383 -peer 1=127.0.0.1:3380 -peer 3=127.0.0.1:3382
+  nokv root replace --lost 2 --with 4`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			s := f.server("127.0.0.1:2380")
 			var peers peerMap
-			f.Var(&peers, "peer", "root peer `ID=ADDR`: its node id and raft transport address; the same list on every peer, this one included")
+			f.Var(&peers, "peer", "root peer `ID=ADDR`: its node id and raft transport address; at the first start the same list on every peer, this one included")
+			join := f.Bool("join", false, "become a peer of the cluster of the -peer list: wait for nokv root replace (ignored once it is one)")
 			node := f.Uint64("node-id", 0, "this peer's `id` in the -peer list (required)")
 			workdir := f.String("workdir", "", "`folder` of this peer alone (required, or from -config)")
 			transport := f.String("transport-addr", "", "`address` of the raft transport (default: this peer's in the -peer list)")
@@ -34,7 +46,10 @@ start they agree on a cluster when all of them are there.
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				o := &metaRootOptions{node: *node, workdir: *workdir, transport: *transport, advertise: *advertise, peers: peers.peers, election: *election}
+				o := &metaRootOptions{
+					node: *node, workdir: *workdir, transport: *transport, advertise: *advertise,
+					peers: peers.peers, election: *election, join: *join,
+				}
 				return o.serve(ctx, e, s)
 			}
 		},
@@ -47,6 +62,7 @@ type metaRootOptions struct {
 	workdir, transport, advertise string
 	peers                         map[uint64]string
 	election                      time.Duration
+	join                          bool
 }
 
 func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) error {
@@ -84,7 +100,8 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 		defer metrics.Close()
 	}
 	peer, err := root.Open(root.Config{
-		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Advertise: o.advertise, ElectionTimeout: o.election, Logger: logger,
+		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
+		Advertise: o.advertise, ElectionTimeout: o.election, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -122,21 +139,62 @@ func (o *metaRootOptions) resolve(s *serverFlags) (string, error) {
 	return addr, nil
 }
 
+// reached is where the others reach the transport: as the -peer list says, or
+// else where it listens.
+func (o *metaRootOptions) reached(lis net.Listener) string {
+	if a := o.peers[o.node]; a != "" {
+		return a
+	}
+	return advertised(o.transport, lis)
+}
+
 func (o *metaRootOptions) check(addr string) error {
-	switch n := len(o.peers); {
+	switch {
 	case o.node == 0:
 		return usagef("-node-id is required: this peer's id in the -peer list, 1 or more")
 	case o.workdir == "":
 		return usagef("-workdir is required: a folder of this peer alone")
-	case n != 1 && n != 3 && n != 5:
-		return usagef("-peer: %d peers; want 3 (1 for a trial, 5 to survive two failures), each as ID=ADDR", n)
-	case o.peers[o.node] == "":
-		return usagef("-peer: node %d is not in the list %v; the list has every peer, this one included", o.node, sortedIDs(o.peers))
 	case o.election < 20*time.Millisecond:
 		return usagef("-election-timeout %s: want 20ms or more", o.election)
+	}
+	if err := o.checkPeers(); err != nil {
+		return err
 	}
 	if err := checkAddr(o.transport); err != nil {
 		return usagef("-transport-addr %s", err)
 	}
 	return checkListen(addr, o.advertise)
+}
+
+// checkPeers checks the -peer list. Of a workdir that is in use the list says
+// addresses alone; whether it may found a cluster is looked at when it is open.
+func (o *metaRootOptions) checkPeers() error {
+	n, own := len(o.peers), o.peers[o.node]
+	switch {
+	case o.join && (n == 0 || n == 1 && own != ""):
+		return usagef("-join: name another root peer with -peer ID=ADDR, better all of them")
+	case o.join && own == "" && o.transport == "":
+		return usagef("-join: say with -transport-addr where the others reach this peer's transport")
+	case o.join && own == "" && everywhere(o.transport):
+		return usagef("-join: -transport-addr %s listens on every address: say which one the others use with -peer %d=ADDR", o.transport, o.node)
+	case o.join:
+		return nil
+	case n != 1 && n != 3 && n != 5 && isEmpty(o.workdir):
+		return usagef("-peer: %d peers; want 3 (1 for a trial, 5 to survive two failures), each as ID=ADDR", n)
+	case own == "":
+		return usagef("-peer: node %d is not in the list %v; the list has every peer, this one included", o.node, sortedIDs(o.peers))
+	}
+	return nil
+}
+
+// isEmpty says whether a folder is missing or has nothing in it.
+func isEmpty(dir string) bool {
+	names, err := os.ReadDir(dir)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0
+}
+
+// everywhere says whether an address listens on every one of the machine.
+func everywhere(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	return host == "" || net.ParseIP(host).IsUnspecified()
 }

@@ -3,7 +3,8 @@
 //
 // It owns the life of these parts and no state of its own. It promises: (1) the
 // workdir is locked and checked before anything else happens; (2) the peer
-// serves nothing before it is a member of its cluster; (3) any part that fails
+// serves nothing before it is a member of its cluster, which it founds with others
+// or joins; (3) any part that fails
 // ends the whole with its error, and nothing is acknowledged after it; (4) on
 // shutdown leadership is handed over before connections are closed.
 package root
@@ -28,9 +29,15 @@ import (
 
 // Config describes one root peer.
 type Config struct {
-	// NodeID is this peer's id, Peers the transport addresses of all, by id.
+	// NodeID is this peer's id, Peers the transport addresses of all, by id. With
+	// Join, and once the workdir is a member's, they may be some of them.
 	NodeID uint64
 	Peers  map[uint64]string
+	// Transport is where the others reach this peer's transport, host:port. Empty:
+	// as in Peers.
+	Transport string
+	// Join has an empty workdir wait until the peers of a cluster make it one of them.
+	Join bool
 	// Workdir is this peer's folder; it is made when missing.
 	Workdir string
 	// Advertise is the gRPC address that clients reach this peer at, host:port.
@@ -89,8 +96,8 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
 	}
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
-		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Workdir: p.store, Listener: peers,
-		Dial: new(transport.TCP).Dial, Logger: p.cfg.Logger.Named("bootstrap"),
+		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store,
+		Listener: peers, Dial: new(transport.TCP).Dial, Logger: p.cfg.Logger.Named("bootstrap"),
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -110,22 +117,18 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 
 // build makes the parts that need to know the cluster.
 func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
-	cluster := &rootv1.Cluster{ClusterId: identity.ClusterID, Incarnation: 1}
-	var voters []uint64
-	for _, peer := range identity.Peers {
-		voters = append(voters, peer.NodeID)
-		cluster.Peers = append(cluster.Peers, &rootv1.RootPeer{NodeId: peer.NodeID, Incarnation: peer.Incarnation, TransportAddress: peer.Address})
-	}
-	p.store.SetVoters(voters)
 	net, err := transport.New(transport.Config{
-		Identity: identity, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
+		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
 		Checkpoints: p.store, Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
 		return err
 	}
 	cfg := replica.Defaults()
-	cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Transport = p.cfg.NodeID, voters, cluster, net
+	cfg.NodeID, cfg.Transport, cfg.Join = p.cfg.NodeID, net, identity.Joined
+	if !identity.Joined {
+		cfg.Voters, cfg.Bootstrap = founding(identity)
+	}
 	cfg.Logger = p.cfg.Logger.Named("raft")
 	if p.cfg.ElectionTimeout > 0 {
 		cfg.Tick = p.cfg.ElectionTimeout / time.Duration(cfg.ElectionTicks)
@@ -145,6 +148,16 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	defer p.mu.Unlock()
 	p.replica, p.transport, p.server = rep, net, srv
 	return nil
+}
+
+// founding is what a founder's replica begins with, until the log says more.
+func founding(identity storage.Identity) (voters []uint64, cluster *rootv1.Cluster) {
+	cluster = &rootv1.Cluster{ClusterId: identity.ClusterID, Incarnation: 1}
+	for _, peer := range identity.Peers {
+		voters = append(voters, peer.NodeID)
+		cluster.Peers = append(cluster.Peers, &rootv1.RootPeer{NodeId: peer.NodeID, Incarnation: peer.Incarnation, TransportAddress: peer.Address})
+	}
+	return voters, cluster
 }
 
 // serve runs the parts. The replica ends first, because it hands leadership
@@ -199,12 +212,18 @@ func (p *Peer) parts() (*replica.Replica, *transport.Transport, *server.Server) 
 	return p.replica, p.transport, p.server
 }
 
+// waiting says what a peer without a cluster does, without and with Join.
+var waiting = map[bool]string{
+	false: "waiting for the other root peers to form a cluster",
+	true:  "waiting to be made a root peer with `nokv root replace`",
+}
+
 // Healthy answers whether a read index comes back in time: this peer hears a
 // leader that has a quorum.
 func (p *Peer) Healthy(ctx context.Context) error {
 	rep, _, _ := p.parts()
 	if rep == nil {
-		return errors.New("waiting for the other root peers to form a cluster")
+		return errors.New(waiting[p.cfg.Join])
 	}
 	if _, err := rep.ReadIndex(ctx); err != nil {
 		return fmt.Errorf("read index: %w", err)

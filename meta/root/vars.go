@@ -13,13 +13,14 @@ import (
 type Vars struct {
 	NodeID       uint64 `json:"node_id"`
 	UptimeMillis int64  `json:"uptime_millis"`
-	Role         string `json:"role"`
-	Term         uint64 `json:"term"`
-	LeaderID     uint64 `json:"leader_id"`
-	Commit       uint64 `json:"commit"`
-	Applied      uint64 `json:"applied"`
-	FirstIndex   uint64 `json:"first_index"`
-	LastIndex    uint64 `json:"last_index"`
+	// Role is that of raft; bootstrap or joining while there is no cluster.
+	Role       string `json:"role"`
+	Term       uint64 `json:"term"`
+	LeaderID   uint64 `json:"leader_id"`
+	Commit     uint64 `json:"commit"`
+	Applied    uint64 `json:"applied"`
+	FirstIndex uint64 `json:"first_index"`
+	LastIndex  uint64 `json:"last_index"`
 	// CheckpointIndex is the position of the newest checkpoint; 0 for none.
 	CheckpointIndex uint64 `json:"checkpoint_index"`
 	CheckpointBytes uint64 `json:"checkpoint_bytes"`
@@ -44,21 +45,31 @@ type Vars struct {
 	Fsync rpcstats.Latency `json:"fsync"`
 	Apply rpcstats.Latency `json:"apply"`
 
-	TailReaders []server.Reader                    `json:"tail_readers"`
-	CutReaders  uint64                             `json:"cut_readers"`
-	Peers       map[uint64]transport.PeerMetrics   `json:"peers"`
-	RPC         map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	TailReaders []server.Reader `json:"tail_readers"`
+	CutReaders  uint64          `json:"cut_readers"`
+	// Voters decide, Outgoing with them while a replacement settles; Learners get
+	// the log and do not vote.
+	Voters   []uint64 `json:"voters"`
+	Outgoing []uint64 `json:"outgoing"`
+	Learners []uint64 `json:"learners"`
+
+	Peers map[uint64]transport.PeerMetrics   `json:"peers"`
+	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
 }
 
 // Vars returns the peer's numbers.
 func (p *Peer) Vars() any {
 	out := Vars{NodeID: p.cfg.NodeID, UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
+	if p.cfg.Join {
+		out.Role = "joining"
+	}
 	rep, net, srv := p.parts()
 	if rep == nil {
 		return out
 	}
 	v := rep.View()
 	out.Role = strings.ToLower(strings.TrimPrefix(v.Role.String(), "RAFT_ROLE_"))
+	out.Voters, out.Outgoing, out.Learners = v.Members.Voters, v.Members.Outgoing, v.Members.Learners
 	out.Term, out.LeaderID, out.Commit, out.Applied = v.Term, v.Leader, v.Commit, v.Applied
 	out.FirstIndex, out.LastIndex = v.FirstIndex, v.LastIndex
 	out.CheckpointIndex, out.CheckpointBytes = v.Checkpoint.Index, v.Checkpoint.Bytes

@@ -154,8 +154,8 @@ func (s *Storage) Identity() (Identity, bool) {
 	return id, true
 }
 
-// SaveIdentity replaces the identity and sets the voters to its peers;
-// durable on return.
+// SaveIdentity replaces the identity and sets the voters to its peers, none for
+// one that joined; durable on return.
 func (s *Storage) SaveIdentity(id Identity) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -180,6 +180,9 @@ func (s *Storage) adoptIdentity(id Identity) {
 }
 
 func voters(id Identity) []uint64 {
+	if id.Joined {
+		return nil
+	}
 	ids := make([]uint64, len(id.Peers))
 	for i, p := range id.Peers {
 		ids[i] = p.NodeID

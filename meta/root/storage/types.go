@@ -8,10 +8,14 @@ type Identity struct {
 	NodeID uint64
 	// Incarnation is the random identity of this workdir.
 	Incarnation uint64
-	// Peers are the root peers, this one included.
+	// Peers are the root peers that founded the cluster, this one included; who they
+	// are by now the log says. With Joined they are those of the time it joined.
 	Peers []Peer
-	// Member says that the bootstrap is complete; false: still pending.
+	// Member says that the workdir belongs to a cluster; false: still pending.
 	Member bool
+	// Joined says that the peer was not there when the cluster began, and learns
+	// from the log who votes.
+	Joined bool `json:",omitempty"`
 	// Former are the clusters that this one was restored from, the newest last.
 	Former []uint64 `json:",omitempty"`
 }

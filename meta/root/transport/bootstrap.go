@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -37,9 +38,15 @@ type Workdir interface {
 // AgreeConfig configures Agree.
 type AgreeConfig struct {
 	// NodeID is this peer's id; Peers are the transport addresses, host:port, of
-	// all peers by node id, this one included.
+	// all peers by node id, this one included. With Join, and for a workdir that
+	// is a member, they may be some of them.
 	NodeID uint64
 	Peers  map[uint64]string
+	// Address is where the others reach this peer's transport. Empty: as in Peers.
+	Address string
+	// Join has a workdir that belongs to no cluster knock at the peers of one until
+	// they count it in.
+	Join bool
 	// Workdir keeps the identity.
 	Workdir Workdir
 	// Listener is used while Agree runs and handed back open.
@@ -48,20 +55,22 @@ type AgreeConfig struct {
 	Logger   hclog.Logger
 	// HandshakeTimeout bounds each exchange with a peer. Default 3 s.
 	HandshakeTimeout time.Duration
-	// Retry is the pause between two tries to reach a peer. Default 100 ms.
+	// Retry is the pause between two tries to reach a peer. Default 100 ms, 250 ms
+	// with Join.
 	Retry time.Duration
 }
 
 // Agree returns the identity of a workdir as a member of its cluster. A workdir
 // that is a member already answers at once; an empty or pending one waits until
-// all peers of the map have agreed, or until ctx ends. *RefusedError: the cluster
-// knows another workdir under this node id, now and for ever.
+// all peers of the map have agreed, or, with Join, until the peers of a cluster
+// count it in; or until ctx ends. *RefusedError: the cluster will never have this
+// workdir under this node id.
 func Agree(ctx context.Context, cfg AgreeConfig) (storage.Identity, error) {
 	a, err := newAgreement(cfg)
 	if err != nil || a.me.Member {
 		return a.me, err
 	}
-	if len(cfg.Peers) > 1 {
+	if len(a.mine.Peers) > 1 {
 		return a.run(ctx)
 	}
 	return a.found()
@@ -76,20 +85,31 @@ type agreement struct {
 	// mine is the pending identity; never changed once others hear of it.
 	mine storage.Identity
 
-	mu     sync.Mutex         // guards what follows
-	heard  map[uint64]welcome // newest word of each other peer
-	told   map[string]bool    // refusals that were logged
-	change chan struct{}      // a level: heard changed
+	mu      sync.Mutex         // guards what follows
+	heard   map[uint64]welcome // newest word of each other peer
+	trouble map[uint64]error   // what came of the last try to reach it
+	told    map[string]bool    // refusals that were logged
+	change  chan struct{}      // a level: heard changed
+
+	// Used by the goroutine of decide alone: who is asked.
+	asked map[uint64]bool
 }
 
 func newAgreement(cfg AgreeConfig) (*agreement, error) {
-	a := &agreement{cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, told: map[string]bool{}, change: make(chan struct{}, 1)}
+	a := &agreement{
+		cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, trouble: map[uint64]error{}, told: map[string]bool{},
+		change: make(chan struct{}, 1), asked: map[uint64]bool{},
+	}
 	if a.log == nil {
 		a.log = hclog.NewNullLogger()
 	}
 	setDefault(&a.cfg.HandshakeTimeout, 3*time.Second)
+	if cfg.Join {
+		setDefault(&a.cfg.Retry, 250*time.Millisecond)
+	}
 	setDefault(&a.cfg.Retry, 100*time.Millisecond)
-	if _, ok := cfg.Peers[cfg.NodeID]; !ok || cfg.NodeID == 0 {
+	setDefault(&a.cfg.Address, cfg.Peers[cfg.NodeID])
+	if a.cfg.Address == "" || cfg.NodeID == 0 {
 		return a, fmt.Errorf("the peers %v do not name node %d itself", cfg.Peers, cfg.NodeID)
 	}
 	found, ok := cfg.Workdir.Identity()
@@ -97,7 +117,11 @@ func newAgreement(cfg AgreeConfig) (*agreement, error) {
 		return a, fmt.Errorf("the workdir belongs to root peer %d of cluster %016x, this process is root peer %d: start it with its own workdir", found.NodeID, found.ClusterID, cfg.NodeID)
 	}
 	if ok && found.Member {
-		return a, a.member(found)
+		a.member(found)
+		return a, nil
+	}
+	if err := a.check(); err != nil {
+		return a, err
 	}
 	if !ok {
 		incarnation, err := randomIncarnation()
@@ -110,19 +134,31 @@ func newAgreement(cfg AgreeConfig) (*agreement, error) {
 }
 
 // member takes an identity that is complete. Addresses may have moved; who the
-// peers are may not.
-func (a *agreement) member(found storage.Identity) error {
+// peers are the log says.
+func (a *agreement) member(found storage.Identity) {
 	a.me = found
 	a.me.Peers = slices.Clone(found.Peers)
-	if len(a.me.Peers) != len(a.cfg.Peers) {
-		return fmt.Errorf("the workdir belongs to a cluster of peers %v, this process was given %v: peers are fixed at bootstrap", found.Peers, a.cfg.Peers)
-	}
 	for i, p := range a.me.Peers {
-		address, ok := a.cfg.Peers[p.NodeID]
-		if !ok {
-			return fmt.Errorf("the workdir belongs to a cluster of peers %v, this process was given %v: peers are fixed at bootstrap", found.Peers, a.cfg.Peers)
+		if address := a.cfg.Peers[p.NodeID]; address != "" {
+			a.me.Peers[i].Address = address
 		}
-		a.me.Peers[i].Address = address
+		if p.NodeID == a.me.NodeID {
+			a.me.Peers[i].Address = a.cfg.Address
+		}
+	}
+}
+
+// check says what is wrong with the peers that a workdir without cluster was given.
+func (a *agreement) check() error {
+	n := len(a.cfg.Peers)
+	if _, listed := a.cfg.Peers[a.cfg.NodeID]; a.cfg.Join {
+		if n == 0 || n == 1 && listed {
+			return errors.New("to join a cluster takes the address of one of its peers at least")
+		}
+		return nil
+	}
+	if n != 1 && n != 3 && n != 5 {
+		return fmt.Errorf("the workdir belongs to no cluster yet, and %d peers cannot found one: want 3 (1 for a trial, 5 to survive two failures), or -join to become a peer of a cluster that exists", n)
 	}
 	return nil
 }
@@ -132,9 +168,11 @@ func (a *agreement) pending(found storage.Identity) error {
 	a.me = found
 	a.me.ClusterID, a.me.Member, a.me.Peers = 0, false, nil
 	for id, address := range a.cfg.Peers {
-		a.me.Peers = append(a.me.Peers, storage.Peer{NodeID: id, Address: address})
+		if id != found.NodeID {
+			a.me.Peers = append(a.me.Peers, storage.Peer{NodeID: id, Address: address})
+		}
 	}
-	a.me.Peers = sortedPeers(a.me.Peers)
+	a.me.Peers = sortedPeers(append(a.me.Peers, storage.Peer{NodeID: found.NodeID, Address: a.cfg.Address}))
 	a.mine = a.me
 	a.mine.Peers = slices.Clone(a.me.Peers)
 	// A crash before this line leaves an empty workdir that nobody has heard of;
@@ -161,16 +199,21 @@ func randomIncarnation() (uint64, error) {
 func (a *agreement) run(ctx context.Context) (storage.Identity, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	a.log.Info("bootstrap: waiting for all root peers", "node", a.me.NodeID, "workdir", fmt.Sprintf("%016x", a.me.Incarnation), "peers", len(a.me.Peers))
+	what := "bootstrap: waiting for all root peers"
+	if a.cfg.Join {
+		what = "knocking at the root peers to become one of them"
+	}
+	a.log.Info(what, "peer", a.me.NodeID, "workdir", fmt.Sprintf("%016x", a.me.Incarnation), "peers", names(a.me.Peers), "transport", a.cfg.Address)
 	var talking sync.WaitGroup
 	accepted := make(chan error, 1)
 	talking.Go(func() { accepted <- a.accept(ctx) })
-	for _, p := range a.mine.Peers {
-		if p.NodeID != a.mine.NodeID {
+	ask := func(peers []storage.Peer) {
+		for _, p := range a.unasked(peers) {
 			talking.Go(func() { a.ask(ctx, p) })
 		}
 	}
-	identity, err := a.decide(ctx, accepted)
+	ask(a.mine.Peers)
+	identity, err := a.decide(ctx, accepted, ask)
 	cancel()
 	// Ends the Accept; connections that arrive meanwhile wait for the next one.
 	if e := a.cfg.Listener.SetDeadline(time.Now()); e != nil && err == nil {
@@ -183,14 +226,21 @@ func (a *agreement) run(ctx context.Context) (storage.Identity, error) {
 	return identity, err
 }
 
-func (a *agreement) decide(ctx context.Context, accepted <-chan error) (storage.Identity, error) {
+func (a *agreement) decide(ctx context.Context, accepted <-chan error, ask func([]storage.Peer)) (storage.Identity, error) {
+	report := time.NewTicker(reportEvery)
+	defer report.Stop()
 	for {
 		identity, done, err := a.conclude()
 		if err != nil || done {
 			return identity, err
 		}
+		if a.cfg.Join {
+			ask(a.learned())
+		}
 		select {
 		case <-a.change:
+		case <-report.C:
+			a.report()
 		case err := <-accepted:
 			if err != nil {
 				return a.me, fmt.Errorf("accept peers on %s: %w", a.cfg.Listener.Addr(), err)
@@ -209,29 +259,41 @@ func (a *agreement) count() int {
 
 // conclude decides by what was heard so far.
 func (a *agreement) conclude() (storage.Identity, bool, error) {
-	a.mu.Lock()
-	heard := make(map[uint64]welcome, len(a.heard))
-	for id, w := range a.heard {
-		heard[id] = w
+	heard := a.words()
+	if done, err := a.adopt(heard); err != nil || done {
+		return a.me, done, err
 	}
-	a.mu.Unlock()
-	for _, w := range heard {
-		if w.cluster != 0 {
-			identity, err := a.adopt(w)
-			return identity, err == nil, err
-		}
-	}
-	if len(heard) < len(a.me.Peers)-1 {
+	if a.cfg.Join || len(heard) < len(a.me.Peers)-1 {
 		return a.me, false, nil
 	}
 	for i, p := range a.me.Peers {
-		a.me.Peers[i].Incarnation = heard[p.NodeID].incarnation
-		if p.NodeID == a.me.NodeID {
-			a.me.Peers[i].Incarnation = a.me.Incarnation
+		a.me.Peers[i].Incarnation = a.me.Incarnation
+		if p.NodeID != a.me.NodeID {
+			a.me.Peers[i].Incarnation = incarnationOf(heard, p.NodeID)
 		}
 	}
 	identity, err := a.found()
 	return identity, err == nil, err
+}
+
+// words are the newest words of the others, in the order of their node ids.
+func (a *agreement) words() []welcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []welcome
+	for _, id := range slices.Sorted(maps.Keys(a.heard)) {
+		out = append(out, a.heard[id])
+	}
+	return out
+}
+
+func incarnationOf(heard []welcome, node uint64) uint64 {
+	for _, w := range heard {
+		if w.node == node {
+			return w.incarnation
+		}
+	}
+	return 0
 }
 
 // found completes the identity: every incarnation is known.
@@ -240,30 +302,6 @@ func (a *agreement) found() (storage.Identity, error) {
 		a.me.Peers[0].Incarnation = a.me.Incarnation
 	}
 	a.me.ClusterID = clusterIDOf(a.me.Peers)
-	return a.complete()
-}
-
-// adopt follows a peer that is a member already.
-func (a *agreement) adopt(w welcome) (storage.Identity, error) {
-	for _, m := range w.members {
-		if m.NodeID == a.me.NodeID && m.Incarnation != a.me.Incarnation {
-			return a.me, &RefusedError{Peer: w.node, Why: fmt.Sprintf(
-				"%s knows root peer %d by workdir %016x; this workdir is %016x: it was wiped or is the wrong one. Restore the old workdir, or replace the peer",
-				party(w.node, w.cluster, w.incarnation), a.me.NodeID, m.Incarnation, a.me.Incarnation)}
-		}
-	}
-	known := map[uint64]uint64{}
-	for _, m := range w.members {
-		known[m.NodeID] = m.Incarnation
-	}
-	for i, p := range a.me.Peers {
-		incarnation, ok := known[p.NodeID]
-		if !ok || len(known) != len(a.me.Peers) {
-			return a.me, &RefusedError{Peer: w.node, Why: fmt.Sprintf("%s has the peers %v, root peer %d was given %v", party(w.node, w.cluster, w.incarnation), w.members, a.me.NodeID, a.cfg.Peers)}
-		}
-		a.me.Peers[i].Incarnation = incarnation
-	}
-	a.me.ClusterID = w.cluster
 	return a.complete()
 }
 
@@ -294,6 +332,7 @@ func clusterIDOf(peers []storage.Peer) uint64 {
 func (a *agreement) ask(ctx context.Context, p storage.Peer) {
 	for ctx.Err() == nil {
 		w, err := a.askOnce(ctx, p)
+		a.note(p.NodeID, err)
 		if err == nil {
 			a.hear(p.NodeID, w)
 		} else if refused := new(RefusedError); errors.As(err, &refused) {
@@ -320,9 +359,13 @@ func (a *agreement) askOnce(ctx context.Context, p storage.Peer) (welcome, error
 }
 
 func (a *agreement) hello(to uint64) hello {
+	why := forBootstrap
+	if a.cfg.Join {
+		why = forJoin
+	}
 	return hello{
-		version: Version, purpose: forBootstrap, from: a.mine.NodeID, to: to,
-		fromIncarnation: a.mine.Incarnation, peerMap: peerMapHash(a.mine.Peers),
+		version: Version, purpose: why, from: a.mine.NodeID, to: to, fromIncarnation: a.mine.Incarnation,
+		peerMap: peerMapHash(a.mine.Peers), transport: a.cfg.Address,
 	}
 }
 
@@ -384,14 +427,23 @@ func (a *agreement) answer(conn net.Conn) {
 		a.log.Debug("bootstrap: stranger", "remote", conn.RemoteAddr(), "err", err)
 		return
 	}
-	if why := judgeCommon(h, a.mine); why != "" {
+	founds := h.purpose == forBootstrap && !a.cfg.Join
+	why := judgeCommon(h, a.mine, nil)
+	if why == "" && founds {
+		why = judgeFounder(h, a.mine)
+	}
+	if why != "" {
 		a.tell(why)
 		refuse(conn, kindRefusal, why)
 		return
 	}
-	if h.purpose != forBootstrap {
-		refuse(conn, kindNotYet, fmt.Sprintf("%s has not finished its bootstrap: %s has to wait",
-			party(a.mine.NodeID, 0, a.mine.Incarnation), party(h.from, h.cluster, h.fromIncarnation)))
+	if !founds {
+		what := "has not finished its bootstrap"
+		if a.cfg.Join {
+			what = "waits to become a peer itself"
+		}
+		refuse(conn, kindNotYet, fmt.Sprintf("%s %s: %s has to wait",
+			party(a.mine.NodeID, 0, a.mine.Incarnation), what, party(h.from, h.cluster, h.fromIncarnation)))
 		return
 	}
 	w := welcome{node: a.mine.NodeID, incarnation: a.mine.Incarnation, peerMap: peerMapHash(a.mine.Peers)}

@@ -195,7 +195,7 @@ func TestDifferentPeerMapsNeverAgree(t *testing.T) {
 		for id := uint64(1); id <= 3; id++ {
 			peers := threePeers
 			if id == 2 {
-				peers = map[uint64]string{1: "n1", 2: "n2", 3: "n3", 4: "n4"}
+				peers = map[uint64]string{1: "n1", 2: "n2", 3: "n3", 4: "n4", 5: "n5"}
 			}
 			all.Go(func() {
 				if _, err := n.boot(ctx, id, peers, &workdir{}); !errors.Is(err, context.DeadlineExceeded) {
@@ -219,8 +219,7 @@ func TestWorkdirOfAnotherNodeOrClusterIsRefused(t *testing.T) {
 	id := members(3)[0]
 	for name, cfg := range map[string]AgreeConfig{
 		"belongs to root peer 1":    {NodeID: 2, Peers: threePeers},
-		"peers are fixed":           {NodeID: 1, Peers: map[uint64]string{1: "n1"}},
-		"fixed at bootstrap":        {NodeID: 1, Peers: map[uint64]string{1: "n1", 2: "n2", 4: "n4"}},
+		"belongs to root peer 1 of": {NodeID: 4, Peers: threePeers, Address: "n4", Join: true},
 		"do not name node 9":        {NodeID: 9, Peers: threePeers},
 		"do not name node 0 itself": {NodeID: 0, Peers: map[uint64]string{0: "x"}},
 	} {
@@ -231,11 +230,32 @@ func TestWorkdirOfAnotherNodeOrClusterIsRefused(t *testing.T) {
 	}
 }
 
-// Members may move: addresses are those given at this start.
+// Members may move: addresses are those given at this start. Nodes that were not
+// there at the founding, and those left out, do not matter.
 func TestMemberTakesNewAddresses(t *testing.T) {
 	w := &workdir{id: members(3)[0], has: true}
-	got, err := Agree(t.Context(), AgreeConfig{NodeID: 1, Peers: map[uint64]string{1: "m1", 2: "m2", 3: "m3"}, Workdir: w})
-	if err != nil || got.Peers[1].Address != "m2" || w.saves != 0 || w.id.Peers[1].Address != "n2" {
+	got, err := Agree(t.Context(), AgreeConfig{NodeID: 1, Peers: map[uint64]string{1: "m1", 2: "m2", 9: "m9"}, Workdir: w})
+	if err != nil || len(got.Peers) != 3 || got.Peers[0].Address != "m1" || got.Peers[1].Address != "m2" || got.Peers[2].Address != "n3" {
 		t.Errorf("%+v, %v", got, err)
+	}
+	if w.saves != 0 || w.id.Peers[1].Address != "n2" {
+		t.Errorf("the workdir has %+v", w.id)
+	}
+}
+
+func TestAnEmptyWorkdirIsToldWhatItNeeds(t *testing.T) {
+	two := map[uint64]string{1: "n1", 2: "n2"}
+	for want, cfg := range map[string]AgreeConfig{
+		"2 peers cannot found one": {NodeID: 1, Peers: two},
+		"-join to become":          {NodeID: 1, Peers: map[uint64]string{1: "a", 2: "b", 3: "c", 4: "d"}},
+		"one of its peers":         {NodeID: 1, Peers: map[uint64]string{1: "n1"}, Join: true},
+		"one of its peers at":      {NodeID: 1, Address: "n1", Join: true},
+		"do not name node 3":       {NodeID: 3, Peers: two, Join: true},
+	} {
+		w := &workdir{}
+		cfg.Workdir = w
+		if _, err := Agree(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) || w.saves != 0 {
+			t.Errorf("%s: %v, %d saves", want, err, w.saves)
+		}
 	}
 }

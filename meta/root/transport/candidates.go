@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"fmt"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -67,3 +69,39 @@ func (c *candidates) forget() {
 // Candidate is the process that knocks lately, with -join, to become root peer
 // node: its workdir and the address of its transport. False: none does.
 func (t *Transport) Candidate(node uint64) (storage.Peer, bool) { return t.candidates.find(node) }
+
+// consider looks at who belongs to no cluster yet: it is welcome to learn who the
+// peers are, and a candidate if it is none. With a reason it is put off, or refused.
+func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why string) {
+	theirs := party(h.from, h.cluster, h.fromIncarnation)
+	for _, m := range w.members {
+		switch {
+		case m.NodeID != h.from:
+		case m.Incarnation != h.fromIncarnation:
+			// The welcome says so, and ends it.
+			t.noteRefused(h.from, remote, fmt.Sprintf("it is workdir %016x, the cluster knows %016x: wiped, or the wrong one", h.fromIncarnation, m.Incarnation))
+			return 0, ""
+		default:
+			return 0, ""
+		}
+	}
+	switch {
+	case h.purpose == forBootstrap, slices.Contains(w.replaced, h.from):
+		t.noteRefused(h.from, remote, fmt.Sprintf("it is not among the root peers %s", names(w.members)))
+		return 0, ""
+	case h.from == 0 || h.fromIncarnation == 0 || h.transport == "":
+		return kindRefusal, fmt.Sprintf("%s does not say who and where it is", theirs)
+	}
+	p := storage.Peer{NodeID: h.from, Incarnation: h.fromIncarnation, Address: h.transport}
+	taken, first, other := t.candidates.knock(p)
+	switch {
+	case other != 0:
+		return kindNotYet, fmt.Sprintf("workdir %016x knocks as root peer %d already: stop that process, or %s", other, h.from, theirs)
+	case !taken:
+		return kindNotYet, fmt.Sprintf("more than %d processes wait to become a root peer", maxCandidates)
+	case first:
+		t.log.Info("a process waits to become a root peer: run `nokv root replace --lost ID --with "+fmt.Sprint(h.from)+"`",
+			"peer", h.from, "workdir", fmt.Sprintf("%016x", h.fromIncarnation), "address", h.transport)
+	}
+	return 0, ""
+}

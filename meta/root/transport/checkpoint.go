@@ -20,13 +20,21 @@ import (
 // is under way. Of several that wait, the newest MsgSnap goes and answers for all.
 func (p *remote) offerCheckpoint(m *raftpb.Message) {
 	p.mu.Lock()
-	p.snapshot = m
+	gone := p.gone
+	if !gone {
+		p.snapshot = m
+	}
 	p.mu.Unlock()
+	if gone {
+		p.t.receiver.SnapshotDelivered(p.id.NodeID, false)
+		return
+	}
 	signal(p.offer)
 }
 
 // sendCheckpoints sends checkpoints to the peer, one at a time.
 func (p *remote) sendCheckpoints(ctx context.Context) {
+	defer p.sendNoMore()
 	for {
 		select {
 		case <-p.offer:
@@ -48,6 +56,18 @@ func (p *remote) sendCheckpoints(ctx context.Context) {
 			p.t.log.Info("checkpoint reached root peer", "peer", p.id.NodeID, "index", meta.Index, "bytes", meta.Bytes, "took", time.Since(began))
 		}
 		p.t.receiver.SnapshotDelivered(p.id.NodeID, err == nil)
+	}
+}
+
+// sendNoMore answers for a MsgSnap that still waits, and for those to come.
+func (p *remote) sendNoMore() {
+	p.mu.Lock()
+	p.gone = true
+	waits := p.snapshot != nil
+	p.snapshot = nil
+	p.mu.Unlock()
+	if waits {
+		p.t.receiver.SnapshotDelivered(p.id.NodeID, false)
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 	kindChunk    kind = 8  // bytes of a checkpoint
 	kindEnd      kind = 9  // the checkpoint's length and CRC32C: 8 and 4 bytes
 	kindReceived kind = 10 // empty: the checkpoint is complete and verified
-	kindNotYet   kind = 11 // a sentence: bootstrap is not finished, try again
+	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 	// chunkBytes bounds one chunk of a checkpoint.
 	chunkBytes = 256 << 10
 	// maxHelloBytes bounds everything that is read from a stranger.
-	maxHelloBytes = 4 << 10
+	maxHelloBytes = 8 << 10
 )
 
 // limit is the longest payload of a kind; -1: there is no such kind.

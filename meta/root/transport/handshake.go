@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the protocol version; peers of different versions refuse each other.
-const Version = 1
+const Version = 2
 
 const magic = "NoKVroot"
 
@@ -26,6 +26,7 @@ const (
 	forMessages   purpose = 1
 	forCheckpoint purpose = 2
 	forBootstrap  purpose = 3
+	forJoin       purpose = 4 // knocks: it is to become a peer
 )
 
 // hello is what the dialing side says of itself and expects of the other.
@@ -33,12 +34,13 @@ type hello struct {
 	version  uint16
 	purpose  purpose
 	from, to uint64 // node ids
-	cluster  uint64 // 0: bootstrap is pending
+	cluster  uint64 // 0: it belongs to none yet
 	// fromIncarnation is the sender's workdir, toIncarnation the one it expects
-	// at the other end; 0 in a bootstrap hello.
+	// at the other end; 0 when it belongs to no cluster yet.
 	fromIncarnation, toIncarnation uint64
-	peerMap                        uint64 // hash of the peers it was given
+	peerMap                        uint64 // hash of the peers it was given; compared at the founding
 	address                        string // its gRPC address
+	transport                      string // where its transport is reached
 }
 
 // welcome is how the accepting side says who it is.
@@ -47,8 +49,12 @@ type welcome struct {
 	cluster           uint64 // 0: bootstrap is pending
 	peerMap           uint64
 	address           string // its gRPC address
-	// members are the incarnations that a member knows; empty when pending.
-	members []storage.Peer
+	// members are the peers that a member knows; empty when pending. founders says
+	// that they are those that the cluster began with.
+	members  []storage.Peer
+	founders bool
+	// replaced are the nodes that are peers no more.
+	replaced []uint64
 }
 
 func (h hello) append(b []byte) []byte {
@@ -58,64 +64,101 @@ func (h hello) append(b []byte) []byte {
 	for _, v := range []uint64{h.from, h.to, h.cluster, h.fromIncarnation, h.toIncarnation, h.peerMap} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
-	return append(b, h.address...)
+	return appendText(appendText(b, h.address), h.transport)
+}
+
+// appendText appends a text behind its length, 2 bytes.
+func appendText(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
+}
+
+// wire reads what append wrote. Once something is missing it is bad for good.
+type wire struct {
+	b   []byte
+	bad bool
+}
+
+func (w *wire) take(n int) []byte {
+	if n > len(w.b) {
+		w.b, w.bad = nil, true
+	}
+	if w.bad {
+		return make([]byte, n)
+	}
+	part := w.b[:n]
+	w.b = w.b[n:]
+	return part
+}
+
+func (w *wire) uint16() uint16 { return binary.BigEndian.Uint16(w.take(2)) }
+func (w *wire) uint64() uint64 { return binary.BigEndian.Uint64(w.take(8)) }
+func (w *wire) text() string   { return string(w.take(int(w.uint16()))) }
+
+// end says whether everything was there, and nothing else.
+func (w *wire) end() error {
+	if w.bad || len(w.b) > 0 {
+		return errNotAPeer
+	}
+	return nil
 }
 
 var errNotAPeer = errors.New("the other side does not speak the root peer protocol")
 
 // parseHello reads a hello. Of another version only the version is known.
 func parseHello(b []byte) (h hello, err error) {
-	const fixed = len(magic) + 3 + 6*8
-	if len(b) < len(magic)+2 || string(b[:len(magic)]) != magic {
+	w := wire{b: b}
+	if string(w.take(len(magic))) != magic {
 		return h, errNotAPeer
 	}
-	b = b[len(magic):]
-	h.version = binary.BigEndian.Uint16(b)
-	if h.version != Version {
+	h.version = w.uint16()
+	switch {
+	case w.bad:
+		return h, errNotAPeer
+	case h.version != Version:
 		return h, nil
 	}
-	if len(b) < fixed-len(magic) {
-		return h, errNotAPeer
-	}
-	h.purpose = purpose(b[2])
-	b = b[3:]
+	h.purpose = purpose(w.take(1)[0])
 	for _, v := range []*uint64{&h.from, &h.to, &h.cluster, &h.fromIncarnation, &h.toIncarnation, &h.peerMap} {
-		*v = binary.BigEndian.Uint64(b)
-		b = b[8:]
+		*v = w.uint64()
 	}
-	h.address = string(b)
-	return h, nil
+	h.address, h.transport = w.text(), w.text()
+	return h, w.end()
 }
 
 func (w welcome) append(b []byte) []byte {
-	for _, v := range []uint64{w.node, w.incarnation, w.cluster, w.peerMap, uint64(len(w.members))} {
+	for _, v := range []uint64{w.node, w.incarnation, w.cluster, w.peerMap} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
+	b = append(appendText(b, w.address), 0)
+	if w.founders {
+		b[len(b)-1] = 1
+	}
+	b = binary.BigEndian.AppendUint16(b, uint16(len(w.members)))
 	for _, m := range w.members {
 		b = binary.BigEndian.AppendUint64(b, m.NodeID)
 		b = binary.BigEndian.AppendUint64(b, m.Incarnation)
+		b = appendText(b, m.Address)
 	}
-	return append(b, w.address...)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(w.replaced)))
+	for _, node := range w.replaced {
+		b = binary.BigEndian.AppendUint64(b, node)
+	}
+	return b
 }
 
 func parseWelcome(b []byte) (w welcome, err error) {
-	if len(b) < 5*8 {
-		return w, errNotAPeer
+	r := wire{b: b}
+	for _, v := range []*uint64{&w.node, &w.incarnation, &w.cluster, &w.peerMap} {
+		*v = r.uint64()
 	}
-	var members uint64
-	for _, v := range []*uint64{&w.node, &w.incarnation, &w.cluster, &w.peerMap, &members} {
-		*v = binary.BigEndian.Uint64(b)
-		b = b[8:]
+	w.address, w.founders = r.text(), r.take(1)[0] != 0
+	for n := r.uint16(); n > 0 && !r.bad; n-- {
+		w.members = append(w.members, storage.Peer{NodeID: r.uint64(), Incarnation: r.uint64(), Address: r.text()})
 	}
-	if members > uint64(len(b)/16) {
-		return w, errNotAPeer
+	for n := r.uint16(); n > 0 && !r.bad; n-- {
+		w.replaced = append(w.replaced, r.uint64())
 	}
-	for range members {
-		w.members = append(w.members, storage.Peer{NodeID: binary.BigEndian.Uint64(b), Incarnation: binary.BigEndian.Uint64(b[8:])})
-		b = b[16:]
-	}
-	w.address = string(b)
-	return w, nil
+	return w, r.end()
 }
 
 // peerMapHash is equal for two processes that were given the same peers.
@@ -151,8 +194,9 @@ func party(node, cluster, incarnation uint64) string {
 	return fmt.Sprintf("root peer %d (cluster %016x, workdir %016x)", node, cluster, incarnation)
 }
 
-// judgeCommon says why any peer refuses a hello; empty: it does not.
-func judgeCommon(h hello, me storage.Identity) string {
+// judgeCommon says why any peer refuses a hello; empty: it does not. former are
+// the clusters that this one was restored from.
+func judgeCommon(h hello, me storage.Identity, former []uint64) string {
 	mine := party(me.NodeID, me.ClusterID, me.Incarnation)
 	if h.version != Version {
 		return fmt.Sprintf("%s speaks protocol version %d, the caller version %d", mine, Version, h.version)
@@ -161,12 +205,18 @@ func judgeCommon(h hello, me storage.Identity) string {
 	if h.to != me.NodeID {
 		return fmt.Sprintf("%s was dialed by %s as root peer %d: check the addresses of both", mine, theirs, h.to)
 	}
-	if slices.Contains(me.Former, h.cluster) {
+	if slices.Contains(former, h.cluster) {
 		return fmt.Sprintf("%s was restored from a backup; %s is of the cluster before the restore: stop it, and keep its workdir from being started", mine, theirs)
 	}
 	if h.cluster != 0 && me.ClusterID != 0 && h.cluster != me.ClusterID {
 		return fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
 	}
+	return ""
+}
+
+// judgeFounder says why a peer that founds a cluster refuses a hello for that.
+func judgeFounder(h hello, me storage.Identity) string {
+	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
 	if want := peerMapHash(me.Peers); h.peerMap != want {
 		return fmt.Sprintf("%s and %s were given different peers (%016x, %016x): their -peer lists must be the same", mine, theirs, want, h.peerMap)
 	}
@@ -176,35 +226,6 @@ func judgeCommon(h hello, me storage.Identity) string {
 		}
 	}
 	return fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
-}
-
-// judge says why a member refuses a hello; empty: it does not.
-func judge(h hello, me storage.Identity) string {
-	if why := judgeCommon(h, me); why != "" || h.purpose == forBootstrap {
-		return why
-	}
-	mine := party(me.NodeID, me.ClusterID, me.Incarnation)
-	theirs := party(h.from, h.cluster, h.fromIncarnation)
-	if h.cluster != me.ClusterID { // One of them has none yet.
-		return fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
-	}
-	if h.toIncarnation != me.Incarnation {
-		return fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
-	}
-	if known := incarnationOf(me, h.from); known != h.fromIncarnation {
-		return fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, known, theirs)
-	}
-	return ""
-}
-
-// incarnationOf is the workdir that a member knows a node by.
-func incarnationOf(me storage.Identity, node uint64) uint64 {
-	for _, p := range me.Peers {
-		if p.NodeID == node {
-			return p.Incarnation
-		}
-	}
-	return 0
 }
 
 // greet says hello on a connection that this side opened, and reads the answer.

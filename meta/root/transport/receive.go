@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -43,6 +44,7 @@ func (t *Transport) accept(ctx context.Context) error {
 			from, why, frames := t.meet(conn)
 			<-strangers
 			if from != nil {
+				defer t.leave(from, conn)
 				t.serve(conn, from, why, frames)
 			}
 		})
@@ -57,37 +59,40 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 		return nil, 0, nil
 	}
 	me := t.cfg.Identity
-	if why := judge(h, me); why != "" {
+	why := judgeCommon(h, me, t.former())
+	w := welcome{node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, address: t.cfg.Address}
+	k, from := kindRefusal, (*remote)(nil)
+	switch {
+	case why != "":
+	case h.purpose == forBootstrap || h.purpose == forJoin:
+		w.members, w.founders, w.replaced = t.roll()
+		k, why = t.consider(h, w, conn.RemoteAddr())
+	default:
+		from, why = t.admit(h, conn)
+	}
+	if why != "" {
 		t.noteRefused(h.from, conn.RemoteAddr(), why)
-		refuse(conn, kindRefusal, why)
+		refuse(conn, k, why)
 		return nil, 0, nil
 	}
-	w := welcome{node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, peerMap: peerMapHash(me.Peers), address: t.cfg.Address}
-	if h.purpose == forBootstrap {
-		w.members = me.Peers
-		if known := incarnationOf(me, h.from); known != h.fromIncarnation {
-			t.noteRefused(h.from, conn.RemoteAddr(),
-				fmt.Sprintf("it is workdir %016x, the cluster knows %016x: wiped, or the wrong one", h.fromIncarnation, known))
-		}
+	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil && from != nil {
+		t.leave(from, conn)
+		from = nil
 	}
-	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil || h.purpose == forBootstrap {
-		return nil, 0, nil
-	}
-	p := t.peers[h.from]
-	p.heard(h.address)
-	return p, h.purpose, frames
+	return from, h.purpose, frames
 }
 
 // noteRefused logs a refusal when it is new, and every half a minute: whoever is
-// refused tries again at once.
+// refused tries again at once. A flood of them is not logged in full.
 func (t *Transport) noteRefused(peer uint64, remote net.Addr, why string) {
 	t.mu.Lock()
 	at, known := t.refusedAt[why]
 	tell := !known || time.Since(at) >= refusalEvery
+	if tell && !known && len(t.refusedAt) >= maxRefusals {
+		maps.DeleteFunc(t.refusedAt, func(_ string, at time.Time) bool { return time.Since(at) >= refusalEvery })
+		tell = len(t.refusedAt) < maxRefusals
+	}
 	if tell {
-		if len(t.refusedAt) >= maxRefusals {
-			clear(t.refusedAt)
-		}
 		t.refusedAt[why] = time.Now()
 	}
 	t.mu.Unlock()

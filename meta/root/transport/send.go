@@ -29,8 +29,12 @@ type item struct {
 
 // remote is another peer as this one sends to it.
 type remote struct {
-	t  *Transport
-	id storage.Peer
+	t *Transport
+	// id is who it is; where it is reached now at() says.
+	id   storage.Peer
+	addr atomic.Pointer[string]
+
+	guest bool // guarded by the transport's lock: the cluster record does not name it
 
 	connected atomic.Bool
 	connects  atomic.Uint64
@@ -48,7 +52,9 @@ type remote struct {
 	mu       sync.Mutex // guards what follows
 	queue    []item
 	lossTold bool            // the replica knows that messages were lost
-	snapshot *raftpb.Message // the MsgSnap to send or being sent; nil: none
+	snapshot *raftpb.Message // the MsgSnap to send; nil: none
+	inbound  map[net.Conn]struct{}
+	gone     bool // nobody sends checkpoints any more
 
 	// Used by run alone.
 	refusal   string
@@ -56,7 +62,50 @@ type remote struct {
 }
 
 func newRemote(t *Transport, p storage.Peer) *remote {
-	return &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1), direct: newDirect()}
+	r := &remote{t: t, id: p, ready: make(chan struct{}, 1), offer: make(chan struct{}, 1), direct: newDirect(), inbound: map[net.Conn]struct{}{}}
+	r.addr.Store(&r.id.Address)
+	return r
+}
+
+// at is where the peer's transport is reached.
+func (p *remote) at() string { return *p.addr.Load() }
+
+// moved has the next connection go to another address.
+func (p *remote) moved(address string) {
+	if address != "" && address != p.at() {
+		p.addr.Store(&address)
+	}
+}
+
+// attach counts a connection in that the peer opened; detach counts it out and
+// says how many are left.
+func (p *remote) attach(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inbound[conn] = struct{}{}
+}
+
+func (p *remote) detach(conn net.Conn) (left int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.inbound, conn)
+	return len(p.inbound)
+}
+
+// talks says whether the peer has a connection to this one.
+func (p *remote) talks() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.inbound) > 0
+}
+
+// end closes the connections of a peer that is none any more.
+func (p *remote) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.inbound {
+		conn.Close()
+	}
 }
 
 func (p *remote) told() string {
@@ -155,7 +204,7 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 	case b == neverWorked:
 		return neverWorked
 	case errors.Is(err, syscall.ECONNREFUSED):
-		p.t.log.Info("root peer is gone", "peer", p.id.NodeID, "address", p.id.Address)
+		p.t.log.Info("root peer is gone", "peer", p.id.NodeID, "address", p.at())
 		p.t.receiver.PeerRefused(p.id.NodeID)
 		return neverWorked
 	case b == worked:
@@ -171,16 +220,16 @@ func (p *remote) noteRefusal(err error) {
 		return
 	}
 	p.refusal, p.refusalAt = refused.Why, time.Now()
-	p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.id.Address, "reason", refused.Why)
+	p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.at(), "reason", refused.Why)
 }
 
 // connect dials the peer and shakes hands.
 func (p *remote) connect(ctx context.Context, why purpose, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	conn, err := p.t.cfg.Dial(ctx, p.id.Address)
+	conn, err := p.t.cfg.Dial(ctx, p.at())
 	if err != nil {
-		return nil, fmt.Errorf("dial root peer %d at %s: %w", p.id.NodeID, p.id.Address, err)
+		return nil, fmt.Errorf("dial root peer %d at %s: %w", p.id.NodeID, p.at(), err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	h := p.t.hello(p.id, why)
@@ -207,7 +256,7 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	p.connects.Add(1)
 	p.direct.open(conn)
 	p.connected.Store(true)
-	p.t.log.Info("connected to root peer", "peer", p.id.NodeID, "address", p.id.Address)
+	p.t.log.Info("connected to root peer", "peer", p.id.NodeID, "address", p.at())
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		p.listen(conn)

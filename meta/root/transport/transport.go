@@ -1,5 +1,5 @@
-// Package transport carries messages between root peers over framed TCP, and
-// has an empty set of workdirs agree to be one cluster.
+// Package transport carries messages between root peers over framed TCP, has an
+// empty set of workdirs agree to be one cluster, and lets a new one join.
 //
 // It owns connections, queues and the handshake; what it is handed it may lose,
 // delay and repeat, as raft allows. It promises:
@@ -10,9 +10,8 @@
 //     it accepted are for receiving (signs of life go both ways). Everything that
 //     queued up while a write was under way leaves in the next write.
 //  3. Before anything else both ends prove who they are: protocol version, cluster,
-//     node ids, incarnations of both workdirs, the peers they were given. Any
-//     mismatch is answered with a sentence that names both ends, is logged at
-//     both, and ends the connection.
+//     node ids, incarnations of both workdirs. Any mismatch is answered with a
+//     sentence that names both ends, is logged at both, and ends the connection.
 //  4. A frame has a kind with its own length limit, checked before anything is
 //     allocated, and a checksum over header and payload. Every read and write has
 //     a deadline: a connection that is silent for DeadAfter is closed.
@@ -21,6 +20,11 @@
 //  6. A MsgSnap is delivered after the checkpoint it stands for was received and
 //     verified completely; SnapshotDelivered tells the sender how it ended, for
 //     every MsgSnap.
+//  7. Who the peers are SetPeers says, at any time: connections and goroutines of one
+//     that is a peer no more end, and it is refused by name from then on. A node that
+//     SetPeers has not named is let in as a guest when it knows the cluster and
+//     this workdir: the entry that added it may not have come yet. A guest goes with
+//     its last connection, and there are at most 8.
 //
 // # Bootstrap
 //
@@ -40,6 +44,22 @@
 // different lists: then each list is another cluster id, peers of different lists
 // refuse each other, and since every node has one workdir with one list, at most
 // one list has a majority: no two clusters can ever serve under one map.
+//
+// # Joining
+//
+// With AgreeConfig.Join one workdir becomes a peer of a cluster that there is. It
+// makes a random incarnation durable (pending) and knocks with it at every peer it
+// knows of. A member that does not know it remembers it as a candidate for 10 s; an
+// operator has the leader root its node id, incarnation and address; from then on
+// members list it, and it becomes a member, durably, when it hears that.
+//
+// Why crashes do no harm: before the incarnation is durable nobody has heard of it.
+// Whoever crashes later comes back with it and knocks again, whether it is rooted
+// by then or not. Whoever crashes between being rooted and its own second save is
+// still pending and finds itself listed; until then it has acknowledged nothing and
+// votes for nobody. What a member tells may be old, never wrong: the log roots one
+// incarnation under a node id, once. So a workdir that was wiped behind its rooting, a
+// second process under the same node id and a node that was replaced are refused for good.
 package transport
 
 import (
@@ -61,8 +81,8 @@ import (
 // maxStrangers bounds connections that have not said who they are.
 const maxStrangers = 64
 
-// A refusal is logged again after refusalEvery; so many different ones are told
-// apart.
+// A refusal is logged again after refusalEvery, and at most maxRefusals different
+// ones in that time.
 const (
 	refusalEvery = 30 * time.Second
 	maxRefusals  = 100
@@ -90,8 +110,11 @@ type Checkpoints interface {
 // Config configures a Transport. Zero durations and limits take the defaults.
 type Config struct {
 	// Identity is who this peer is: what Agree returned. The peers' addresses are
-	// where their transports listen.
+	// where their transports listen; this one's is told to the others.
 	Identity storage.Identity
+	// Addresses are where to dial other peers, by node id, whatever else is known of
+	// them.
+	Addresses map[uint64]string
 	// Address is this peer's gRPC address, told to the others.
 	Address string
 	// Listener accepts the other peers; Run closes it.
@@ -151,9 +174,12 @@ func (*TCP) Dial(ctx context.Context, address string) (net.Conn, error) {
 
 // Transport connects one member to the others. Make it with New.
 type Transport struct {
-	cfg   Config
-	log   hclog.Logger
-	peers map[uint64]*remote // without this one; never changed
+	cfg Config
+	log hclog.Logger
+
+	// peers are the others by node id; changed is a level: it is another set.
+	peers   atomic.Pointer[map[uint64]*remote]
+	changed chan struct{}
 
 	candidates candidates
 
@@ -162,6 +188,8 @@ type Transport struct {
 
 	mu        sync.Mutex           // guards what follows
 	refusedAt map[string]time.Time // refusals of others, when they were logged
+	cluster   *rootv1.Cluster      // who the peers are; nil: the identity says it
+	warned    map[uint64]bool      // nodes whose replacement was logged
 }
 
 // New checks the configuration and returns a transport that is not connected.
@@ -173,12 +201,15 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, peers: map[uint64]*remote{}, refusedAt: map[string]time.Time{}}
+	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
+	peers := map[uint64]*remote{}
 	for _, p := range cfg.Identity.Peers {
 		if p.NodeID != cfg.Identity.NodeID {
-			t.peers[p.NodeID] = newRemote(t, p)
+			p.Address = t.reach(p.NodeID, p.Address)
+			peers[p.NodeID] = newRemote(t, p)
 		}
 	}
+	t.peers.Store(&peers)
 	return t, nil
 }
 
@@ -192,10 +223,7 @@ func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running sync.WaitGroup
-	for _, p := range t.peers {
-		running.Go(func() { p.run(inner) })
-		running.Go(func() { p.sendCheckpoints(inner) })
-	}
+	running.Go(func() { t.follow(inner) })
 	accepted := make(chan error, 1)
 	running.Go(func() { accepted <- t.accept(inner) })
 	var err error
@@ -218,35 +246,33 @@ func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 // Send queues messages for their peers; promises 1 and 6. It may be called
 // before Run and while it runs, and keeps the messages.
 func (t *Transport) Send(messages []*raftpb.Message) {
+	peers := t.remotes()
 	for _, m := range messages {
-		p, ok := t.peers[m.GetTo()]
-		if !ok {
-			continue
-		}
-		if m.GetType() == raftpb.MsgSnap {
+		p, snap := peers[m.GetTo()], m.GetType() == raftpb.MsgSnap
+		switch {
+		case p != nil && snap:
 			p.offerCheckpoint(m)
-			continue
+		case p != nil:
+			p.put(item{message: m})
+		case snap && t.running.Load():
+			t.receiver.SnapshotDelivered(m.GetTo(), false)
 		}
-		p.put(item{message: m})
 	}
 }
 
 // SendStateHash tells every peer the hash of this peer's state at index.
 func (t *Transport) SendStateHash(index, hash uint64) {
-	for _, p := range t.peers {
+	for _, p := range t.remotes() {
 		p.put(item{index: index, hash: hash})
 	}
 }
-
-// SetPeers implements replica.Transport.
-func (t *Transport) SetPeers(*rootv1.Cluster) {}
 
 // Address is a peer's gRPC address as it told in a handshake; empty before.
 func (t *Transport) Address(node uint64) string {
 	if node == t.cfg.Identity.NodeID {
 		return t.cfg.Address
 	}
-	if p, ok := t.peers[node]; ok {
+	if p, ok := t.remotes()[node]; ok {
 		return p.told()
 	}
 	return ""
@@ -254,7 +280,7 @@ func (t *Transport) Address(node uint64) string {
 
 // Connected says that messages to a peer find a connection.
 func (t *Transport) Connected(node uint64) bool {
-	p, ok := t.peers[node]
+	p, ok := t.remotes()[node]
 	return ok && p.connected.Load()
 }
 
@@ -272,8 +298,9 @@ type PeerMetrics struct {
 
 // Metrics returns the numbers by node id.
 func (t *Transport) Metrics() map[uint64]PeerMetrics {
-	out := make(map[uint64]PeerMetrics, len(t.peers))
-	for id, p := range t.peers {
+	peers := t.remotes()
+	out := make(map[uint64]PeerMetrics, len(peers))
+	for id, p := range peers {
 		out[id] = PeerMetrics{
 			Connected: p.connected.Load(), Connects: p.connects.Load(), Sent: p.sent.Load(),
 			Dropped: p.dropped.Load(), Writes: p.writes.Load(), Bytes: p.bytes.Load(),
@@ -286,7 +313,8 @@ func (t *Transport) hello(p storage.Peer, why purpose) hello {
 	me := t.cfg.Identity
 	return hello{
 		version: Version, purpose: why, from: me.NodeID, to: p.NodeID, cluster: me.ClusterID,
-		fromIncarnation: me.Incarnation, toIncarnation: p.Incarnation, peerMap: peerMapHash(me.Peers), address: t.cfg.Address,
+		fromIncarnation: me.Incarnation, toIncarnation: p.Incarnation, peerMap: peerMapHash(me.Peers),
+		address: t.cfg.Address, transport: addressOf(me.Peers, me.NodeID),
 	}
 }
 

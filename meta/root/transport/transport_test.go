@@ -351,8 +351,8 @@ func TestMessageOfSomebodyElseBreaksTheConnection(t *testing.T) {
 		n, ids := newMemNet(), members(3)
 		a, b := n.start(t, ids[0], nil), n.start(t, ids[1], nil)
 		time.Sleep(time.Second)
-		a.peers[2].put(item{message: message(3, 2, 1, 1)})
-		a.peers[2].put(item{message: &raftpb.Message{Type: raftpb.MsgSnap.Enum(), From: proto.Uint64(1), To: proto.Uint64(2)}})
+		a.remotes()[2].put(item{message: message(3, 2, 1, 1)})
+		a.remotes()[2].put(item{message: &raftpb.Message{Type: raftpb.MsgSnap.Enum(), From: proto.Uint64(1), To: proto.Uint64(2)}})
 		time.Sleep(time.Second)
 		b.in.add(func() {
 			if len(b.in.messages) != 0 {

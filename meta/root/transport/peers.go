@@ -1,0 +1,261 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// maxGuests bounds the peers that this one has not heard of and lets in.
+const maxGuests = 8
+
+// strangersAfter is when a node of the -peer list that the cluster does not know
+// is spoken of: the log may have to come first.
+const strangersAfter = 10 * time.Second
+
+// remotes are the peers that are there, and the guests. Never changed once stored.
+func (t *Transport) remotes() map[uint64]*remote { return *t.peers.Load() }
+
+// replace stores another set of remotes and has Run follow it. The lock is held.
+func (t *Transport) replace(next map[uint64]*remote) {
+	t.peers.Store(&next)
+	signal(t.changed)
+}
+
+// SetPeers implements replica.Transport.
+func (t *Transport) SetPeers(c *rootv1.Cluster) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cluster = c
+	old, next := t.remotes(), map[uint64]*remote{}
+	for _, p := range c.GetPeers() {
+		if p.GetNodeId() == t.cfg.Identity.NodeID {
+			continue
+		}
+		r := old[p.GetNodeId()]
+		if r == nil || r.id.Incarnation != p.GetIncarnation() {
+			r = newRemote(t, storage.Peer{NodeID: p.GetNodeId(), Incarnation: p.GetIncarnation()})
+		}
+		r.guest = false
+		r.moved(t.reach(p.GetNodeId(), p.GetTransportAddress()))
+		next[p.GetNodeId()] = r
+	}
+	for node, r := range old {
+		// Whoever the record does not know yet stays as long as it talks: the record
+		// may be an old one, which the log is being applied behind.
+		if next[node] == nil && replacedIn(c, node) == nil && r.talks() {
+			r.guest = true
+			next[node] = r
+		}
+	}
+	t.replace(next)
+	t.tellReplaced(c)
+}
+
+// reach is where a peer is dialed: the flag wins over what is known otherwise.
+func (t *Transport) reach(node uint64, known string) string {
+	if a := t.cfg.Addresses[node]; a != "" {
+		return a
+	}
+	return known
+}
+
+// tellReplaced logs, once each, what of this process's flags a replacement has
+// outdated. The lock is held.
+func (t *Transport) tellReplaced(c *rootv1.Cluster) {
+	for _, p := range c.GetReplaced() {
+		node := p.GetNodeId()
+		_, listed := t.cfg.Addresses[node]
+		switch {
+		case t.warned[node]:
+			continue
+		case node == t.cfg.Identity.NodeID:
+			t.log.Error("this root peer is none any more", "peer", node, "reason", fate(c, p)+": stop this process and keep its workdir from being started")
+		case listed:
+			t.log.Warn("the -peer list names a root peer that is none any more: take it out at the next start", "peer", node, "reason", fate(c, p))
+		default:
+			continue
+		}
+		t.warned[node] = true
+	}
+}
+
+// tellStrangers logs what the -peer list has and the cluster has not.
+func (t *Transport) tellStrangers() {
+	t.mu.Lock()
+	c := t.cluster
+	t.mu.Unlock()
+	for _, node := range slices.Sorted(maps.Keys(t.cfg.Addresses)) {
+		if node != t.cfg.Identity.NodeID && t.remotes()[node] == nil && replacedIn(c, node) == nil {
+			t.log.Warn("the -peer list names a root peer that the cluster does not have: take it out, or make it one with `nokv root replace`",
+				"peer", node, "address", t.cfg.Addresses[node])
+		}
+	}
+}
+
+// replacedIn finds a node that is a peer no more; nil: there is none.
+func replacedIn(c *rootv1.Cluster, node uint64) *rootv1.RootPeer {
+	for _, p := range c.GetReplaced() {
+		if p.GetNodeId() == node {
+			return p
+		}
+	}
+	return nil
+}
+
+// fate says what became of a peer that is none any more.
+func fate(c *rootv1.Cluster, gone *rootv1.RootPeer) string {
+	if gone.GetRole() == rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
+		return fmt.Sprintf("root peer %d was given up before it voted", gone.GetNodeId())
+	}
+	for _, p := range slices.Concat(c.GetPeers(), c.GetReplaced()) {
+		if p.GetReplaces() == gone.GetNodeId() && p.GetRole() != rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
+			return fmt.Sprintf("root peer %d was replaced by root peer %d", gone.GetNodeId(), p.GetNodeId())
+		}
+	}
+	return fmt.Sprintf("root peer %d was replaced", gone.GetNodeId())
+}
+
+// follow keeps a pair of goroutines for each remote of the present set, until
+// ctx ends.
+func (t *Transport) follow(ctx context.Context) {
+	var working sync.WaitGroup
+	defer working.Wait()
+	ends := map[*remote]context.CancelFunc{}
+	strangers := time.NewTimer(strangersAfter)
+	defer strangers.Stop()
+	for {
+		set := t.remotes()
+		for p, end := range ends {
+			if set[p.id.NodeID] != p {
+				end()
+				p.end()
+				delete(ends, p)
+				t.log.Info("root peer is let go", "peer", p.id.NodeID)
+			}
+		}
+		for _, p := range set {
+			if ends[p] != nil {
+				continue
+			}
+			its, end := context.WithCancel(ctx)
+			ends[p] = end
+			working.Go(func() { p.run(its) })
+			working.Go(func() { p.sendCheckpoints(its) })
+		}
+		select {
+		case <-t.changed:
+		case <-strangers.C:
+			t.tellStrangers()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// admit finds the remote behind a hello of a member, and counts its connection in;
+// or says why it is refused.
+func (t *Transport) admit(h hello, conn net.Conn) (*remote, string) {
+	me := t.cfg.Identity
+	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	gone, p := replacedIn(t.cluster, h.from), t.remotes()[h.from]
+	switch {
+	case h.cluster != me.ClusterID: // It has none yet.
+		return nil, fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
+	case gone != nil:
+		return nil, fmt.Sprintf("%s knows that %s. Stop that process and keep its workdir from being started; a new peer takes an empty workdir and a new node id", mine, fate(t.cluster, gone))
+	case h.from == me.NodeID:
+		return nil, fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
+	case h.toIncarnation != me.Incarnation:
+		return nil, fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
+	case p != nil && p.id.Incarnation != h.fromIncarnation:
+		return nil, fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, p.id.Incarnation, theirs)
+	case p == nil:
+		var why string
+		if p, why = t.invite(h); why != "" {
+			return nil, why
+		}
+	}
+	p.attach(conn)
+	p.heard(h.address)
+	return p, ""
+}
+
+// invite takes in a peer that was added by an entry that this one lacks: it knows
+// the cluster and this workdir, and its messages may be what the entry needs to come.
+// The lock is held.
+func (t *Transport) invite(h hello) (*remote, string) {
+	guests := 0
+	next := maps.Clone(t.remotes())
+	for _, p := range next {
+		if p.guest {
+			guests++
+		}
+	}
+	me := t.cfg.Identity
+	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
+	address := t.reach(h.from, h.transport)
+	if guests >= maxGuests || address == "" {
+		return nil, fmt.Sprintf("%s does not know %s, and has %d others of that kind", mine, theirs, guests)
+	}
+	p := newRemote(t, storage.Peer{NodeID: h.from, Incarnation: h.fromIncarnation, Address: address})
+	p.guest = true
+	next[h.from] = p
+	t.replace(next)
+	t.log.Info("a root peer that this one has not heard of is let in", "peer", h.from, "workdir", fmt.Sprintf("%016x", h.fromIncarnation), "address", address)
+	return p, ""
+}
+
+// leave counts a connection out. A guest goes with its last one.
+func (t *Transport) leave(p *remote, conn net.Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.detach(conn) > 0 || !p.guest || t.remotes()[p.id.NodeID] != p {
+		return
+	}
+	next := maps.Clone(t.remotes())
+	delete(next, p.id.NodeID)
+	t.replace(next)
+}
+
+// former are the clusters that this one was restored from.
+func (t *Transport) former() []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Concat(t.cfg.Identity.Former, t.cluster.GetRestored().GetFormerClusterIds())
+}
+
+// roll is what a welcome says of the peers.
+func (t *Transport) roll() (members []storage.Peer, founders bool, replaced []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cluster == nil {
+		return t.cfg.Identity.Peers, !t.cfg.Identity.Joined, nil
+	}
+	for _, p := range t.cluster.GetPeers() {
+		members = append(members, storage.Peer{NodeID: p.GetNodeId(), Incarnation: p.GetIncarnation(), Address: p.GetTransportAddress()})
+	}
+	for _, p := range t.cluster.GetReplaced() {
+		replaced = append(replaced, p.GetNodeId())
+	}
+	return members, t.cluster.GetPeersRevision() == 0, replaced
+}
+
+// names are peers in a sentence.
+func names(peers []storage.Peer) string {
+	var out []string
+	for _, p := range sortedPeers(peers) {
+		out = append(out, fmt.Sprint(p.NodeID))
+	}
+	return strings.Join(out, ", ")
+}
