@@ -104,6 +104,7 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		history.Call{},
 		backupOutput{},
 		restoreOutput{},
+		replaceOutput{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

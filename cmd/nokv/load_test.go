@@ -54,6 +54,8 @@ type published struct {
 type load struct {
 	t       testing.TB
 	began   time.Time
+	within  time.Duration // bounds each request
+	pause   time.Duration // of a caller between two
 	stop    context.CancelFunc
 	callers sync.WaitGroup
 	clients []*client.Client
@@ -70,8 +72,15 @@ type load struct {
 // startLoad begins the load; finish ends it.
 func startLoad(t testing.TB, endpoints []string) *load {
 	t.Helper()
+	return startPacedLoad(t, endpoints, tryFor, 0)
+}
+
+// startPacedLoad is startLoad with another deadline of each request, and a pause
+// of each caller between two.
+func startPacedLoad(t testing.TB, endpoints []string, within, pause time.Duration) *load {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{t: t, began: time.Now(), stop: stop}
+	l := &load{t: t, began: time.Now(), within: within, pause: pause, stop: stop}
 	for kind := range loadKinds {
 		for i := range callersPerKind {
 			// Each caller has its own order of endpoints.
@@ -85,6 +94,7 @@ func startLoad(t testing.TB, endpoints []string) *load {
 			l.callers.Go(func() {
 				for n := uint64(0); ctx.Err() == nil; n++ {
 					l.call(ctx, kind, cl, caller, n)
+					time.Sleep(l.pause)
 				}
 			})
 		}
@@ -102,20 +112,18 @@ func (l *load) finish() {
 	}
 }
 
-// tryFor bounds a call: longer than any outage should take.
+// tryFor bounds a request: longer than any outage should take.
 const tryFor = 10 * time.Second
 
 func (l *load) call(ctx context.Context, kind kindOfLoad, cl *client.Client, caller string, n uint64) {
-	callCtx, cancel := context.WithTimeout(ctx, tryFor)
-	defer cancel()
 	var err error
 	switch kind {
 	case loadID:
-		err = l.allocID(callCtx, cl, 1+n%5)
+		err = l.allocID(ctx, cl, 1+n%5)
 	case loadTso:
-		err = l.tso(callCtx, cl, 1+n%5)
+		err = l.tso(ctx, cl, 1+n%5)
 	default:
-		err = l.publish(callCtx, cl, caller, n)
+		err = l.publish(ctx, cl, caller, n)
 	}
 	switch {
 	case err == nil:
@@ -128,6 +136,8 @@ func (l *load) call(ctx context.Context, kind kindOfLoad, cl *client.Client, cal
 }
 
 func (l *load) allocID(ctx context.Context, cl *client.Client, count uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, l.within)
+	defer cancel()
 	began := time.Since(l.began)
 	r, err := cl.AllocID(ctx, count)
 	if err != nil {
@@ -138,6 +148,8 @@ func (l *load) allocID(ctx context.Context, cl *client.Client, count uint64) err
 }
 
 func (l *load) tso(ctx context.Context, cl *client.Client, count uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, l.within)
+	defer cancel()
 	began := time.Since(l.began)
 	r, err := cl.Tso(ctx, count)
 	if err != nil {
@@ -168,7 +180,9 @@ func (l *load) publish(ctx context.Context, cl *client.Client, caller string, n 
 			Epoch: &rootv1.RegionEpoch{Version: version, ConfVersion: 1},
 		}
 		p.tried = version
-		r, err := cl.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})
+		one, cancel := context.WithTimeout(ctx, l.within)
+		r, err := cl.PublishEvent(one, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})
+		cancel()
 		if err != nil {
 			return err
 		}
@@ -176,6 +190,8 @@ func (l *load) publish(ctx context.Context, cl *client.Client, caller string, n 
 		p.acknowledgedTokens++
 	}
 	// A strong read must see what was just acknowledged, wherever it goes.
+	ctx, cancel := context.WithTimeout(ctx, l.within)
+	defer cancel()
 	route, err := cl.GetRegionByKey(ctx, []byte(p.key), client.Strong())
 	if err != nil && !errors.Is(err, client.ErrNotFound) {
 		return err
@@ -217,6 +233,19 @@ func (l *load) waitProgress(n uint64, within time.Duration, when string) time.Du
 		}
 		time.Sleep(5 * time.Millisecond) // the load runs in real processes: there is nothing to wait on
 	}
+}
+
+// tsoGap is the longest time without a timestamp for anybody between two moments.
+func (l *load) tsoGap(from, to time.Time) (gap time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, end := from.Sub(l.began), to.Sub(l.began)
+	for _, a := range l.timestamps { // In the order of their return, nearly.
+		if a.ended > last && a.ended < end {
+			gap, last = max(gap, a.ended-last), a.ended
+		}
+	}
+	return max(gap, end-last)
 }
 
 // judge checks everything that was acknowledged; it reads through cl.

@@ -1,10 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 func rootCommand() *command {
 	return &command{
 		name: "root", summary: "inspect and steer the metadata root",
-		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootBackup(), rootRestore(), rootTransfer()},
+		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootBackup(), rootRestore(), rootReplace(), rootTransfer()},
 	}
 }
 
@@ -72,12 +73,16 @@ func (r *rootFlags) someoneListens(ctx context.Context) error {
 
 // rootPeerOutput is one peer of `nokv root status -o json`. The field names stay.
 type rootPeerOutput struct {
-	NodeID          uint64 `json:"node_id"`
-	Address         string `json:"address"`
-	Error           string `json:"error,omitempty"`
-	ClusterID       string `json:"cluster_id,omitempty"`
-	Incarnation     uint64 `json:"incarnation"`
-	Role            string `json:"role"`
+	NodeID      uint64 `json:"node_id"`
+	Address     string `json:"address"`
+	Error       string `json:"error,omitempty"`
+	ClusterID   string `json:"cluster_id,omitempty"`
+	Incarnation uint64 `json:"incarnation"`
+	Role        string `json:"role"`
+	// PeerRole is voter, learner, joining, leaving or replaced; empty: not known.
+	PeerRole string `json:"peer_role"`
+	// Replaces is the peer that a learner or joining one is to replace.
+	Replaces        uint64 `json:"replaces"`
 	Term            uint64 `json:"term"`
 	LeaderID        uint64 `json:"leader_id"`
 	CommitIndex     uint64 `json:"commit_index"`
@@ -118,9 +123,33 @@ Exit status 0 when a leader answers, 3 otherwise.`,
 }
 
 func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
-	sort.Slice(peers, func(i, j int) bool { return peers[i].NodeID < peers[j].NodeID })
-	led := false
-	out := make([]rootPeerOutput, 0, len(peers))
+	out, led := peersOf(peers)
+	err := e.print(out, func(w *tabwriter.Writer) {
+		row(w, "NODE", "ADDRESS", "ROLE", "PEER", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
+		for _, p := range out {
+			if p.Error != "" {
+				row(w, p.NodeID, p.Address, p.Role, p.part(), p.Error)
+				continue
+			}
+			row(w, p.NodeID, p.Address, p.Role, p.part(), p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
+				p.CheckpointIndex, p.StateHash, p.TailReaders)
+		}
+	})
+	if err == nil && !led {
+		return errNoLeader
+	}
+	return err
+}
+
+// peersOf makes what is printed of what the peers say, and of what the one that
+// is furthest says of the others.
+func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
+	newest := &rootv1.StatusResponse{}
+	for _, p := range peers {
+		if p.Err == nil && p.Status.GetAppliedIndex() >= newest.GetAppliedIndex() {
+			newest = p.Status
+		}
+	}
 	for _, p := range peers {
 		if p.Err != nil {
 			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: "unreachable", Error: plain(p.Err.Error())})
@@ -137,21 +166,47 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
 		})
 	}
-	err := e.print(out, func(w *tabwriter.Writer) {
-		row(w, "NODE", "ADDRESS", "ROLE", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
-		for _, p := range out {
-			if p.Error != "" {
-				row(w, p.NodeID, p.Address, p.Role, p.Error)
-				continue
-			}
-			row(w, p.NodeID, p.Address, p.Role, p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
-				p.CheckpointIndex, p.StateHash, p.TailReaders)
+	for _, p := range newest.GetPeers() {
+		if !slices.ContainsFunc(out, func(o rootPeerOutput) bool { return o.NodeID == p.GetNodeId() }) {
+			out = append(out, rootPeerOutput{NodeID: p.GetNodeId(), Role: "unknown", Error: "where it serves gRPC is not known: name it with --root-peer"})
 		}
-	})
-	if err == nil && !led {
-		return errNoLeader
 	}
-	return err
+	for i := range out {
+		out[i].PeerRole, out[i].Replaces = partOf(newest, out[i].NodeID)
+	}
+	slices.SortFunc(out, func(a, b rootPeerOutput) int { return cmp.Compare(a.NodeID, b.NodeID) })
+	return out, led
+}
+
+// partOf is the part of a peer in what the root decides, and whom it is to
+// replace; empty: nobody knows it.
+func partOf(s *rootv1.StatusResponse, node uint64) (part string, replaces uint64) {
+	for _, p := range s.GetPeers() {
+		switch {
+		case p.GetNodeId() != node:
+		case p.GetRole() == rootv1.RootPeerRole_ROOT_PEER_ROLE_UNSPECIFIED:
+			return "voter", 0
+		default:
+			return word(p.GetRole().String(), "ROOT_PEER_ROLE_"), p.GetReplaces()
+		}
+	}
+	for _, p := range s.GetReplaced() {
+		if p.GetNodeId() == node {
+			return "replaced", 0
+		}
+	}
+	return "", 0
+}
+
+// part is the peer's part in the table.
+func (p *rootPeerOutput) part() string {
+	switch {
+	case p.Replaces != 0:
+		return fmt.Sprintf("%s for %d", p.PeerRole, p.Replaces)
+	case p.PeerRole == "":
+		return "-"
+	}
+	return p.PeerRole
 }
 
 // errNoLeader ends `nokv root status` with exit status 3 after it has printed.
