@@ -42,6 +42,7 @@ func (r *run) check() []error {
 		j.errs = append(j.errs, v)
 	}
 	j.add("Primacy", j.violations())
+	j.add("Durability", j.roots.CheckPeers())
 	return j.errs
 }
 

@@ -272,6 +272,9 @@ func (r *run) heal() error {
 	if !r.RunFor(bound, r.serves) {
 		return fmt.Errorf("Finality: %v after healing: %s", bound, r.why())
 	}
+	if !r.RunFor(5*time.Second, func() bool { return !r.roots.Replacing() }) {
+		return fmt.Errorf("Finality: a lost root peer is not replaced: %+v", r.roots.Replaced)
+	}
 	r.RunFor(50*time.Millisecond, nil)
 	for _, c := range r.clients {
 		c.quit = true

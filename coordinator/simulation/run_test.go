@@ -40,6 +40,8 @@ type knobs struct {
 	// trouble is how long faults are injected, pace the mean time between two.
 	trouble, pace time.Duration
 	drift         int64
+	// loses has a root peer lose its disk for ever, and be replaced.
+	loses bool
 }
 
 func knobsOf(seed uint64, v variant) knobs {
@@ -56,6 +58,7 @@ func knobsOf(seed uint64, v variant) knobs {
 	if seed%3 == 0 {
 		k.coordinators = 3
 	}
+	k.loses = seed%16 == 7
 	if seed%5 == 0 {
 		k.pace = 20 * time.Millisecond
 	}
@@ -158,6 +161,11 @@ func (r *run) live() error {
 	}
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.disturb)
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.revive)
+	if r.k.loses {
+		r.After(r.Between(300*time.Millisecond, 900*time.Millisecond), func() {
+			r.roots.Lose(r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))])
+		})
+	}
 	r.RunFor(400*time.Millisecond+r.k.trouble, nil)
 	// Trouble goes on until it has met enough load.
 	r.RunFor(8*time.Second, r.enough)

@@ -1,6 +1,7 @@
 package roottest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
@@ -14,8 +15,8 @@ import (
 type Link struct {
 	cluster *Cluster
 	place   Place
-	// peer is the index of the peer to try next.
-	peer   int
+	// peer is the one to try next.
+	peer   *Peer
 	closed bool
 	// run calls back into the process.
 	run func(func())
@@ -23,7 +24,7 @@ type Link struct {
 
 // NewLink makes a link from a place.
 func (c *Cluster) NewLink(place Place) *Link {
-	return &Link{cluster: c, place: place, peer: c.World.Rand.IntN(len(c.Peers)), run: func(fn func()) { fn() }}
+	return &Link{cluster: c, place: place, peer: c.Peers[c.World.Rand.IntN(len(c.Peers))], run: func(fn func()) { fn() }}
 }
 
 // Within makes every call back go through run: a process that stands still
@@ -34,15 +35,16 @@ func (l *Link) Within(run func(func())) { l.run = run }
 func (l *Link) Close() { l.closed = true }
 
 // Peer is the peer that the next request goes to.
-func (l *Link) Peer() *Peer { return l.cluster.Peers[l.peer] }
+func (l *Link) Peer() *Peer { return l.peer }
 
 // Rotate chooses another peer: the hinted one when it is known.
 func (l *Link) Rotate(hint uint64) {
-	if hint >= 1 && hint <= uint64(len(l.cluster.Peers)) && int(hint)-1 != l.peer {
-		l.peer = int(hint) - 1
+	if hint >= 1 && hint <= uint64(len(l.cluster.machines)) && hint != l.peer.ID {
+		l.peer = l.cluster.peer(hint)
 		return
 	}
-	l.peer = (l.peer + 1) % len(l.cluster.Peers)
+	peers := l.cluster.Peers
+	l.peer = peers[(slices.Index(peers, l.peer)+1)%len(peers)]
 }
 
 // Ask sends one request to the current peer. done is called once: with the
@@ -143,6 +145,8 @@ func Refusal(r replica.Request) error {
 	case *replica.Claim:
 		return r.Err
 	case *replica.Transfer:
+		return r.Err
+	case *replica.Reshape:
 		return r.Err
 	}
 	return nil

@@ -41,7 +41,10 @@ func Small() Config {
 type Cluster struct {
 	World *World
 	Net   *Network
+	// Peers are the machines in service, by node id; one whose disk is lost is none.
 	Peers []*Peer
+	// Replaced counts what became of lost peers.
+	Replaced Replacements
 	// Log is what was committed, as seen by any peer.
 	Log *Log
 	// Failures are processes that ended by themselves and should not have.
@@ -50,6 +53,11 @@ type Cluster struct {
 	Checkpoints, Transfers int
 
 	cfg Config
+	// machines are all that ever were, by node id; those up to founders began.
+	machines []*Peer
+	founders int
+	// losing is the replacement under way; nil: none.
+	losing *replacement
 	// allowed judges errors that a fault explains.
 	allowed func(error) bool
 }
@@ -64,17 +72,13 @@ func New(w *World, cfg Config) (*Cluster, error) {
 	for i := range cfg.Peers {
 		peers = append(peers, storage.Peer{NodeID: uint64(i) + 1, Incarnation: w.Rand.Uint64() | 1, Address: fmt.Sprintf("root-%d:1", i+1)})
 	}
+	c.founders = len(peers)
 	for _, sp := range peers {
-		c.Peers = append(c.Peers, &Peer{
-			ID: sp.NodeID, Place: Place(fmt.Sprintf("root-%d", sp.NodeID)), Disk: disk.NewFake(w.Rand.Uint64()),
-			Clock: w.NewClock(cfg.DriftPermille), cluster: c,
-			identity: storage.Identity{ClusterID: ClusterID, NodeID: sp.NodeID, Incarnation: sp.Incarnation, Peers: peers, Member: true},
-		})
-	}
-	for _, p := range c.Peers {
-		if err := p.Disk.MkdirAll(workdir, 0o755); err != nil {
+		if _, err := c.machine(storage.Identity{ClusterID: ClusterID, NodeID: sp.NodeID, Incarnation: sp.Incarnation, Peers: peers, Member: true}); err != nil {
 			return nil, err
 		}
+	}
+	for _, p := range c.Peers {
 		if err := p.Start(); err != nil {
 			return nil, fmt.Errorf("root %d: %w", p.ID, err)
 		}
@@ -82,26 +86,37 @@ func New(w *World, cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
+// machine puts one more machine into service, with an empty disk.
+func (c *Cluster) machine(id storage.Identity) (*Peer, error) {
+	p := &Peer{
+		ID: id.NodeID, Place: Place(fmt.Sprintf("root-%d", id.NodeID)), Disk: disk.NewFake(c.World.Rand.Uint64()),
+		Clock: c.World.NewClock(c.cfg.DriftPermille), cluster: c, identity: id,
+	}
+	c.machines = append(c.machines, p)
+	c.Peers = append(c.Peers[:len(c.Peers):len(c.Peers)], p)
+	return p, p.Disk.MkdirAll(workdir, 0o755)
+}
+
 // ClusterID is the identity of every simulated cluster.
 const ClusterID = 0xc1c1
 
 func (c *Cluster) identity() *rootv1.Cluster {
 	id := &rootv1.Cluster{ClusterId: ClusterID, Incarnation: 1}
-	for _, p := range c.Peers {
+	for _, p := range c.machines[:c.founders] {
 		id.Peers = append(id.Peers, &rootv1.RootPeer{NodeId: p.ID, Incarnation: p.identity.Incarnation, TransportAddress: fmt.Sprintf("root-%d:1", p.ID)})
 	}
 	return id
 }
 
 func (c *Cluster) voters() []uint64 {
-	ids := make([]uint64, 0, len(c.Peers))
-	for _, p := range c.Peers {
+	ids := make([]uint64, 0, c.founders)
+	for _, p := range c.machines[:c.founders] {
 		ids = append(ids, p.ID)
 	}
 	return ids
 }
 
-func (c *Cluster) peer(id uint64) *Peer { return c.Peers[id-1] }
+func (c *Cluster) peer(id uint64) *Peer { return c.machines[id-1] }
 
 func (c *Cluster) expected(err error) bool { return c.allowed != nil && c.allowed(err) }
 
@@ -112,7 +127,7 @@ func (c *Cluster) AllowFailures(allowed func(error) bool) { c.allowed = allowed 
 // Leader is the peer that leads with the highest term; nil for none.
 func (c *Cluster) Leader() *Peer {
 	var leader *Peer
-	for _, p := range c.Peers {
+	for _, p := range c.machines {
 		if p.Alive() && !p.paused && p.View().Role == rootv1.RaftRole_RAFT_ROLE_LEADER &&
 			(leader == nil || p.View().Term > leader.View().Term) {
 			leader = p

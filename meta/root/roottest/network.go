@@ -1,6 +1,7 @@
 package roottest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/replica"
@@ -76,13 +77,16 @@ func (n *Network) Send(from, to Place, deliver func()) bool {
 func (p *Peer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		to := p.cluster.peer(m.GetTo())
+		if p.refuses(to) {
+			continue
+		}
 		if m.GetType() == raftpb.MsgSnap {
 			p.sendCheckpoint(to, proto.CloneOf(m))
 			continue
 		}
 		m := proto.CloneOf(m)
 		life := p.life
-		if !p.cluster.Net.Send(p.Place, to.Place, func() { to.deliver(m) }) {
+		if !p.cluster.Net.Send(p.Place, to.Place, func() { to.deliver(p, m) }) {
 			p.cluster.World.After(time.Millisecond, func() { p.observe(life, replica.Event{Kind: replica.PeerUnreachable, Peer: to.ID}) })
 		}
 	}
@@ -99,8 +103,15 @@ func (p *Peer) SendStateHash(index, hash uint64) {
 	}
 }
 
-// SetPeers implements replica.Transport: the network knows every peer.
-func (p *Peer) SetPeers(*rootv1.Cluster) {}
+// SetPeers implements replica.Transport. The network knows every peer; it tells
+// those that were replaced.
+func (p *Peer) SetPeers(c *rootv1.Cluster) { p.rooted = c }
+
+// refuses says whether this process has no connection with another peer, because
+// it knows that it was replaced.
+func (p *Peer) refuses(other *Peer) bool {
+	return slices.ContainsFunc(p.rooted.GetReplaced(), func(r *rootv1.RootPeer) bool { return r.GetNodeId() == other.ID })
+}
 
 // sendCheckpoint stands for a connection of its own: it arrives whole, late, damaged, or not.
 func (p *Peer) sendCheckpoint(to *Peer, announced *raftpb.Message) {
@@ -122,6 +133,6 @@ func (p *Peer) sendCheckpoint(to *Peer, announced *raftpb.Message) {
 		raw[p.cluster.World.Rand.IntN(len(raw))] ^= 1 << p.cluster.World.Rand.IntN(8)
 	}
 	p.cluster.World.After(p.cluster.World.Between(time.Millisecond, 20*time.Millisecond), func() {
-		report(!p.cluster.Net.IsCut(p.Place, to.Place) && to.receiveCheckpoint(announced, raw))
+		report(!p.cluster.Net.IsCut(p.Place, to.Place) && to.receiveCheckpoint(p, announced, raw))
 	})
 }

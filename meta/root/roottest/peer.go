@@ -11,6 +11,7 @@ import (
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -24,6 +25,10 @@ type Peer struct {
 
 	cluster  *Cluster
 	identity storage.Identity
+	// losing is its own replacement; nil: it was never lost.
+	losing *replacement
+	// rooted is what the process knows of the root peers; nil: nothing yet.
+	rooted *rootv1.Cluster
 
 	// The process; core is nil while it is down.
 	core  *running
@@ -103,15 +108,17 @@ func (p *Peer) Start() error {
 			return fmt.Errorf("save identity: %w", err)
 		}
 	}
-	store.SetVoters(p.cluster.voters())
+	p.rooted = nil
 	st, err := replica.LoadState(store)
 	if err != nil {
 		return fmt.Errorf("load state: %w", err)
 	}
 	p.life++
 	cfg := p.cluster.cfg.Replica
-	cfg.NodeID, cfg.Voters, cfg.Transport = p.ID, p.cluster.voters(), p
-	cfg.Bootstrap = p.cluster.identity()
+	cfg.NodeID, cfg.Transport, cfg.Join = p.ID, p, p.identity.Joined
+	if !cfg.Join {
+		cfg.Voters, cfg.Bootstrap = p.cluster.voters(), p.cluster.identity()
+	}
 	cfg.Seed = p.cluster.World.Rand.Uint64() | 1
 	cfg.Overdue = func() bool { o := p.overdue; p.overdue = false; return o }
 	core, err := replica.NewCore(cfg, &diskLog{Storage: store, peer: p, life: p.life}, st)
@@ -159,8 +166,8 @@ func (p *Peer) scheduleMaintenance(life int) {
 	})
 }
 
-func (p *Peer) deliver(m *raftpb.Message) {
-	if p.core != nil {
+func (p *Peer) deliver(from *Peer, m *raftpb.Message) {
+	if p.core != nil && !p.refuses(from) {
 		p.input.Messages = append(p.input.Messages, m)
 		p.wake()
 	}
@@ -222,6 +229,7 @@ func (p *Peer) turn() {
 		core.view = out.View
 	}
 	p.cluster.Log.record(p)
+	p.cluster.judgeLost(p)
 	p.answer(out.Done)
 	if out.Checkpoint != nil {
 		p.checkpoint(out.Checkpoint)
@@ -277,8 +285,8 @@ func (p *Peer) checkpointBytes() ([]byte, error) {
 }
 
 // receiveCheckpoint verifies a checkpoint and tells raft of it.
-func (p *Peer) receiveCheckpoint(announced *raftpb.Message, raw []byte) bool {
-	if p.core == nil || p.paused {
+func (p *Peer) receiveCheckpoint(from *Peer, announced *raftpb.Message, raw []byte) bool {
+	if p.core == nil || p.paused || p.refuses(from) {
 		return false
 	}
 	meta, err := p.store.ReceiveCheckpoint(bytes.NewReader(raw))
@@ -289,7 +297,7 @@ func (p *Peer) receiveCheckpoint(announced *raftpb.Message, raw []byte) bool {
 		return false
 	}
 	p.cluster.Transfers++
-	p.deliver(replica.Received(announced, meta))
+	p.deliver(from, replica.Received(announced, meta))
 	return true
 }
 

@@ -1,6 +1,7 @@
 package roottest_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"testing"
@@ -112,11 +113,12 @@ var regressions = []uint64{2238}
 func TestRootSimulation(t *testing.T) {
 	faults := make(map[string]int)
 	total, checkpoints, transfers := 0, 0, 0
+	var replaced roottest.Replacements
 	run := append([]uint64(nil), regressions...)
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
 		run = append(run, seed)
 	}
-	for _, seed := range run {
+	for i, seed := range run {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			cryptotest.SetGlobalRandom(t, seed)
 			w := roottest.NewWorld(seed)
@@ -134,23 +136,27 @@ func TestRootSimulation(t *testing.T) {
 			}
 			w.After(500*time.Millisecond, func() { disturb(w, c, &active) })
 			w.After(500*time.Millisecond, func() { revive(t, w, c, &active) })
+			if losing := i >= len(regressions) && seed%8 == 0; losing {
+				w.After(w.Between(600*time.Millisecond, 1200*time.Millisecond), func() { c.Lose(c.Peers[w.Rand.IntN(len(c.Peers))]) })
+			}
 			w.RunFor(3*time.Second, nil)
 			active = false
 			if err := c.Heal(); err != nil {
 				t.Fatal(err)
 			}
-			before := acked(writers)
-			if !w.RunFor(5*time.Second, func() bool { return acked(writers) > before+10 }) {
-				t.Fatalf("does not serve after healing: leader %v, %d acknowledged", c.Leader(), before)
+			serves(t, w, c, writers)
+			if c.Replaced.Lost > 0 {
+				loseAnyOne(t, w, c, writers)
 			}
 			for _, wr := range writers {
 				wr.active = false
 			}
 			w.RunFor(3*time.Second, nil)
-			if err := c.CheckAgreement(nil); err != nil {
+			if err := errors.Join(c.CheckAgreement(nil), c.CheckPeers()); err != nil {
 				t.Fatal(err)
 			}
 			checkDurability(t, c, writers)
+			replaced.Add(c.Replaced)
 			total += acked(writers)
 			checkpoints, transfers = checkpoints+c.Checkpoints, transfers+c.Transfers
 			for k, n := range w.Faults {
@@ -169,8 +175,52 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("fault %q never happened", kind)
 		}
 	}
-	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; faults: %s",
-		*seeds, total, checkpoints, transfers, roottest.FaultCounts(faults))
+	if *seeds >= 50 && (replaced.Done < *seeds/10 || replaced.Cancelled == 0 || replaced.Back == 0) {
+		t.Errorf("of replacements there were only %+v", replaced)
+	}
+	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
+		"%d peers back with an old disk, %d steps; faults: %s", *seeds, total, checkpoints, transfers, replaced.Lost, replaced.Done, replaced.Cancelled,
+		replaced.Back, replaced.Steps, roottest.FaultCounts(faults))
+}
+
+// serves asks that writes are acknowledged.
+func serves(t *testing.T, w *roottest.World, c *roottest.Cluster, writers []*writer) {
+	t.Helper()
+	before := acked(writers)
+	if !w.RunFor(5*time.Second, func() bool { return acked(writers) > before+10 }) {
+		t.Fatalf("does not serve: %d acknowledged, %s", before, where(c))
+	}
+}
+
+// loseAnyOne asks that the lost peer has been replaced, so that the cluster
+// serves without any one of those that are there now.
+func loseAnyOne(t *testing.T, w *roottest.World, c *roottest.Cluster, writers []*writer) {
+	t.Helper()
+	for _, wr := range writers[1:] {
+		wr.active = false // One is enough to see, and cheaper.
+	}
+	if !w.RunFor(10*time.Second, func() bool { return !c.Replacing() }) {
+		t.Fatalf("the lost peer is not replaced: %s", where(c))
+	}
+	p := c.Peers[w.Rand.IntN(len(c.Peers))]
+	p.Kill()
+	serves(t, w, c, writers)
+	if err := p.Restart(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// where says where everybody is.
+func where(c *roottest.Cluster) string {
+	text := fmt.Sprintf("%+v", c.Replaced)
+	for _, p := range c.Peers {
+		text += fmt.Sprintf("; root %d up %v, %v", p.ID, p.Alive(), p.Err)
+		if v := p.View(); v != nil {
+			text += fmt.Sprintf(" %v term %d leader %d applied %d of %d log [%d, %d] members %v peers %v",
+				v.Role, v.Term, v.Leader, v.Applied, v.Commit, v.FirstIndex, v.LastIndex, v.Members, v.Peers)
+		}
+	}
+	return text
 }
 
 func acked(writers []*writer) int {
