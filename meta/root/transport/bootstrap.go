@@ -312,7 +312,7 @@ func (a *agreement) complete() (storage.Identity, error) {
 	if err := a.cfg.Workdir.SaveIdentity(a.me); err != nil {
 		return a.me, fmt.Errorf("save identity: %w", err)
 	}
-	a.log.Info("bootstrap complete", "node", a.me.NodeID, "cluster", fmt.Sprintf("%016x", a.me.ClusterID))
+	a.log.Info("bootstrap complete", "peer", a.me.NodeID, "cluster", fmt.Sprintf("%016x", a.me.ClusterID), "joined", a.me.Joined, "peers", names(a.me.Peers))
 	return a.me, nil
 }
 

@@ -86,7 +86,10 @@ func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why s
 		}
 	}
 	switch {
-	case h.purpose == forBootstrap, slices.Contains(w.replaced, h.from):
+	case slices.Contains(w.replaced, h.from):
+		t.noteRefused(h.from, remote, fmt.Sprintf("it is workdir %016x, and root peer %d was replaced or given up: a new peer takes a new node id", h.fromIncarnation, h.from))
+		return 0, ""
+	case h.purpose == forBootstrap:
 		t.noteRefused(h.from, remote, fmt.Sprintf("it is not among the root peers %s", names(w.members)))
 		return 0, ""
 	case h.from == 0 || h.fromIncarnation == 0 || h.transport == "":

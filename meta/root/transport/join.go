@@ -102,7 +102,9 @@ func (a *agreement) learned() []storage.Peer {
 func (a *agreement) unasked(peers []storage.Peer) []storage.Peer {
 	var out []storage.Peer
 	for _, p := range peers {
-		if p.NodeID == a.mine.NodeID || p.Address == "" || a.asked[p.NodeID] || len(a.asked) >= maxAsked {
+		// A new peer may be where the lost one was.
+		here := p.NodeID == a.mine.NodeID || p.Address == "" || p.Address == a.cfg.Address
+		if here || a.asked[p.NodeID] || len(a.asked) >= maxAsked {
 			continue
 		}
 		a.asked[p.NodeID] = true

@@ -255,6 +255,26 @@ func TestWhereAPeerIs(t *testing.T) {
 	})
 }
 
+// A new peer that is where the lost one was does not dial itself.
+func TestNewPeerAtTheOldAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		id := joined()
+		id.Peers[3].Address = "n2"
+		a, d := n.start(t, ids[0], nil), n.start(t, id, nil)
+		rec := newRecord().added(rooted(4, 104), 2)
+		rec.Peers[3].TransportAddress = "n2"
+		a.SetPeers(rec.Cluster)
+		time.Sleep(2 * time.Second)
+		if !a.Connected(4) || a.Connected(2) || !d.Connected(1) {
+			t.Error("the new peer is not connected")
+		}
+		if d.stop(); strings.Contains(d.log.String(), "was dialed by root peer 4") {
+			t.Errorf("it dials itself: %s", d.log)
+		}
+	})
+}
+
 // This peer hears of its own replacement.
 func TestOwnReplacementIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

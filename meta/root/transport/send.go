@@ -223,8 +223,15 @@ func (p *remote) noteRefusal(err error) {
 	p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.at(), "reason", refused.Why)
 }
 
+// errHere keeps a new peer that is where the lost one was from dialing itself.
+var errHere = errors.New("this peer itself is at that address")
+
 // connect dials the peer and shakes hands.
 func (p *remote) connect(ctx context.Context, why purpose, within time.Duration) (net.Conn, error) {
+	h := p.t.hello(p.id, why)
+	if p.at() == h.transport {
+		return nil, errHere
+	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	conn, err := p.t.cfg.Dial(ctx, p.at())
@@ -232,7 +239,6 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 		return nil, fmt.Errorf("dial root peer %d at %s: %w", p.id.NodeID, p.at(), err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	h := p.t.hello(p.id, why)
 	w, err := greet(conn, h, within)
 	if err == nil {
 		err = checkWelcome(w, h)
