@@ -146,8 +146,8 @@ func (c *Client) Claim(ctx context.Context, claim *rootv1.TenureClaimed) (out *r
 // Transfer asks the leader to hand over to a node, 0 for the most advanced one,
 // and returns the leader afterwards.
 func (c *Client) Transfer(ctx context.Context, node uint64) (leader uint64, err error) {
-	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, _ uint64) error {
-		resp, err := p.root.TransferLeadership(ctx, &rootv1.TransferLeadershipRequest{NodeId: node})
+	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, cluster uint64) error {
+		resp, err := p.root.TransferLeadership(ctx, &rootv1.TransferLeadershipRequest{NodeId: node, ClusterId: cluster})
 		leader = resp.GetLeaderId()
 		return err
 	})

@@ -250,8 +250,11 @@ func (p *fakePeer) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureReque
 }
 
 func (p *fakePeer) TransferLeadership(ctx context.Context, req *rootv1.TransferLeadershipRequest) (*rootv1.TransferLeadershipResponse, error) {
-	if err := p.admit(ctx, 0); err != nil {
+	if err := p.admit(ctx, req.ClusterId); err != nil {
 		return nil, err
+	}
+	if req.ClusterId == 0 {
+		return nil, status.Error(codes.InvalidArgument, "the client knows the cluster and does not say it")
 	}
 	p.root.lead(req.NodeId)
 	return &rootv1.TransferLeadershipResponse{LeaderId: req.NodeId}, nil

@@ -51,6 +51,9 @@ func (s *Server) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureReq
 
 // TransferLeadership implements rootv1.RootServer.
 func (s *Server) TransferLeadership(ctx context.Context, req *rootv1.TransferLeadershipRequest) (*rootv1.TransferLeadershipResponse, error) {
+	if err := s.checkCluster(req.GetClusterId()); err != nil {
+		return nil, err
+	}
 	leader, err := s.cfg.Replica.TransferLeadership(ctx, req.GetNodeId())
 	if err != nil {
 		return nil, s.withLeader(err)

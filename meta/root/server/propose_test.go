@@ -147,6 +147,8 @@ func TestRefusalsBeforeTheReplica(t *testing.T) {
 		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
 		_, err = root.ReadIndex(ctx, &rootv1.ReadIndexRequest{ClusterId: 5})
 		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
+		_, err = root.TransferLeadership(ctx, &rootv1.TransferLeadershipRequest{ClusterId: 5})
+		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
 		_, err = root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{})
 		expect("no claim", err, rootv1.Reason_REASON_INVALID_REQUEST)
 		large := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: make([]byte, 3<<20)}}}}}

@@ -1474,7 +1474,9 @@ func (x *RootPeerStatus) GetReplaces() uint64 {
 type TransferLeadershipRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Peer to hand over to. 0: the most advanced one.
-	NodeId        uint64 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	NodeId uint64 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Cluster the caller means. 0: any.
+	ClusterId     uint64 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1512,6 +1514,13 @@ func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
 func (x *TransferLeadershipRequest) GetNodeId() uint64 {
 	if x != nil {
 		return x.NodeId
+	}
+	return 0
+}
+
+func (x *TransferLeadershipRequest) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
 	}
 	return 0
 }
@@ -1683,9 +1692,11 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\vmatch_index\x18\x05 \x01(\x04R\n" +
 	"matchIndex\x12.\n" +
 	"\x04role\x18\x06 \x01(\x0e2\x1a.nokv.root.v1.RootPeerRoleR\x04role\x12\x1a\n" +
-	"\breplaces\x18\a \x01(\x04R\breplaces\"4\n" +
+	"\breplaces\x18\a \x01(\x04R\breplaces\"S\n" +
 	"\x19TransferLeadershipRequest\x12\x17\n" +
-	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"9\n" +
+	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\x06R\tclusterId\"9\n" +
 	"\x1aTransferLeadershipResponse\x12\x1b\n" +
 	"\tleader_id\x18\x01 \x01(\x04R\bleaderId*\x9d\x01\n" +
 	"\fReplaceStage\x12\x1d\n" +
