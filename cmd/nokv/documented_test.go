@@ -16,6 +16,7 @@ import (
 // The ports of the documented commands.
 var documentedPorts = []string{
 	"127.0.0.1:2379", "127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382", "127.0.0.1:3380", "127.0.0.1:3381", "127.0.0.1:3382",
+	"127.0.0.1:2383", "127.0.0.1:3383", // of a new root peer
 }
 
 // needDocumentedPorts skips where something else uses them, a cluster of the
@@ -50,12 +51,40 @@ func TestDocumentedCommands(t *testing.T) {
 			t.Errorf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
 		}
 	}
+	// The runbook for a root peer whose disk is lost.
+	all[1].Kill()
+	if err := os.RemoveAll(filepath.Join(dir, "artifacts/cluster/meta-root-2")); err != nil {
+		t.Fatal(err)
+	}
+	all[1] = start("meta-root-4", documentedCommand(t, "nokv meta-root -join "))
+	for _, line := range []string{documentedCommand(t, "nokv root replace --lost "), "id --timeout 30s"} {
+		if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: strings.Fields(line)}); r.Code != 0 {
+			t.Errorf("nokv %s: exit status %d\n%s%s", line, r.Code, r.Stdout, r.Stderr)
+		}
+	}
 	for i := len(all) - 1; i >= 0; i-- {
 		all[i].Signal(syscall.SIGINT)
 		if code := all[i].Wait(15 * time.Second); code != 0 {
 			t.Errorf("process %d: exit status %d after Ctrl-C", i, code)
 		}
 	}
+}
+
+// documentedCommand is the one command of docs/operations.md that begins like
+// this, without "nokv".
+func documentedCommand(t *testing.T, prefix string) string {
+	t.Helper()
+	var found []string
+	text := strings.ReplaceAll(readDoc(t, "operations.md"), "\\\n", " ")
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, prefix) {
+			found = append(found, strings.TrimPrefix(line, "nokv "))
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("docs/operations.md has %d commands that begin with %q, want one", len(found), prefix)
+	}
+	return found[0]
 }
 
 func TestClusterScript(t *testing.T) {
