@@ -216,5 +216,5 @@ func (j *judge) violations() error {
 
 // repeat is the command that repeats a seed.
 func repeat(test string, seed uint64) string {
-	return fmt.Sprintf("repeat with: go test ./coordinator/simulation -run '^%s$' -seed %d -seeds 1", test, seed)
+	return fmt.Sprintf("repeat with: go test ./coordinator/simulation -run '^%s$' -seed %d -seeds 1 -lose %d", test, seed, *lose)
 }

@@ -58,7 +58,7 @@ func knobsOf(seed uint64, v variant) knobs {
 	if seed%3 == 0 {
 		k.coordinators = 3
 	}
-	k.loses = seed%16 == 7
+	k.loses = v == noVariant && seed%*lose == 0
 	if seed%5 == 0 {
 		k.pace = 20 * time.Millisecond
 	}

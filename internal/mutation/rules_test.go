@@ -13,7 +13,7 @@ const (
 
 // mutation breaks one rule at one place.
 type mutation struct {
-	rule int    // of the rules of authority, 1 to 9; 10: windows and fences
+	rule int    // of the rules of authority, 1 to 9; 10: windows and fences; 11: who votes at the root
 	name string // what is broken
 	file string // from the root of the repository
 	old  string // occurs once
@@ -197,5 +197,72 @@ var mutations = []mutation{
 		10, "values that were not rooted are served", "coordinator/idalloc/runs.go",
 		"return first, first <= limit && limit-first >= count-1", "return first, true",
 		[]string{windows, stamps, tenure},
+	},
+
+	{
+		11, "the vote moves in one step", "meta/root/replica/members.go",
+		"	conf := c.raft.ApplyConfChange(changeBetween(before.RootMembers, c.members.RootMembers))\n",
+		`	conf, change := c.members.confState(), changeBetween(before.RootMembers, c.members.RootMembers)
+	c.proposals.settling = true
+	for _, single := range change.Changes {
+		c.raft.ApplyConfChange(&raftpb.ConfChangeV2{Changes: []*raftpb.ConfChangeSingle{single}})
+	}
+`,
+		[]string{replica},
+	},
+	{
+		11, "a learner that has nothing is promoted", "meta/root/replica/members.go",
+		"return c.judgeLearner(learner)", "return nil",
+		[]string{replica},
+	},
+	{
+		11, "a peer that lives is replaced", "meta/root/replica/members.go",
+		"if c.hears(lost) && !r.Force {", "if false {",
+		[]string{replica},
+	},
+	{
+		11, "a leader of a moment says who is lost", "meta/root/replica/members.go",
+		"if c.ticks-c.ledSince < uint64(c.cfg.ElectionTicks) {", "if false {",
+		[]string{replica},
+	},
+	{
+		11, "a peer is replaced while another one is away", "meta/root/replica/members.go",
+		"if id != lost && id != c.cfg.NodeID && !c.hears(id) {", "if false {",
+		[]string{replica},
+	},
+	{
+		11, "the new peers alone decide during a joint change", "meta/root/replica/members.go",
+		"return majority(m.Voters) && (len(m.Outgoing) == 0 || majority(m.Outgoing))", "return majority(m.Voters)",
+		[]string{replica},
+	},
+	{
+		11, "a learner bears out a state", "meta/root/replica/members.go",
+		"return majority(m.Voters) && (", "return majority(slices.Concat(m.Voters[:2], m.Learners)) && (",
+		[]string{replica},
+	},
+	{
+		11, "who leaves leads on", "meta/root/replica/members.go",
+		"if !c.members.votes(c.cfg.NodeID) {", "if false {",
+		[]string{replica},
+	},
+	{
+		11, "who was replaced is listened to", "meta/root/replica/members.go",
+		"return !c.members.replaced[id]", "return c.members.replaced != nil || id != 0",
+		[]string{replica},
+	},
+	{
+		11, "a checkpoint goes by what its sender announced", "meta/root/replica/members.go",
+		"m.Snapshot.Metadata.ConfState = (&members{RootMembers: st}).confState()", "_ = st",
+		[]string{replica},
+	},
+	{
+		11, "a learner votes at once", "meta/root/state/rootpeer.go",
+		"Role: learnerRole, Replaces", "Role: joiningRole, Replaces",
+		[]string{state},
+	},
+	{
+		11, "a replaced node id is taken again", "meta/root/state/rootpeer.go",
+		"return p.GetNodeId() == next.GetNodeId() || p.GetIncarnation() == next.GetIncarnation()", "return false",
+		[]string{state},
 	},
 }

@@ -86,7 +86,7 @@ func Backup(file string) (*Result, error) {
 
 // follow applies an entry and tells the audit.
 func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
-	data, err := payload(e)
+	_, data, err := storage.Payload(e)
 	if err != nil {
 		return fmt.Errorf("entry %d: %w", e.GetIndex(), err)
 	}
@@ -100,21 +100,6 @@ func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
 	}
 	a.Entry(applied.Token, &entry, &applied)
 	return nil
-}
-
-// payload is what an entry tells the state machine: its data, or, when it
-// changes raft's membership, the context that rides in it.
-func payload(e *raftpb.Entry) ([]byte, error) {
-	switch e.GetType() {
-	case raftpb.EntryNormal:
-		return e.GetData(), nil
-	case raftpb.EntryConfChangeV2:
-		var change raftpb.ConfChangeV2
-		err := proto.Unmarshal(e.GetData(), &change)
-		return change.GetContext(), err
-	default:
-		return nil, fmt.Errorf("entries of type %s are not known", e.GetType())
-	}
 }
 
 // restore builds the state of a checkpoint and checks its hash.

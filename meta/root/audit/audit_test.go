@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,11 @@ func advance(era uint64, stage rootv1.HandoverStage) *rootv1.Event {
 // index, 0 for none. change may alter a record of it.
 func workdir(t *testing.T, checkpoint, commit uint64, change func(*rootv1.Record)) string {
 	t.Helper()
+	return workdirOf(t, events, checkpoint, commit, change)
+}
+
+func workdirOf(t *testing.T, events []*rootv1.Event, checkpoint, commit uint64, change func(*rootv1.Record)) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "work")
 	s, err := storage.Open(dir, storage.Options{SegmentBytes: storage.MinSegmentBytes})
 	must(t, err)
@@ -57,7 +63,13 @@ func workdir(t *testing.T, checkpoint, commit uint64, change func(*rootv1.Record
 		data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}}}})
 		must(t, err)
 		known, vote := min(commit, index), uint64(0)
-		must(t, s.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &known}, []*raftpb.Entry{{Index: &index, Term: &term, Data: data}}, true))
+		entry := &raftpb.Entry{Index: &index, Term: &term, Data: data}
+		if state.RootPeerEvent(e) {
+			inside, err := proto.Marshal(&raftpb.ConfChangeV2{Context: data})
+			must(t, err)
+			entry.Type, entry.Data = raftpb.EntryConfChangeV2.Enum(), inside
+		}
+		must(t, s.Append(&raftpb.HardState{Term: &term, Vote: &vote, Commit: &known}, []*raftpb.Entry{entry}, true))
 		var out state.Applied
 		must(t, st.ApplyEntry(1, index, data, &out))
 		if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
@@ -69,6 +81,27 @@ func workdir(t *testing.T, checkpoint, commit uint64, change func(*rootv1.Record
 	}
 	must(t, s.Close())
 	return dir
+}
+
+// TestReplacedRootPeer: the steps of a replacement ride inside raft's own changes,
+// and are followed like every other entry, whatever comes before and behind.
+func TestReplacedRootPeer(t *testing.T) {
+	steps := []*rootv1.Event{
+		{Kind: &rootv1.Event_RootPeerAdded{RootPeerAdded: &rootv1.RootPeerAdded{Peer: &rootv1.RootPeer{NodeId: 3, Incarnation: 13, TransportAddress: "c:1"}, Replaces: 1}}},
+		{Kind: &rootv1.Event_RootPeerDropped{RootPeerDropped: &rootv1.RootPeerDropped{NodeId: 3}}},
+		{Kind: &rootv1.Event_RootPeerAdded{RootPeerAdded: &rootv1.RootPeerAdded{Peer: &rootv1.RootPeer{NodeId: 4, Incarnation: 14, TransportAddress: "d:1"}, Replaces: 1}}},
+		{Kind: &rootv1.Event_RootPeerPromoted{RootPeerPromoted: &rootv1.RootPeerPromoted{NodeId: 4}}},
+		{Kind: &rootv1.Event_RootPeersSettled{RootPeersSettled: &rootv1.RootPeersSettled{NodeId: 4}}},
+	}
+	all := slices.Concat(events[:3], steps, events[3:])
+	for _, checkpoint := range []uint64{0, 5, 7} {
+		n := uint64(len(all))
+		r, err := audit.Workdir(workdirOf(t, all, checkpoint, n, nil), storage.Options{SegmentBytes: storage.MinSegmentBytes})
+		must(t, err)
+		if r.Report.Verdict() != witness.Holds || len(r.Report.Anomalies) > 0 || r.From.Index != checkpoint || r.Entries != n-checkpoint || len(r.Tenures) != 2 {
+			t.Errorf("checkpoint at %d: %+v, %+v", checkpoint, r, r.Report)
+		}
+	}
 }
 
 // write writes a checkpoint, altered and with the hash that fits.

@@ -309,6 +309,28 @@ func TestALearnerDoesNotLead(t *testing.T) {
 	}
 }
 
+// A peer that was replaced is not listened to, whatever it says.
+func TestReplacedPeersAreNotListenedTo(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	c.lead(1)
+	c.lose(3)
+	c.join(4)
+	c.steps(t, 4)
+	p := c.peers[2]
+	before := p.view.Term
+	for _, m := range []*raftpb.Message{
+		{Type: raftpb.MsgHeartbeat.Enum(), Term: new(before + 5)},
+		{Type: raftpb.MsgVote.Enum(), Term: new(before + 5), Index: new(p.view.LastIndex + 9), LogTerm: new(before + 4), Context: []byte("CampaignTransfer")},
+	} {
+		m.From, m.To = new(uint64(3)), new(uint64(2))
+		p.inbox = append(p.inbox, m)
+		p.turn(0)
+	}
+	if c.tick(3); p.view.Term != before || p.view.Leader != 1 {
+		t.Errorf("term %d with leader %d, it was %d with 1", p.view.Term, p.view.Leader, before)
+	}
+}
+
 // One peer alone cannot be replaced: nobody else has the log.
 func TestReplaceTheOnlyPeer(t *testing.T) {
 	c := newCluster(t, 1, nil)

@@ -17,6 +17,7 @@ import (
 var (
 	seeds = flag.Int("seeds", 300, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
+	lose  = flag.Uint64("lose", 8, "a seed that this divides loses a disk for ever, and has its peer replaced")
 )
 
 // writer publishes newer and newer descriptors of regions of its own, one at a
@@ -136,7 +137,7 @@ func TestRootSimulation(t *testing.T) {
 			}
 			w.After(500*time.Millisecond, func() { disturb(w, c, &active) })
 			w.After(500*time.Millisecond, func() { revive(t, w, c, &active) })
-			if losing := i >= len(regressions) && seed%8 == 0; losing {
+			if losing := i >= len(regressions) && seed%*lose == 0; losing {
 				w.After(w.Between(600*time.Millisecond, 1200*time.Millisecond), func() { c.Lose(c.Peers[w.Rand.IntN(len(c.Peers))]) })
 			}
 			w.RunFor(3*time.Second, nil)
@@ -164,7 +165,7 @@ func TestRootSimulation(t *testing.T) {
 			}
 		})
 		if t.Failed() {
-			t.Fatalf("repeat with -run 'TestRootSimulation' -seed %d -seeds 1", seed)
+			t.Fatalf("repeat with -run 'TestRootSimulation' -seed %d -seeds 1 -lose %d", seed, *lose)
 		}
 	}
 	if total < 20**seeds {
@@ -175,7 +176,7 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("fault %q never happened", kind)
 		}
 	}
-	if *seeds >= 50 && (replaced.Done < *seeds/10 || replaced.Cancelled == 0 || replaced.Back == 0) {
+	if *seeds >= 50 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
 		t.Errorf("of replacements there were only %+v", replaced)
 	}
 	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
