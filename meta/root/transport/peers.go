@@ -26,8 +26,22 @@ func (t *Transport) remotes() map[uint64]*remote { return *t.peers.Load() }
 
 // replace stores another set of remotes and has Run follow it. The lock is held.
 func (t *Transport) replace(next map[uint64]*remote) {
+	for node, p := range t.remotes() {
+		if next[node] != p {
+			t.let = append(t.let, p)
+		}
+	}
 	t.peers.Store(&next)
 	signal(t.changed)
+}
+
+// letGo returns who is a peer no more since the last call.
+func (t *Transport) letGo() []*remote {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	let := t.let
+	t.let = nil
+	return let
 }
 
 // SetPeers implements replica.Transport.
@@ -133,16 +147,7 @@ func (t *Transport) follow(ctx context.Context) {
 	strangers := time.NewTimer(strangersAfter)
 	defer strangers.Stop()
 	for {
-		set := t.remotes()
-		for p, end := range ends {
-			if set[p.id.NodeID] != p {
-				end()
-				p.end()
-				delete(ends, p)
-				t.log.Info("root peer is let go", "peer", p.id.NodeID)
-			}
-		}
-		for _, p := range set {
+		for _, p := range t.remotes() {
 			if ends[p] != nil {
 				continue
 			}
@@ -150,6 +155,15 @@ func (t *Transport) follow(ctx context.Context) {
 			ends[p] = end
 			working.Go(func() { p.run(its) })
 			working.Go(func() { p.sendCheckpoints(its) })
+		}
+		// Behind the others: who came and went meanwhile was begun just now, or never.
+		for _, p := range t.letGo() {
+			if end := ends[p]; end != nil {
+				end()
+				delete(ends, p)
+			}
+			p.end()
+			t.log.Info("root peer is let go", "peer", p.id.NodeID)
 		}
 		select {
 		case <-t.changed:

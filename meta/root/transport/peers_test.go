@@ -255,6 +255,35 @@ func TestWhereAPeerIs(t *testing.T) {
 	})
 }
 
+// A guest that was replaced before anything was begun for it is let go all the same.
+func TestGuestThatIsReplacedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		tr, err := New(Config{Identity: ids[0], Listener: n.listen("n1"), Dial: n.dial, Checkpoints: &checkpoints{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := net.Pipe()
+		p, why := tr.admit(hello{from: 4, cluster: 0xc1, fromIncarnation: 104, toIncarnation: 101, transport: "n4"}, theirs)
+		if why != "" || !p.talks() {
+			t.Fatal(why)
+		}
+		tr.SetPeers(newRecord().added(rooted(4, 104), 2).dropped(4).Cluster)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() {
+			if err := tr.Run(ctx, &inbox{}); err != nil {
+				t.Error(err)
+			}
+		})
+		if _, err := ours.Read(make([]byte, 1)); err == nil || tr.remotes()[4] != nil {
+			t.Errorf("it stays: %v", err)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
 // A new peer that is where the lost one was does not dial itself.
 func TestNewPeerAtTheOldAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

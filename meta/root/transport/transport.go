@@ -190,6 +190,7 @@ type Transport struct {
 	refusedAt map[string]time.Time // refusals of others, when they were logged
 	cluster   *rootv1.Cluster      // who the peers are; nil: the identity says it
 	warned    map[uint64]bool      // nodes whose replacement was logged
+	let       []*remote            // peers that are none any more, for follow to end
 }
 
 // New checks the configuration and returns a transport that is not connected.
