@@ -68,7 +68,7 @@ then no majority could be spared. See docs/operations.md.`,
 					if err := r.someoneListens(ctx); err != nil {
 						return err
 					}
-					resp, err := p.run(ctx, cl)
+					resp, err := p.run(ctx, cl.Replace)
 					if err != nil {
 						return err
 					}
@@ -99,13 +99,15 @@ type replacement struct {
 	last     string    // what was true at the last answer
 }
 
-func (p *replacement) run(ctx context.Context, cl *rootclient.Client) (*rootv1.ReplacePeerResponse, error) {
+// run calls step until it is done or cancelled, is refused for longer than
+// mayPass, or ctx ends.
+func (p *replacement) run(ctx context.Context, step func(context.Context, *rootv1.ReplacePeerRequest) (*rootv1.ReplacePeerResponse, error)) (*rootv1.ReplacePeerResponse, error) {
 	p.told = time.Now() // Nothing is told of what takes no time.
 	p.last = "no step was taken"
 	answered := time.Now()
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, stepWithin)
-		resp, err := cl.Replace(callCtx, p.req)
+		resp, err := step(callCtx, p.req)
 		cancel()
 		switch stage := resp.GetStage(); {
 		case err != nil && (time.Since(answered) > mayPass || !passes(err)):
