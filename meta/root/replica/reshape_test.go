@@ -331,6 +331,69 @@ func TestReplacedPeersAreNotListenedTo(t *testing.T) {
 	}
 }
 
+// With another peer away too, a replacement waits for it, at either step.
+func TestReplacementWaitsForWhoIsAway(t *testing.T) {
+	c := newCluster(t, 5, nil)
+	c.lead(1)
+	c.lose(3)
+	c.join(6)
+	c.isolate(2)
+	c.tick(30)
+	refused := func(e *rootv1.Event) {
+		t.Helper()
+		r := reshape(t, e)
+		c.ask(r)
+		if d := wantReason(t, r.Err, rootv1.Reason_REASON_UNHEALTHY_MEMBER); !strings.Contains(d.GetMessage(), "root peer 2") {
+			t.Errorf("refused because %q", d.GetMessage())
+		}
+	}
+	refused(addPeer(6))
+	c.heal()
+	c.tick(15)
+	c.ask(reshape(t, addPeer(6)))
+	c.tick(5)
+	c.isolate(2)
+	c.tick(30)
+	refused(promotePeer(6))
+	c.heal()
+	c.tick(15)
+	c.steps(t, 6)
+	wantMembers(t, c.peers[2], "[1 2 4 5 6] [] []")
+}
+
+// Who receives a checkpoint goes by the root peers in it: it may be newer, or
+// older, than what its sender announced.
+func TestACheckpointTellsWhoVotes(t *testing.T) {
+	for name, announced := range map[string]*raftpb.ConfState{
+		"older": {Voters: []uint64{1, 2, 3}}, "newer": {Voters: []uint64{1, 2, 4, 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.RetainEntries = 10, 5 })
+			c.lead(1)
+			for i := range 40 {
+				c.ask(propose(t, fmt.Sprint("a", i)))
+			}
+			c.lose(3)
+			c.join(4)
+			c.drop = func(m *raftpb.Message) bool {
+				if m.GetType() == raftpb.MsgSnap {
+					m.Snapshot.Metadata.ConfState = announced
+				}
+				return false
+			}
+			c.steps(t, 4)
+			c.tick(5)
+			if c.snapshots == 0 {
+				t.Error("no checkpoint was sent")
+			}
+			c.peers[1].crash() // Who was told of other voters would wait for them.
+			c.tick(60)
+			c.ask(propose(t, "without 1"))
+			wantMembers(t, c.peers[4], "[1 2 4] [] []")
+		})
+	}
+}
+
 // One peer alone cannot be replaced: nobody else has the log.
 func TestReplaceTheOnlyPeer(t *testing.T) {
 	c := newCluster(t, 1, nil)
