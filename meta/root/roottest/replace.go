@@ -136,8 +136,13 @@ func (r *replacement) done() {
 			r.term = max(r.term, p.View().Term)
 		}
 	}
-	if w := r.c.World; w.Chance(0.5) {
+	w := r.c.World
+	if w.Chance(0.5) {
 		w.After(w.Between(0, 500*time.Millisecond), r.back)
+	}
+	// Whoever may be lost now includes the leader, which alone may know how it ended.
+	if l := r.c.Leader(); l != nil && w.Chance(0.25) {
+		r.c.Lose(l)
 	}
 }
 
