@@ -190,7 +190,7 @@ func (r *fakeReplica) View() *replica.View {
 	last := r.first + uint64(len(r.log)) - 1
 	v := &replica.View{
 		State: r.st.Fork(), Commit: last, Applied: last, Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER, Term: r.term, Leader: r.leader,
-		LeaderlessSince: r.leaderAt, FirstIndex: r.first, LastIndex: last,
+		LeaderlessSince: r.leaderAt, FirstIndex: r.first, LastIndex: last, Members: r.st.RootMembers(),
 	}
 	if r.leader == 1 {
 		v.Role = rootv1.RaftRole_RAFT_ROLE_LEADER

@@ -283,3 +283,63 @@ func TestReplacementAsksTheLeader(t *testing.T) {
 		}
 	})
 }
+
+// A peer that does not vote does not notice when it is left behind: it serves no
+// reader, and a reader that it has is sent away the moment that it is replaced.
+func TestOnlyVotersServeReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startReplacing(t, 4)
+		step := func(e *rootv1.Event) {
+			t.Helper()
+			if got := p.r.apply([]*rootv1.Command{{Events: []*rootv1.Event{e}}}); got[0].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+				t.Fatalf("%v: %v", e, got[0])
+			}
+		}
+		joiner := &replacing{serve(t, p.r, func(c *server.Config) { c.NodeID = 4 }), p.r}
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		refused := func(who *replacing, words string) {
+			t.Helper()
+			tail, err := who.root().Tail(ctx, &rootv1.TailRequest{})
+			if err == nil {
+				_, err = tail.Recv()
+			}
+			snapshot, serr := who.root().Snapshot(ctx, &rootv1.SnapshotRequest{})
+			if serr == nil {
+				_, serr = snapshot.Recv()
+			}
+			for _, err := range []error{err, serr} {
+				if reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE || !strings.Contains(err.Error(), words) {
+					t.Errorf("refused with %v, want %q", err, words)
+				}
+			}
+		}
+		refused(joiner, "does not vote yet")
+		step(&rootv1.Event{Kind: &rootv1.Event_RootPeerAdded{RootPeerAdded: &rootv1.RootPeerAdded{
+			Peer: &rootv1.RootPeer{NodeId: 4, Incarnation: 14, TransportAddress: "d:2"}, Replaces: 1,
+		}}})
+		refused(joiner, "does not vote yet")
+		tail, err := p.root().Tail(ctx, &rootv1.TailRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step(&rootv1.Event{Kind: &rootv1.Event_RootPeerPromoted{RootPeerPromoted: &rootv1.RootPeerPromoted{NodeId: 4}}})
+		for _, who := range []*replacing{p, joiner} { // Both vote, for the moment.
+			snapshot, err := who.root().Snapshot(ctx, &rootv1.SnapshotRequest{})
+			if err == nil {
+				_, err = snapshot.Recv()
+			}
+			if err != nil {
+				t.Errorf("in the joint change: %v", err)
+			}
+		}
+		p.settle(4)
+		for err == nil {
+			_, err = tail.Recv()
+		}
+		if reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE || !strings.Contains(err.Error(), "root peer 4 has its place") {
+			t.Errorf("the tail of the replaced peer ended with %v", err)
+		}
+		refused(p, "root peer 4 has its place")
+	})
+}

@@ -10,7 +10,8 @@
 //     before it is judged is answered as rejected and costs its neighbours nothing.
 //  3. A tail is ordered, has no gap and names the commit index in every message,
 //     at least every 100 ms. A position that is not retained, or not of this
-//     history, is refused.
+//     history, is refused. A peer that does not vote serves no tail and no snapshot:
+//     it would not notice that it is left behind.
 //  4. Committed entries are encoded once for all readers that are at the same
 //     place. A reader that takes nothing for SendTimeout, or falls behind the
 //     retained log, is cut, told why and counted.

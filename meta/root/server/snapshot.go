@@ -17,6 +17,9 @@ func (s *Server) Snapshot(req *rootv1.SnapshotRequest, stream grpc.ServerStreami
 	if err := s.checkCluster(req.GetClusterId()); err != nil {
 		return err
 	}
+	if err := s.mayTell(s.cfg.Replica.View()); err != nil {
+		return err
+	}
 	if s.snapshots.Add(1) > s.cfg.MaxSnapshots {
 		s.snapshots.Add(-1)
 		return overloaded("snapshots", s.cfg.MaxSnapshots)

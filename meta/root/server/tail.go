@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -63,6 +64,9 @@ func (r *reader) run(stream grpc.ServerStreamingServer[rootv1.TailResponse], out
 	for {
 		changed := r.s.cfg.Replica.Changed()
 		v := r.s.cfg.Replica.View()
+		if err := r.s.mayTell(v); err != nil {
+			return err
+		}
 		if err := r.verify(v); err != nil {
 			return err
 		}
@@ -90,6 +94,20 @@ func (r *reader) run(stream grpc.ServerStreamingServer[rootv1.TailResponse], out
 			return stream.Context().Err()
 		}
 	}
+}
+
+// mayTell refuses readers on a peer that does not vote: without elections it would
+// take the leader that it heard last for the one there is, and readers would
+// take what it has for the present.
+func (s *Server) mayTell(v *replica.View) error {
+	node, c := s.cfg.NodeID, v.State.Cluster()
+	if slices.Contains(v.Members.Voters, node) || slices.Contains(v.Members.Outgoing, node) {
+		return nil
+	}
+	if gone := find(c.GetReplaced(), node); gone != nil {
+		return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "root peer %d is no root peer any more: %s", node, fate(c, gone))
+	}
+	return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "root peer %d does not vote yet: read from another one", node)
 }
 
 // news says that a message without entries is worth sending before it is due.
