@@ -56,7 +56,7 @@ func TestPeersChangeWhileItRuns(t *testing.T) {
 			m.SetPeers(rec.settled(2).Cluster)
 		}
 		synctest.Wait()
-		if a.Connected(2) || b.Connected(1) || a.remotes()[2] != nil {
+		if a.Connected(2) || b.Connected(1) || a.remotes()[2] != nil || b.remotes()[1].talks() {
 			t.Error("the replaced peer is still connected")
 		}
 		before := b.delivered()
@@ -101,10 +101,11 @@ func TestGuests(t *testing.T) {
 		if a.delivered() != 1 || d.delivered() != 1 {
 			t.Fatalf("%d, %d messages arrived\n%s", a.delivered(), d.delivered(), a.log)
 		}
+		guest := a.remotes()[4]
 		// The log is being applied: records that do not name the guest yet.
 		a.SetPeers(newRecord().added(rooted(9, 109), 3).Cluster)
 		synctest.Wait()
-		if got := a.Metrics()[4]; !got.Connected || got.Connects != 1 {
+		if got := a.Metrics()[4]; !got.Connected || got.Connects != 1 || a.remotes()[4] != guest {
 			t.Errorf("the guest was let go: %+v", got)
 		}
 		a.SetPeers(replaced().Cluster)
