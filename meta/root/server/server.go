@@ -156,9 +156,19 @@ func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) 
 	server.GracefulStop()
 }
 
+// Flow control windows of a stream and of a connection, in bytes. They are fixed:
+// gRPC would find them by a ping with nearly every message, which costs both ends
+// as much as the message.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+)
+
 func (s *Server) options() []grpc.ServerOption {
 	return append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessageBytes),
 		grpc.MaxHeaderListSize(16 << 10),
 		grpc.MaxConcurrentStreams(s.cfg.MaxStreamsPerConnection),
