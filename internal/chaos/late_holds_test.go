@@ -19,13 +19,14 @@ func (r *lateRound) generated(a *ask, before sight) {
 	asks := min(before.Authority.Confirmations+1, most)
 	r.until(a.question.String()+" is generated", func() bool {
 		now := r.look()
-		// The holder gave up waiting, or asked again: nobody knows who is covered.
-		r.void = r.void || now.Authority.Confirmations > most || a.ended() && a.refused()
+		if now.Authority.Confirmations > most || a.ended() && a.refused() {
+			r.spoil("the holder gave up waiting for the root, or asked again: nobody knows who is covered")
+		}
 		if a.ended() && a.err == nil {
 			r.t.Fatalf("%s: before the root confirmed it: %s", r.s.name, a)
 		}
-		if r.void || now.Authority.Confirmations != asks {
-			return r.void
+		if r.void != "" || now.Authority.Confirmations != asks {
+			return r.void != ""
 		}
 		if a.op == history.OpID {
 			return now.IDWindowLeft == before.IDWindowLeft-a.count
@@ -39,8 +40,9 @@ func (r *lateRound) replied(a *ask, before sight) {
 	r.t.Helper()
 	r.until(a.question.String()+" is replied to", func() bool {
 		now := r.look().Authority
-		if r.void = r.void || a.ended(); r.void {
-			return true // the holder gave up waiting for the root
+		if a.ended() {
+			r.spoil("the holder gave up waiting for the root")
+			return true
 		}
 		if a.op == history.OpID {
 			return now.IDs == before.Authority.IDs+a.count
@@ -63,8 +65,15 @@ func (r *lateRound) noValue(when string, calls []*ask) {
 		case a.ended() && a.err == nil:
 			r.t.Errorf("%s: %s: %s", r.s.name, when, a)
 		case a.ended():
-			r.void = true
+			r.spoil("the holder gave up waiting for the root")
 		}
+	}
+}
+
+// spoil says why the round shows nothing.
+func (r *lateRound) spoil(why string) {
+	if r.void == "" {
+		r.void = why
 	}
 }
 
@@ -93,7 +102,7 @@ func (r *lateRound) holdAnswer() {
 	answered, held := r.confirmsAnswered(), r.harm(r.fromRoot())
 	r.askAll(r.generated)
 	r.until("the answers are held back", func() bool {
-		return r.void || r.confirmsAnswered() >= answered+tenure.MaxConfirmations && r.harm(r.fromRoot()) > held
+		return r.void != "" || r.confirmsAnswered() >= answered+tenure.MaxConfirmations && r.harm(r.fromRoot()) > held
 	})
 	r.noValue("before the answer came", r.inside)
 	r.pause()
@@ -106,7 +115,7 @@ func (r *lateRound) holdReply() {
 	r.cutOff(r.toCallers())
 	held := r.harm(r.toCallers())
 	r.askAll(r.replied)
-	r.until("the replies are held back", func() bool { return r.void || r.harm(r.toCallers()) >= held+2 })
+	r.until("the replies are held back", func() bool { return r.void != "" || r.harm(r.toCallers()) >= held+2 })
 	r.noValue("while replies are held back", r.inside)
 	r.pause()
 	r.cutOff(r.toRoot(), r.fromRoot())
@@ -142,9 +151,10 @@ func (r *lateRound) letRootAnswer() {
 	r.mend(r.toRoot())
 	begun := time.Now()
 	r.until("the root answers", func() bool {
-		// A root that elects a leader refuses, and the holder cannot ask again.
-		r.void = r.void || time.Since(begun) > inTime
-		return r.void || r.confirmsAnswered() > answered && r.bytes(r.fromRoot()) > bytes
+		if time.Since(begun) > inTime {
+			r.spoil("the root did not answer: it may have elected a leader, and the holder cannot ask again")
+		}
+		return r.void != "" || r.confirmsAnswered() > answered && r.bytes(r.fromRoot()) > bytes
 	})
 	r.cutOff(r.toRoot(), r.fromRoot())
 }

@@ -33,8 +33,9 @@ type lateRound struct {
 	stoppedAt time.Time
 	// standby is the successor while it may not claim.
 	standby *active
-	// void: a busy machine took too long, so that nobody knows whose values are lawful.
-	void bool
+	// void is why a round that took too long shows nothing: nobody knows whose
+	// values are lawful. "": it may show something.
+	void string
 	// resumedAt is on the clock of the calls.
 	resumedAt time.Duration
 }
@@ -290,9 +291,9 @@ func (r *lateRound) verdict() (shown bool) {
 	r.t.Helper()
 	missed := 0
 	for _, a := range slices.Concat(r.inside, r.after) {
-		lawful := (a.covered || r.void) && a.who != aware && a.who != again
+		lawful := (a.covered || r.void != "") && a.who != aware && a.who != again
 		switch {
-		case time.Duration(a.note.ReturnNS) < r.resumedAt && !r.void:
+		case time.Duration(a.note.ReturnNS) < r.resumedAt && r.void == "":
 			r.t.Errorf("%s: answered while the holder was stopped: %s", r.s.name, a)
 		case lawful && a.of(r.era):
 			r.values++
@@ -312,8 +313,14 @@ func (r *lateRound) verdict() (shown bool) {
 	if n := seen.OrderViolations + r.unaware.Stats().OrderViolations; n > 0 {
 		r.t.Errorf("%s: the Go clients counted %d timestamps out of order", r.s.name, n)
 	}
-	if seen.LowerEras > r.unfit() && !r.void {
+	if seen.LowerEras > r.unfit() && r.void == "" {
 		r.t.Errorf("%s: a Go client was sent %d values of the ended era, %d were confirmed", r.s.name, seen.LowerEras, r.unfit())
 	}
-	return !r.void && (r.s.either || missed == 0 && seen.LowerEras == r.unfit())
+	if !r.s.either && (missed > 0 || seen.LowerEras < r.unfit()) {
+		r.spoil("what lay in a socket was not read in time")
+	}
+	if r.void != "" {
+		r.t.Logf("%s: once more: %s", r.s.name, r.void)
+	}
+	return r.void == ""
 }
