@@ -95,6 +95,56 @@ func TestHolderServes(t *testing.T) {
 	})
 }
 
+// An era that comes with its first windows asks for none before it serves.
+func TestFirstWindowsComeWithTheEra(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newTestRoot(time.Millisecond)
+			r.noFirst = without
+			h := startHolder(t, r, "c1", nil)
+			time.Sleep(time.Second)
+			must(t)(h.Tso(within(time.Second), 1))
+			must(t)(h.AllocID(within(time.Second), 1))
+			want := 0
+			if without {
+				want = 2
+			}
+			h.stop()
+			if r.extends != want || h.Counters().IDExtensions.Load() != 1 || h.Counters().TsoExtensions.Load() != 1 {
+				t.Errorf("without windows %v: %d commands asked for windows, want %d", without, r.extends, want)
+			}
+		})
+	}
+}
+
+// Windows that are not the era's own are not served, and nor is the era.
+func TestForeignFirstWindows(t *testing.T) {
+	for name, change := range map[string]func(*rootv1.Window){
+		"of another era":  func(w *rootv1.Window) { w.Era++ },
+		"below the fence": func(w *rootv1.Window) { w.From-- },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newTestRoot(time.Millisecond)
+				first := startHolder(t, r, "c1", nil)
+				time.Sleep(time.Second)
+				must(t)(first.AllocID(within(time.Second), 1))
+				first.stop()
+				r.changeFirst = change
+				h := startHolder(t, r, "c2", nil)
+				time.Sleep(100 * time.Millisecond)
+				if _, _, err := h.AllocID(within(time.Millisecond), 1); err == nil {
+					t.Error("an id was served")
+				}
+				if h.Counters().Violations.Inheritance.Load() == 0 {
+					t.Error("no violation was counted")
+				}
+				h.stop()
+			})
+		})
+	}
+}
+
 // An idle holder renews its confirmations and writes nothing.
 func TestIdleHolderWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -45,7 +45,7 @@ import (
 type Judge interface {
 	Propose(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error)
 	ReadIndex(ctx context.Context) (state.Token, error)
-	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error)
 	Confirm(ctx context.Context, request *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)
 	TransferLeadership(ctx context.Context, to uint64) (uint64, error)
 }

@@ -640,9 +640,14 @@ func (x *ReadIndexResponse) GetToken() *RootToken {
 }
 
 type ClaimTenureRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claim         *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
-	ClusterId     uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Claim     *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	ClusterId uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Windows to begin the era with. Where the leader knows that they will apply,
+	// all are rooted by the same command as the claim, and the result has an event
+	// for each, in order, behind that of the claim. Otherwise none is, and the
+	// holder asks for them like for any other window.
+	Windows       []*FirstWindow `protobuf:"bytes,3,rep,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,6 +696,77 @@ func (x *ClaimTenureRequest) GetClusterId() uint64 {
 	return 0
 }
 
+func (x *ClaimTenureRequest) GetWindows() []*FirstWindow {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+// FirstWindow asks for values that the era may serve, without knowing where they
+// begin: the leader knows the fence.
+type FirstWindow struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Mandate Mandate                `protobuf:"varint,1,opt,name=mandate,proto3,enum=nokv.root.v1.Mandate" json:"mandate,omitempty"`
+	// The window ends size values above the fence, or above floor if that is
+	// higher.
+	Floor         uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
+	Size          uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FirstWindow) Reset() {
+	*x = FirstWindow{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FirstWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FirstWindow) ProtoMessage() {}
+
+func (x *FirstWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FirstWindow.ProtoReflect.Descriptor instead.
+func (*FirstWindow) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *FirstWindow) GetMandate() Mandate {
+	if x != nil {
+		return x.Mandate
+	}
+	return Mandate_MANDATE_UNSPECIFIED
+}
+
+func (x *FirstWindow) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *FirstWindow) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 type ClaimTenureResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Result *CommandResult         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
@@ -703,7 +779,7 @@ type ClaimTenureResponse struct {
 
 func (x *ClaimTenureResponse) Reset() {
 	*x = ClaimTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +791,7 @@ func (x *ClaimTenureResponse) String() string {
 func (*ClaimTenureResponse) ProtoMessage() {}
 
 func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +804,7 @@ func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureResponse.ProtoReflect.Descriptor instead.
 func (*ClaimTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ClaimTenureResponse) GetResult() *CommandResult {
@@ -757,7 +833,7 @@ type ConfirmTenureRequest struct {
 
 func (x *ConfirmTenureRequest) Reset() {
 	*x = ConfirmTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +845,7 @@ func (x *ConfirmTenureRequest) String() string {
 func (*ConfirmTenureRequest) ProtoMessage() {}
 
 func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +858,7 @@ func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConfirmTenureRequest) GetEra() uint64 {
@@ -826,7 +902,7 @@ type ConfirmTenureResponse struct {
 
 func (x *ConfirmTenureResponse) Reset() {
 	*x = ConfirmTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -838,7 +914,7 @@ func (x *ConfirmTenureResponse) String() string {
 func (*ConfirmTenureResponse) ProtoMessage() {}
 
 func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -851,7 +927,7 @@ func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConfirmTenureResponse) GetActive() bool {
@@ -883,7 +959,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +971,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +984,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
 }
 
 type StatusResponse struct {
@@ -949,7 +1025,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1037,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1050,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatusResponse) GetClusterId() uint64 {
@@ -1161,7 +1237,7 @@ type RootPeerStatus struct {
 
 func (x *RootPeerStatus) Reset() {
 	*x = RootPeerStatus{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1173,7 +1249,7 @@ func (x *RootPeerStatus) String() string {
 func (*RootPeerStatus) ProtoMessage() {}
 
 func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1186,7 +1262,7 @@ func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerStatus.ProtoReflect.Descriptor instead.
 func (*RootPeerStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RootPeerStatus) GetNodeId() uint64 {
@@ -1234,7 +1310,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1322,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1335,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TransferLeadershipRequest) GetNodeId() uint64 {
@@ -1279,7 +1355,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1367,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1380,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TransferLeadershipResponse) GetLeaderId() uint64 {
@@ -1363,11 +1439,16 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\"B\n" +
 	"\x11ReadIndexResponse\x12-\n" +
-	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"f\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x9b\x01\n" +
 	"\x12ClaimTenureRequest\x121\n" +
 	"\x05claim\x18\x01 \x01(\v2\x1b.nokv.root.v1.TenureClaimedR\x05claim\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x02 \x01(\x06R\tclusterId\"x\n" +
+	"cluster_id\x18\x02 \x01(\x06R\tclusterId\x123\n" +
+	"\awindows\x18\x03 \x03(\v2\x19.nokv.root.v1.FirstWindowR\awindows\"h\n" +
+	"\vFirstWindow\x12/\n" +
+	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x14\n" +
+	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\"x\n" +
 	"\x13ClaimTenureResponse\x123\n" +
 	"\x06result\x18\x01 \x01(\v2\x1b.nokv.root.v1.CommandResultR\x06result\x12,\n" +
 	"\x12retry_after_millis\x18\x02 \x01(\x04R\x10retryAfterMillis\"\x93\x01\n" +
@@ -1454,7 +1535,7 @@ func file_nokv_root_v1_root_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_root_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_nokv_root_v1_root_proto_goTypes = []any{
 	(RaftRole)(0),                      // 0: nokv.root.v1.RaftRole
 	(*ProposeRequest)(nil),             // 1: nokv.root.v1.ProposeRequest
@@ -1467,65 +1548,69 @@ var file_nokv_root_v1_root_proto_goTypes = []any{
 	(*ReadIndexRequest)(nil),           // 8: nokv.root.v1.ReadIndexRequest
 	(*ReadIndexResponse)(nil),          // 9: nokv.root.v1.ReadIndexResponse
 	(*ClaimTenureRequest)(nil),         // 10: nokv.root.v1.ClaimTenureRequest
-	(*ClaimTenureResponse)(nil),        // 11: nokv.root.v1.ClaimTenureResponse
-	(*ConfirmTenureRequest)(nil),       // 12: nokv.root.v1.ConfirmTenureRequest
-	(*ConfirmTenureResponse)(nil),      // 13: nokv.root.v1.ConfirmTenureResponse
-	(*StatusRequest)(nil),              // 14: nokv.root.v1.StatusRequest
-	(*StatusResponse)(nil),             // 15: nokv.root.v1.StatusResponse
-	(*RootPeerStatus)(nil),             // 16: nokv.root.v1.RootPeerStatus
-	(*TransferLeadershipRequest)(nil),  // 17: nokv.root.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 18: nokv.root.v1.TransferLeadershipResponse
-	(*Command)(nil),                    // 19: nokv.root.v1.Command
-	(*CommandResult)(nil),              // 20: nokv.root.v1.CommandResult
-	(*ErrorDetail)(nil),                // 21: nokv.root.v1.ErrorDetail
-	(*RootToken)(nil),                  // 22: nokv.root.v1.RootToken
-	(*Record)(nil),                     // 23: nokv.root.v1.Record
-	(*TenureClaimed)(nil),              // 24: nokv.root.v1.TenureClaimed
-	(*Tenure)(nil),                     // 25: nokv.root.v1.Tenure
-	(*Allocators)(nil),                 // 26: nokv.root.v1.Allocators
-	(*Handover)(nil),                   // 27: nokv.root.v1.Handover
+	(*FirstWindow)(nil),                // 11: nokv.root.v1.FirstWindow
+	(*ClaimTenureResponse)(nil),        // 12: nokv.root.v1.ClaimTenureResponse
+	(*ConfirmTenureRequest)(nil),       // 13: nokv.root.v1.ConfirmTenureRequest
+	(*ConfirmTenureResponse)(nil),      // 14: nokv.root.v1.ConfirmTenureResponse
+	(*StatusRequest)(nil),              // 15: nokv.root.v1.StatusRequest
+	(*StatusResponse)(nil),             // 16: nokv.root.v1.StatusResponse
+	(*RootPeerStatus)(nil),             // 17: nokv.root.v1.RootPeerStatus
+	(*TransferLeadershipRequest)(nil),  // 18: nokv.root.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 19: nokv.root.v1.TransferLeadershipResponse
+	(*Command)(nil),                    // 20: nokv.root.v1.Command
+	(*CommandResult)(nil),              // 21: nokv.root.v1.CommandResult
+	(*ErrorDetail)(nil),                // 22: nokv.root.v1.ErrorDetail
+	(*RootToken)(nil),                  // 23: nokv.root.v1.RootToken
+	(*Record)(nil),                     // 24: nokv.root.v1.Record
+	(*TenureClaimed)(nil),              // 25: nokv.root.v1.TenureClaimed
+	(Mandate)(0),                       // 26: nokv.root.v1.Mandate
+	(*Tenure)(nil),                     // 27: nokv.root.v1.Tenure
+	(*Allocators)(nil),                 // 28: nokv.root.v1.Allocators
+	(*Handover)(nil),                   // 29: nokv.root.v1.Handover
 }
 var file_nokv_root_v1_root_proto_depIdxs = []int32{
-	19, // 0: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
-	20, // 1: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
-	21, // 2: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	22, // 3: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
+	20, // 0: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
+	21, // 1: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
+	22, // 2: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	23, // 3: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
 	5,  // 4: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
-	22, // 5: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
-	23, // 6: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
-	22, // 7: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
-	24, // 8: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
-	20, // 9: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
-	25, // 10: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	22, // 11: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	0,  // 12: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
-	25, // 13: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	26, // 14: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	16, // 15: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
-	27, // 16: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	1,  // 17: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
-	1,  // 18: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
-	3,  // 19: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
-	6,  // 20: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
-	8,  // 21: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
-	10, // 22: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
-	12, // 23: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	14, // 24: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	17, // 25: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 26: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	2,  // 27: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	4,  // 28: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	7,  // 29: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	9,  // 30: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	11, // 31: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	13, // 32: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	15, // 33: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	18, // 34: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	23, // 5: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
+	24, // 6: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
+	23, // 7: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
+	25, // 8: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
+	11, // 9: nokv.root.v1.ClaimTenureRequest.windows:type_name -> nokv.root.v1.FirstWindow
+	26, // 10: nokv.root.v1.FirstWindow.mandate:type_name -> nokv.root.v1.Mandate
+	21, // 11: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
+	27, // 12: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	23, // 13: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	0,  // 14: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
+	27, // 15: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	28, // 16: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	17, // 17: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
+	29, // 18: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	1,  // 19: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
+	1,  // 20: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
+	3,  // 21: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
+	6,  // 22: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
+	8,  // 23: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
+	10, // 24: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
+	13, // 25: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
+	15, // 26: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	18, // 27: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	2,  // 28: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	2,  // 29: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	4,  // 30: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	7,  // 31: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	9,  // 32: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	12, // 33: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	14, // 34: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	16, // 35: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	19, // 36: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	28, // [28:37] is the sub-list for method output_type
+	19, // [19:28] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_root_proto_init() }
@@ -1541,7 +1626,7 @@ func file_nokv_root_v1_root_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_root_proto_rawDesc), len(file_nokv_root_v1_root_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
