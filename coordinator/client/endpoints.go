@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/dial"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -102,6 +103,7 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	target := address
 	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address
+		options = append(options, grpc.WithContextDialer(dial.TCP))
 	}
 	conn, err := grpc.NewClient(target, append(options, s.cfg.DialOptions...)...)
 	if err != nil {

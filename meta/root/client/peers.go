@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/dial"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -49,6 +50,7 @@ func newPeerTable(cfg Config) *peerTable {
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithNoProxy(),
+		grpc.WithContextDialer(dial.TCP),
 		grpc.WithDisableServiceConfig(),
 		// The default base delay of 1 s would make every restart of a peer cost seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
