@@ -32,6 +32,10 @@ const (
 	// alarmPause is the least time between two probes that alarms asked for.
 	alarmPause = 5 * time.Millisecond
 
+	// holdFor is how long a request waits while the Tenure is vacant: longer than an
+	// orderly handover takes.
+	holdFor = 50 * time.Millisecond
+
 	// drainFor is how long requests in flight may take to finish at an orderly
 	// end; stopWithin bounds draining and retiring together.
 	drainFor   = time.Second

@@ -291,6 +291,13 @@ func (c *Core) retire(now clock.Instant) {
 	c.phase = Stopped
 }
 
+// OnRetired tells the outcome of a Retire: whom requests are sent to from now on.
+func (c *Core) OnRetired(r *rootv1.CommandResult, now clock.Instant) {
+	for _, e := range r.GetEvents() {
+		c.learn(e.GetTenure(), now)
+	}
+}
+
 // ClaimOpen reports that a claim has been sent and not answered: its outcome
 // may still give this process an era.
 func (c *Core) ClaimOpen() bool { return c.standby.claiming }

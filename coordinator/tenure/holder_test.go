@@ -66,11 +66,14 @@ func must(t *testing.T) func(first, era uint64, err error) (uint64, uint64) {
 func TestHolderServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRoot(time.Millisecond)
+		r.cut["c1"] = true
 		h := startHolder(t, r, "c1", nil)
-		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
-			t.Fatalf("before the era began: %v", err)
+		begun := time.Now()
+		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD || time.Since(begun) != 50*time.Millisecond {
+			t.Fatalf("before the era began: %v after %v", err, time.Since(begun))
 		}
-		time.Sleep(time.Second)
+		r.look(func(*machine) { delete(r.cut, "c1") })
+		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		at := time.Now()
 		first, era := must(t)(h.Tso(within(time.Second), 10))
@@ -92,6 +95,41 @@ func TestHolderServes(t *testing.T) {
 			}
 		})
 		h.stop()
+	})
+}
+
+// Between two eras requests wait, at the holder that leaves until the root knows,
+// and at standbys until one of them has the next era: nobody is sent in circles.
+func TestRequestsWaitBetweenEras(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(8 * time.Millisecond)
+		a := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		must(t)(a.Tso(within(time.Second), 1))
+		b := startHolder(t, r, "c2", func(c *tenure.Config) { c.MaxWaiting = 1 })
+		time.Sleep(100 * time.Millisecond)
+		var waiting sync.WaitGroup
+		begun := time.Now()
+		waiting.Go(a.stop)
+		synctest.Wait()
+		_, _, err := a.Tso(within(time.Second), 1)
+		if d := reason.From(err); d.GetReason() != rootv1.Reason_REASON_TENURE_NOT_HELD || d.GetHolderAddress() != "" {
+			t.Errorf("at the holder that left: %v", err)
+		}
+		if took := time.Since(begun); took != r.delay {
+			t.Errorf("the holder that left answered after %v, the retirement took %v", took, r.delay)
+		}
+		waiting.Go(func() {
+			_, era := must(t)(b.Tso(within(time.Second), 1))
+			if took := time.Since(begun); era != 2 || took > 4*r.delay {
+				t.Errorf("era %d served after %v", era, took)
+			}
+		})
+		synctest.Wait()
+		if _, _, err := b.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
+			t.Errorf("more than may wait: %v", err)
+		}
+		waiting.Wait()
 	})
 }
 

@@ -91,6 +91,7 @@ func (h *Holder) beginLocked(a Action, now clock.Instant) {
 	h.counters.Eras.Add(1)
 	h.guard.grant.Store(&t.grant)
 	h.current.Store(t)
+	h.tellLocked()
 	h.cfg.Logger.Info("era begins", "era", tenure.Era)
 	if t.fences.Load() == mandatesFenced {
 		h.core.OnFenced(tenure.Era, now)
@@ -141,5 +142,12 @@ func (h *Holder) retireLocked(a Action) {
 
 // refreshLocked renews the answer that callers get while no era is held.
 func (h *Holder) refreshLocked() {
+	h.tellLocked()
 	h.refusal.Store(refusalFor(h.core.Tenure(), h.cfg.ID, h.core.Superseded()))
+}
+
+// tellLocked wakes the requests that wait for an era.
+func (h *Holder) tellLocked() {
+	close(h.news)
+	h.news = make(chan struct{})
 }
