@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/dial"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -48,6 +49,14 @@ type endpoints struct {
 	closed bool
 }
 
+// Flow control windows of a stream and of a connection, in bytes. They are fixed:
+// gRPC would find them by a ping with nearly every message, which costs both ends
+// as much as the message.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+)
+
 func newEndpoints(cfg Config) (*endpoints, error) {
 	s := &endpoints{cfg: cfg}
 	addresses := slices.Clone(cfg.Endpoints)
@@ -79,6 +88,8 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithIdleTimeout(0),
 		// The default base delay of 1 s would be how long a restarted
 		// coordinator goes unnoticed.
@@ -92,6 +103,7 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	target := address
 	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address
+		options = append(options, grpc.WithContextDialer(dial.TCP))
 	}
 	conn, err := grpc.NewClient(target, append(options, s.cfg.DialOptions...)...)
 	if err != nil {

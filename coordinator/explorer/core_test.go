@@ -244,11 +244,16 @@ func (l *lockstep) makeClaim(before *world, f *life) {
 	l.fail("the Core does not claim over era %d", era)
 }
 
-// grant tells a Core that it has an era, as an answer or through the view.
+// grant tells a Core that it has an era, as an answer, or through the view when
+// there will be none: before, it does not begin.
 func (l *lockstep) grant(f *life, was *process) {
 	t := l.tenure(was.grant, false)
 	if f.claim == nil || f.claim.ExpectedEra+1 != t.Era || l.rng.IntN(2) == 0 {
 		f.core.OnView(tenure.Authority{Tenure: t}, f.now)
+		if f.claim != nil {
+			f.claim = nil
+			f.core.OnClaimed(nil, errLost, f.now)
+		}
 		return
 	}
 	f.claim = nil

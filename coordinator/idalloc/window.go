@@ -55,11 +55,21 @@ type Window struct {
 // below start. size is the least number of ids to root at a time; 0 counts as
 // DefaultWindow.
 func New(inherited, start, size uint64) *Window {
+	size = sizeOf(size)
+	return &Window{runs: NewRuns(inherited), start: start, least: size, size: size}
+}
+
+func sizeOf(size uint64) uint64 {
 	if size == 0 {
 		size = DefaultWindow
 	}
-	size = min(size, MaxWindow)
-	return &Window{runs: NewRuns(inherited), start: start, least: size, size: size}
+	return min(size, MaxWindow)
+}
+
+// First describes the first window that New would ask for, whatever was
+// inherited: size ids above the fence, or above floor if that is higher.
+func First(start, size uint64) (floor, count uint64) {
+	return max(start, 1) - 1, sizeOf(size)
 }
 
 // Take hands out count contiguous ids and returns the first. It reports false

@@ -114,7 +114,7 @@ func (r *memoryRoot) ReadIndex(context.Context) (state.Token, error) {
 	return r.state.Token(), nil
 }
 
-func (r *memoryRoot) Claim(_ context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error) {
+func (r *memoryRoot) Claim(_ context.Context, claim *rootv1.TenureClaimed, _ ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {

@@ -162,6 +162,14 @@ func New(cfg Config) (*Server, error) {
 // that start their own.
 const streamWorkers = 64
 
+// Flow control windows of a stream and of a connection, in bytes. They are fixed:
+// gRPC would find them by a ping with nearly every message, which costs both ends
+// as much as the message.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+)
+
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
@@ -173,6 +181,8 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.WriteBufferSize(64 << 10),
 		grpc.ConnectionTimeout(10 * time.Second),
 		// A connection whose peer is gone is found by pings; a peer that pings

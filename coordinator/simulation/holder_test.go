@@ -115,7 +115,7 @@ func (h *holder) act(a tenure.Action) {
 	case tenure.Advance:
 		h.advance(a)
 	case tenure.Begin:
-		h.begin(a.Tenure)
+		h.begin(a.Tenure, a.Windows)
 	case tenure.End:
 		h.end()
 	case tenure.Retire:
@@ -129,7 +129,7 @@ func (h *holder) act(a tenure.Action) {
 
 func (h *holder) claim(a tenure.Action) {
 	h.n.link.AskUntil(askLimit, func() replica.Request {
-		r, err := replica.NewClaim(a.Claim)
+		r, err := replica.NewClaim(a.Claim, h.firstWindows()...)
 		if err != nil {
 			panic(err)
 		}
@@ -164,7 +164,14 @@ func (h *holder) propose(limit time.Duration, done func(*rootv1.CommandResult), 
 	h.n.propose(&rootv1.Command{Events: events}, limit, done)
 }
 
-func (h *holder) begin(t *rootv1.Tenure) {
+func (h *holder) firstWindows() []*rootv1.FirstWindow {
+	id, stamp := &rootv1.FirstWindow{Mandate: ids}, &rootv1.FirstWindow{Mandate: timestamps}
+	id.Floor, id.Size = idalloc.First(1, idWindow)
+	stamp.Floor, stamp.Size = tso.First(1, tsoAhead, h.n.clock.Wall())
+	return []*rootv1.FirstWindow{id, stamp}
+}
+
+func (h *holder) begin(t *rootv1.Tenure, windows []*rootv1.Window) {
 	h.era, h.fences, h.retiring, h.lastUntil = t.Era, 0, nil, 0
 	if h.variant() != windowsReused || h.ids == nil {
 		id, stamp := t.Inherited.AllocId, t.Inherited.Tso
@@ -179,6 +186,10 @@ func (h *holder) begin(t *rootv1.Tenure) {
 				panic(err)
 			}
 		}
+	}
+	for i, w := range windows {
+		h.n.r.count.firstWindows++
+		h.extended([]rootv1.Mandate{ids, timestamps}[i], w.From, w.To)
 	}
 	h.extend(ids)
 	h.extend(timestamps)

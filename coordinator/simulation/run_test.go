@@ -120,7 +120,7 @@ type run struct {
 
 // counts say how much was done.
 type counts struct {
-	writes, reads, refused, bounded, snapshots, unknown, staleViews int
+	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows int
 }
 
 func (c *counts) add(o counts) {
@@ -131,6 +131,7 @@ func (c *counts) add(o counts) {
 	c.snapshots += o.snapshots
 	c.unknown += o.unknown
 	c.staleViews += o.staleViews
+	c.firstWindows += o.firstWindows
 }
 
 func newRun(k knobs) (*run, error) {

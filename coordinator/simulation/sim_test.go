@@ -94,7 +94,7 @@ func (s *totals) judge(t *testing.T) {
 	for what, n := range map[string]int{
 		"reads refused for their bound": s.bounded, "reads from a view that lags": s.staleViews, "views from snapshots": s.snapshots,
 		"writes with an unknown outcome": s.unknown, "checkpoints": s.checkpoints, "checkpoints sent to peers": s.transfers,
-		"handovers": s.eras - *seeds, "root peers replaced": s.replaced.Done,
+		"handovers": s.eras - *seeds, "root peers replaced": s.replaced.Done, "first windows with a claim": s.firstWindows,
 	} {
 		if n < *seeds/50 {
 			t.Errorf("only %d %s in %d seeds", n, what, *seeds)

@@ -32,6 +32,10 @@ const (
 	// alarmPause is the least time between two probes that alarms asked for.
 	alarmPause = 5 * time.Millisecond
 
+	// holdFor is how long a request waits while the Tenure is vacant: longer than an
+	// orderly handover takes.
+	holdFor = 50 * time.Millisecond
+
 	// drainFor is how long requests in flight may take to finish at an orderly
 	// end; stopWithin bounds draining and retiring together.
 	drainFor   = time.Second
@@ -47,8 +51,9 @@ const (
 // outcome is unknown and the request may be repeated. What is passed in and
 // what is returned is nobody's to change afterwards.
 type Root interface {
-	// Claim asks for an era.
-	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	// Claim asks for an era, and for windows to begin it with: all or none are
+	// rooted with it, and the result has an event for each behind that of the era.
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error)
 	// Confirm asks whether an era is active at some moment between the call and
 	// the return. An answer may not be shared with an earlier call.
 	Confirm(ctx context.Context, r *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)

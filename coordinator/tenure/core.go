@@ -90,7 +90,8 @@ const (
 	Confirm
 	// Advance: propose the handover stages behind Action.From up to Action.To.
 	Advance
-	// Begin: the era of Action.Tenure is ours; make its windows.
+	// Begin: the era of Action.Tenure is ours; make its windows. Action.Windows
+	// are rooted already.
 	Begin
 	// End: the era is over for us; serve nothing more by it, drop its windows.
 	End
@@ -106,8 +107,11 @@ type Action struct {
 	Seq    uint64
 	Claim  *rootv1.TenureClaimed
 	Tenure *rootv1.Tenure
-	From   rootv1.HandoverStage
-	To     rootv1.HandoverStage
+	// Windows came with the claim's answer, in the order in which they were asked
+	// for.
+	Windows []*rootv1.Window
+	From    rootv1.HandoverStage
+	To      rootv1.HandoverStage
 }
 
 // Core decides when to claim, confirm, advance and retire. It is pure: time is
@@ -226,7 +230,13 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 	if c.holding.era != 0 && (t.Era > c.holding.era || t.Retired) {
 		c.end(now)
 	}
-	if c.mine(t) && !t.Retired && t.Era > c.lastEra {
+	c.beginMine(now)
+}
+
+// beginMine takes up the newest era if it was given to this process. Not while a
+// claim is open: the view may be faster than its answer, which has the windows.
+func (c *Core) beginMine(now clock.Instant) {
+	if t := c.tenure; c.mine(t) && !t.GetRetired() && t.GetEra() > c.lastEra && !c.standby.claiming {
 		c.begin(t, now)
 	}
 }
@@ -279,6 +289,13 @@ func (c *Core) retire(now clock.Instant) {
 		c.emit(Action{Kind: Retire, Era: era})
 	}
 	c.phase = Stopped
+}
+
+// OnRetired tells the outcome of a Retire: whom requests are sent to from now on.
+func (c *Core) OnRetired(r *rootv1.CommandResult, now clock.Instant) {
+	for _, e := range r.GetEvents() {
+		c.learn(e.GetTenure(), now)
+	}
 }
 
 // ClaimOpen reports that a claim has been sent and not answered: its outcome

@@ -117,6 +117,42 @@ func TestRule1Claim(t *testing.T) {
 	}
 }
 
+// What the claim's answer brings belongs to the era that begins with it, also
+// when the view shows that era before the answer comes.
+func TestWindowsComeWithTheAnswer(t *testing.T) {
+	for _, viewFirst := range []bool{false, true} {
+		s := newScript(t, nil)
+		s.view(nil).expect(tenure.Claim)
+		era := tenureOf(1, "c1", 11, time.Second)
+		if viewFirst {
+			s.view(era).expect()
+		}
+		r := granted(era)
+		r.Result.Events = append(r.Result.Events, &rootv1.EventResult{Window: &rootv1.Window{Era: 1, To: 5}}, &rootv1.EventResult{Window: &rootv1.Window{Era: 1, To: 7}})
+		s.core.OnClaimed(r, nil, s.now)
+		if a := s.expect(tenure.Begin, tenure.Confirm); len(a[0].Windows) != 2 || a[0].Windows[1].To != 7 {
+			t.Fatalf("view first %v: began with %v", viewFirst, a[0].Windows)
+		}
+		// They are of that era alone.
+		s.core.OnEraOver(1, s.now)
+		s.expect(tenure.End)
+		s.after(time.Second).expect(tenure.Claim)
+		s.core.OnClaimed(granted(tenureOf(2, "c1", 11, time.Second)), nil, s.now)
+		if a := s.expect(tenure.Begin, tenure.Confirm); a[0].Windows != nil {
+			t.Fatalf("era 2 began with %v", a[0].Windows)
+		}
+	}
+}
+
+// An era that the view shows begins without the answer when there will be none.
+func TestBeginsWithoutAnswer(t *testing.T) {
+	s := newScript(t, nil)
+	s.view(nil).expect(tenure.Claim)
+	s.view(tenureOf(1, "c1", 11, time.Second)).expect()
+	s.core.OnClaimed(nil, errLost, s.now)
+	s.expect(tenure.Begin, tenure.Confirm)
+}
+
 func TestRule1UnknownOutcomeIsFoundInTheView(t *testing.T) {
 	s := newScript(t, nil)
 	s.view(nil).expect(tenure.Claim)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/tso"
@@ -30,8 +31,13 @@ type Holder struct {
 	// claims is for the claiming worker; the Core has at most one open.
 	claims chan *rootv1.TenureClaimed
 
+	// held counts requests that wait for an era to begin.
+	held atomic.Int64
+
 	// mu guards what follows. It is never held across a call to the root.
-	mu   sync.Mutex
+	mu sync.Mutex
+	// news is closed at the next change of what an answer depends on.
+	news chan struct{}
 	core *Core
 	term *term
 	// ended is the term of the last era, served its frontiers: what a later
@@ -53,7 +59,7 @@ func New(cfg Config) (*Holder, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	h := &Holder{cfg: cfg, wake: make(chan struct{}, 1), claims: make(chan *rootv1.TenureClaimed, 1)}
+	h := &Holder{cfg: cfg, wake: make(chan struct{}, 1), claims: make(chan *rootv1.TenureClaimed, 1), news: make(chan struct{})}
 	h.core = NewCore(cfg.settings(), &h.counters)
 	h.guard = Guard{clock: cfg.Clock, wait: h.waitConfirmed, refuse: h.refuse}
 	h.refusal.Store(refusalFor(nil, cfg.ID, false))
@@ -115,6 +121,47 @@ func (h *Holder) enter() (*term, error) {
 	return t, nil
 }
 
+// await holds a refused request while an era is about to begin, here or
+// elsewhere: sent away it would come back, and oversleep that.
+func (h *Holder) await(ctx context.Context, refusal error) (*term, error) {
+	defer h.held.Add(-1)
+	if h.held.Add(1) > int64(h.cfg.MaxWaiting) {
+		return nil, refusal
+	}
+	patience := time.NewTimer(holdFor)
+	defer patience.Stop()
+	for {
+		h.mu.Lock()
+		between, news := h.betweenErasLocked(), h.news
+		h.mu.Unlock()
+		t, err := h.enter()
+		if err == nil || !between {
+			return t, err
+		}
+		select {
+		case <-news:
+		case <-patience.C:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// betweenErasLocked reports that nobody is known to hold the Tenure, or that this
+// process has given it up and the root does not know yet.
+func (h *Holder) betweenErasLocked() bool {
+	t := h.core.Tenure()
+	own := t.GetHolderId() == h.cfg.ID && !t.GetRetired()
+	switch {
+	case h.core.Superseded():
+		return false
+	case h.closing.Load():
+		return own
+	}
+	return own || t == nil || t.GetRetired()
+}
+
 func (h *Holder) leave(t *term) {
 	if t.open.Add(-1) == 0 && h.closing.Load() {
 		h.notify()
@@ -126,7 +173,9 @@ func (h *Holder) leave(t *term) {
 func (h *Holder) generate(ctx context.Context, m rootv1.Mandate, count uint64) (first, era uint64, check func(context.Context) error, err error) {
 	t, err := h.enter()
 	if err != nil {
-		return 0, 0, nil, err
+		if t, err = h.await(ctx, err); err != nil {
+			return 0, 0, nil, err
+		}
 	}
 	era = t.grant.era
 	a, served := t.ids, &h.counters.IDs

@@ -66,11 +66,14 @@ func must(t *testing.T) func(first, era uint64, err error) (uint64, uint64) {
 func TestHolderServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRoot(time.Millisecond)
+		r.cut["c1"] = true
 		h := startHolder(t, r, "c1", nil)
-		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
-			t.Fatalf("before the era began: %v", err)
+		begun := time.Now()
+		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD || time.Since(begun) != 50*time.Millisecond {
+			t.Fatalf("before the era began: %v after %v", err, time.Since(begun))
 		}
-		time.Sleep(time.Second)
+		r.look(func(*machine) { delete(r.cut, "c1") })
+		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		at := time.Now()
 		first, era := must(t)(h.Tso(within(time.Second), 10))
@@ -93,6 +96,91 @@ func TestHolderServes(t *testing.T) {
 		})
 		h.stop()
 	})
+}
+
+// Between two eras requests wait, at the holder that leaves until the root knows,
+// and at standbys until one of them has the next era: nobody is sent in circles.
+func TestRequestsWaitBetweenEras(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(8 * time.Millisecond)
+		a := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		must(t)(a.Tso(within(time.Second), 1))
+		b := startHolder(t, r, "c2", func(c *tenure.Config) { c.MaxWaiting = 1 })
+		time.Sleep(100 * time.Millisecond)
+		var waiting sync.WaitGroup
+		begun := time.Now()
+		waiting.Go(a.stop)
+		synctest.Wait()
+		_, _, err := a.Tso(within(time.Second), 1)
+		if d := reason.From(err); d.GetReason() != rootv1.Reason_REASON_TENURE_NOT_HELD || d.GetHolderAddress() != "" {
+			t.Errorf("at the holder that left: %v", err)
+		}
+		if took := time.Since(begun); took != r.delay {
+			t.Errorf("the holder that left answered after %v, the retirement took %v", took, r.delay)
+		}
+		waiting.Go(func() {
+			_, era := must(t)(b.Tso(within(time.Second), 1))
+			if took := time.Since(begun); era != 2 || took > 4*r.delay {
+				t.Errorf("era %d served after %v", era, took)
+			}
+		})
+		synctest.Wait()
+		if _, _, err := b.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
+			t.Errorf("more than may wait: %v", err)
+		}
+		waiting.Wait()
+	})
+}
+
+// An era that comes with its first windows asks for none before it serves.
+func TestFirstWindowsComeWithTheEra(t *testing.T) {
+	for _, without := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newTestRoot(time.Millisecond)
+			r.noFirst = without
+			h := startHolder(t, r, "c1", nil)
+			time.Sleep(time.Second)
+			must(t)(h.Tso(within(time.Second), 1))
+			must(t)(h.AllocID(within(time.Second), 1))
+			want := 0
+			if without {
+				want = 2
+			}
+			h.stop()
+			if r.extends != want || h.Counters().IDExtensions.Load() != 1 || h.Counters().TsoExtensions.Load() != 1 {
+				t.Errorf("without windows %v: %d commands asked for windows, want %d", without, r.extends, want)
+			}
+		})
+	}
+}
+
+// Windows that are not the era's own are not served, and nor is the era.
+func TestForeignFirstWindows(t *testing.T) {
+	for name, change := range map[string]func(*rootv1.Window){
+		"of another era":  func(w *rootv1.Window) { w.Era++ },
+		"below the fence": func(w *rootv1.Window) { w.From-- },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newTestRoot(time.Millisecond)
+				first := startHolder(t, r, "c1", nil)
+				time.Sleep(time.Second)
+				must(t)(first.AllocID(within(time.Second), 1))
+				first.stop()
+				r.changeFirst = change
+				h := startHolder(t, r, "c2", nil)
+				time.Sleep(100 * time.Millisecond)
+				if _, _, err := h.AllocID(within(time.Millisecond), 1); err == nil {
+					t.Error("an id was served")
+				}
+				if h.Counters().Violations.Inheritance.Load() == 0 {
+					t.Error("no violation was counted")
+				}
+				h.stop()
+			})
+		})
+	}
 }
 
 // An idle holder renews its confirmations and writes nothing.

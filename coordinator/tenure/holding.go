@@ -49,7 +49,7 @@ func (c *Core) begin(t *rootv1.Tenure, now clock.Instant) {
 	}
 	c.phase = Holding
 	c.holding = holding{era: t.Era, ttl: ttlOf(t), wanted: 1, begunAt: now, stage: rootv1.HandoverStage_HANDOVER_STAGE_OPEN}
-	c.emit(Action{Kind: Begin, Era: t.Era, Tenure: t})
+	c.emit(Action{Kind: Begin, Era: t.Era, Tenure: t, Windows: c.standby.windows})
 	c.pump(now)
 }
 

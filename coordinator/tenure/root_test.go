@@ -22,8 +22,12 @@ type testRoot struct {
 	extends  int
 	// cut: nothing passes; each holder has its own in endpoint.
 	cut map[string]bool
-	// wall bounds timestamps in Unix milliseconds; 0: no bound.
-	wall uint64
+	// wall bounds timestamps in Unix milliseconds; 0: no bound. With one, or with
+	// noFirst, claims bring no windows.
+	wall    uint64
+	noFirst bool
+	// changeFirst falsifies the windows of claims.
+	changeFirst func(*rootv1.Window)
 }
 
 func newTestRoot(delay time.Duration) *testRoot {
@@ -78,7 +82,7 @@ func (r *testRoot) applyLocked(c *rootv1.Command) *rootv1.CommandResult {
 	return result
 }
 
-func (e endpoint) Claim(ctx context.Context, c *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error) {
+func (e endpoint) Claim(ctx context.Context, c *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error) {
 	return exchange(ctx, e, func() *rootv1.ClaimTenureResponse {
 		t := e.r.machine.s.Tenure()
 		over := t != nil && !t.Retired && t.Era == c.ExpectedEra
@@ -87,8 +91,16 @@ func (e endpoint) Claim(ctx context.Context, c *rootv1.TenureClaimed) (*rootv1.C
 			return refusedClaim(rootv1.Reason_REASON_PRIMACY, t.Era, wait+time.Millisecond)
 		}
 		c.PredecessorExpired = over
-		result := e.r.applyLocked(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: c}}}})
+		if e.r.noFirst || e.r.wall != 0 {
+			windows = nil
+		}
+		result := e.r.applyLocked(e.r.machine.claim(c, windows))
 		e.r.since = time.Now()
+		for _, event := range result.Events {
+			if event.Window != nil && e.r.changeFirst != nil {
+				e.r.changeFirst(event.Window)
+			}
+		}
 		return &rootv1.ClaimTenureResponse{Result: result}
 	})
 }

@@ -156,6 +156,7 @@ func (l *loop) retirePending() {
 		result, err := h.propose(ctx, command)
 		if err == nil {
 			h.cfg.Logger.Info("era retired", "era", retire.Era, "consumed", retire.Consumed, "outcome", result.Outcome)
+			h.input(func(c *Core, now clock.Instant) { c.OnRetired(result, now) })
 			return
 		}
 		if !sleep(ctx, wait) {

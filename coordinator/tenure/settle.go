@@ -60,7 +60,7 @@ func (h *Holder) actLocked(a Action, now clock.Instant) {
 			h.term.advances <- a
 		}
 	case Begin:
-		h.beginLocked(a.Tenure, now)
+		h.beginLocked(a, now)
 	case End:
 		h.endLocked(now)
 	case Retire:
@@ -68,8 +68,10 @@ func (h *Holder) actLocked(a Action, now clock.Instant) {
 	}
 }
 
-// beginLocked makes the era's windows (2). Nothing in them can be served yet.
-func (h *Holder) beginLocked(tenure *rootv1.Tenure, now clock.Instant) {
+// beginLocked makes the era's windows (2). What came with the claim's answer can
+// be served as soon as the era is confirmed.
+func (h *Holder) beginLocked(a Action, now clock.Instant) {
+	tenure := a.Tenure
 	in := tenure.GetInherited()
 	if in.GetAllocId() < h.served.AllocId || in.GetTso() < h.served.Tso {
 		h.counters.Violations.Inheritance.Add(1)
@@ -79,11 +81,21 @@ func (h *Holder) beginLocked(tenure *rootv1.Tenure, now clock.Instant) {
 		return
 	}
 	t := h.newTerm(tenure)
+	if err := t.takeFirst(a.Windows); err != nil {
+		h.counters.Violations.Inheritance.Add(1)
+		h.cfg.Logger.Error("era came with windows that are not its own; not serving it", "era", tenure.Era, "err", err)
+		h.core.StepDown(tenure.Era, now)
+		return
+	}
 	h.term = t
 	h.counters.Eras.Add(1)
 	h.guard.grant.Store(&t.grant)
 	h.current.Store(t)
+	h.tellLocked()
 	h.cfg.Logger.Info("era begins", "era", tenure.Era)
+	if t.fences.Load() == mandatesFenced {
+		h.core.OnFenced(tenure.Era, now)
+	}
 	h.notify()
 }
 
@@ -130,5 +142,12 @@ func (h *Holder) retireLocked(a Action) {
 
 // refreshLocked renews the answer that callers get while no era is held.
 func (h *Holder) refreshLocked() {
+	h.tellLocked()
 	h.refusal.Store(refusalFor(h.core.Tenure(), h.cfg.ID, h.core.Superseded()))
+}
+
+// tellLocked wakes the requests that wait for an era.
+func (h *Holder) tellLocked() {
+	close(h.news)
+	h.news = make(chan struct{})
 }

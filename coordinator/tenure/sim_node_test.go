@@ -181,7 +181,7 @@ func (n *simNode) settle() {
 func (n *simNode) act(a tenure.Action) {
 	switch a.Kind {
 	case tenure.Claim:
-		call(n, func(answer func(*rootv1.ClaimTenureResponse)) { n.w.root.claim(a.Claim, answer) },
+		call(n, func(answer func(*rootv1.ClaimTenureResponse)) { n.w.root.claim(a.Claim, n.firstWindows(), answer) },
 			func(r *rootv1.ClaimTenureResponse, ok bool) { n.core.OnClaimed(r, errUnless(ok), n.now()) })
 	case tenure.Confirm:
 		q := &rootv1.ConfirmTenureRequest{Era: a.Era, HolderId: n.name, HolderIncarnation: n.incarnation}
@@ -195,7 +195,7 @@ func (n *simNode) act(a tenure.Action) {
 	case tenure.Advance:
 		n.advance(a)
 	case tenure.Begin:
-		n.begin(a.Tenure)
+		n.begin(a.Tenure, a.Windows)
 	case tenure.End:
 		n.end()
 	case tenure.Retire:
@@ -207,7 +207,15 @@ func (n *simNode) act(a tenure.Action) {
 	}
 }
 
-func (n *simNode) begin(t *rootv1.Tenure) {
+func (n *simNode) firstWindows() []*rootv1.FirstWindow {
+	ids := &rootv1.FirstWindow{Mandate: rootv1.Mandate_MANDATE_ALLOC_ID}
+	ids.Floor, ids.Size = idalloc.First(1, 7)
+	stamps := &rootv1.FirstWindow{Mandate: rootv1.Mandate_MANDATE_TSO}
+	stamps.Floor, stamps.Size = tso.First(1, 20*time.Millisecond, n.wall())
+	return []*rootv1.FirstWindow{ids, stamps}
+}
+
+func (n *simNode) begin(t *rootv1.Tenure, windows []*rootv1.Window) {
 	n.era, n.fences, n.retiring, n.lastUntil = t.Era, 0, nil, 0
 	if n.w.knobs.variant != windowsReused || n.ids == nil {
 		in := t.Inherited
@@ -222,6 +230,10 @@ func (n *simNode) begin(t *rootv1.Tenure) {
 				panic(err)
 			}
 		}
+	}
+	for i, w := range windows {
+		n.w.fault.firstWindows++
+		n.extended([]rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}[i], w.From, w.To)
 	}
 	n.extend(rootv1.Mandate_MANDATE_ALLOC_ID)
 	n.extend(rootv1.Mandate_MANDATE_TSO)

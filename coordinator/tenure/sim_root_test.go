@@ -43,6 +43,21 @@ func (m *machine) apply(c *rootv1.Command) *rootv1.CommandResult {
 	return out.Results[0].Proto()
 }
 
+// claim is the command of a claim with windows from the fences as they are now.
+func (m *machine) claim(c *rootv1.TenureClaimed, windows []*rootv1.FirstWindow) *rootv1.Command {
+	command := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: c}}}}
+	for _, w := range windows {
+		from := m.s.Allocators().GetIdFence()
+		if w.Mandate == rootv1.Mandate_MANDATE_TSO {
+			from = m.s.Allocators().GetTsoFence()
+		}
+		command.Events = append(command.Events, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: w.Mandate, Era: c.ExpectedEra + 1, From: from, To: max(from, w.Floor) + w.Size,
+		}}})
+	}
+	return command
+}
+
 func (m *machine) handover() *rootv1.Handover {
 	if h := m.s.Handovers(); len(h) > 0 {
 		return h[len(h)-1]
@@ -85,6 +100,11 @@ func (r *simRoot) elect() {
 // propose commits and applies c after a while. A change of leaders loses the
 // answer and perhaps the command.
 func (r *simRoot) propose(c *rootv1.Command, answer func(*rootv1.CommandResult)) {
+	r.commit(func() *rootv1.Command { return c }, answer)
+}
+
+// commit is propose of a command that is made when it commits.
+func (r *simRoot) commit(c func() *rootv1.Command, answer func(*rootv1.CommandResult)) {
 	leader := r.leader
 	d := r.w.spread(500 * time.Microsecond)
 	if r.w.trouble(r.w.knobs.slow) {
@@ -94,7 +114,7 @@ func (r *simRoot) propose(c *rootv1.Command, answer func(*rootv1.CommandResult))
 		if leader != r.leader && r.w.chance(500) {
 			return
 		}
-		result := r.machine.apply(c)
+		result := r.machine.apply(c())
 		if leader == r.leader {
 			answer(result)
 		}
@@ -111,8 +131,8 @@ func (r *simRoot) proposeFence(c *rootv1.Command, answer func(*rootv1.CommandRes
 	r.propose(c, answer)
 }
 
-// claim is rule 3.
-func (r *simRoot) claim(c *rootv1.TenureClaimed, answer func(*rootv1.ClaimTenureResponse)) {
+// claim is rule 3. Windows come with it where they are sure to apply.
+func (r *simRoot) claim(c *rootv1.TenureClaimed, windows []*rootv1.FirstWindow, answer func(*rootv1.ClaimTenureResponse)) {
 	t := r.machine.s.Tenure()
 	over := t != nil && !t.Retired && t.Era == c.ExpectedEra
 	claim := proto.CloneOf(c)
@@ -138,8 +158,16 @@ func (r *simRoot) claim(c *rootv1.TenureClaimed, answer func(*rootv1.ClaimTenure
 		}
 	}
 	leader := r.leader
-	command := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: claim}}}}
-	r.propose(command, func(result *rootv1.CommandResult) {
+	if r.w.chance(250) || windows[1].Floor>>18 > r.w.wall()+50_000 {
+		windows = nil
+	}
+	build := func() *rootv1.Command {
+		if r.machine.s.Tenure().GetEra() != c.ExpectedEra {
+			windows = nil
+		}
+		return r.machine.claim(claim, windows)
+	}
+	r.commit(build, func(result *rootv1.CommandResult) {
 		if over && leader == r.leader {
 			r.fenced[t.Era]--
 		}

@@ -23,6 +23,8 @@ const (
 // standby is what a Core without an era knows about the holder.
 type standby struct {
 	claiming bool
+	// windows came with the answer at hand to a claim.
+	windows  []*rootv1.Window
 	failures int
 	// suspect: the holder of the newest Tenure is thought dead.
 	suspect bool
@@ -137,15 +139,23 @@ func (c *Core) OnClaimed(r *rootv1.ClaimTenureResponse, err error, now clock.Ins
 	default:
 		c.onClaimRefused(r, now)
 	}
+	c.beginMine(now)
+	s.windows = nil
 	c.Tick(now)
 }
 
 // onGranted takes the era in. An answer without its Tenure leaves that to the view.
 func (c *Core) onGranted(r *rootv1.CommandResult, now clock.Instant) {
 	for _, e := range r.GetEvents() {
+		if w := e.GetWindow(); w != nil {
+			c.standby.windows = append(c.standby.windows, w)
+		}
+	}
+	for _, e := range r.GetEvents() {
 		if e.GetTenure() != nil {
 			c.learn(e.Tenure, now)
 		}
+		c.beginMine(now) // which the view may have shown before
 		if h := e.GetHandover(); h != nil && h.Era == c.holding.era {
 			c.holding.stage = max(c.holding.stage, h.Stage)
 		}

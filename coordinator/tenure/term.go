@@ -1,6 +1,7 @@
 package tenure
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/nokv/nokv/coordinator/idalloc"
@@ -73,6 +74,37 @@ func (h *Holder) newAllocator(m rootv1.Mandate, inherited uint64, w window) *all
 		mandate: m, inherited: inherited, window: w,
 		limit: h.cfg.MaxWaiting, count: &h.counters, low: make(chan struct{}, 1),
 	}
+}
+
+// mandatesFenced is how many allocators need a first window.
+const mandatesFenced = 2
+
+// takeFirst makes the windows available that were rooted with the era; none is
+// all right.
+func (t *term) takeFirst(windows []*rootv1.Window) error {
+	allocators := [mandatesFenced]*allocator{t.ids, t.tso}
+	if n := len(windows); n != 0 && n != mandatesFenced {
+		return fmt.Errorf("asked for %d windows, was told of %d", mandatesFenced, n)
+	}
+	for i, w := range windows {
+		if w.Era != t.grant.era {
+			return fmt.Errorf("window (%d, %d] is of era %d", w.From, w.To, w.Era)
+		}
+		if _, err := t.extended(allocators[i], w.From, w.To); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extended makes a rooted window available; fenced says that with it every
+// allocator has its first one.
+func (t *term) extended(a *allocator, from, to uint64) (fenced bool, err error) {
+	if err := a.extended(from, to); err != nil {
+		return false, err
+	}
+	a.extensions.Add(1)
+	return !a.fenced.Swap(true) && t.fences.Add(1) == mandatesFenced, nil
 }
 
 // roundLocked finds or makes the round for confirmation seq. Numbers only grow.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/idalloc"
+	"github.com/nokv/nokv/coordinator/tso"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -25,12 +27,22 @@ func (h *Holder) claimLoop(ctx context.Context) {
 			return
 		case claim := <-h.claims:
 			attempt, cancel := context.WithTimeout(ctx, claimTimeout)
-			r, err := h.cfg.Root.Claim(attempt, claim)
+			r, err := h.cfg.Root.Claim(attempt, claim, h.firstWindows()...)
 			cancel()
 			h.cfg.Logger.Debug("claim answered", "era", claim.ExpectedEra+1, "outcome", r.GetResult().GetOutcome(), "retry_after_millis", r.GetRetryAfterMillis(), "err", err)
 			h.input(func(c *Core, now clock.Instant) { c.OnClaimed(r, err, now) })
 		}
 	}
+}
+
+// firstWindows are what an era needs before it can serve, in the order of
+// term.takeFirst.
+func (h *Holder) firstWindows() []*rootv1.FirstWindow {
+	ids := &rootv1.FirstWindow{Mandate: rootv1.Mandate_MANDATE_ALLOC_ID}
+	ids.Floor, ids.Size = idalloc.First(h.cfg.IDStart, h.cfg.IDWindow)
+	stamps := &rootv1.FirstWindow{Mandate: rootv1.Mandate_MANDATE_TSO}
+	stamps.Floor, stamps.Size = tso.First(h.cfg.TSOStart, h.cfg.TSOAhead, h.cfg.Clock.Wall())
+	return []*rootv1.FirstWindow{ids, stamps}
 }
 
 func (h *Holder) confirmLoop(ctx context.Context, t *term) {
@@ -139,15 +151,15 @@ func (h *Holder) extend(ctx context.Context, t *term, a *allocator, from, to uin
 // of this era: otherwise nothing of it may be served (2).
 func (h *Holder) onExtended(t *term, a *allocator, from, to uint64, result *rootv1.CommandResult) bool {
 	err := checkWindow(result, t.grant.era, from, to)
+	fenced := false
 	if err == nil {
-		err = a.extended(from, to)
+		fenced, err = t.extended(a, from, to)
 	}
 	if err != nil {
 		h.broken(t, err)
 		return false
 	}
-	a.extensions.Add(1)
-	if !a.fenced.Swap(true) && t.fences.Add(1) == 2 {
+	if fenced {
 		h.input(func(c *Core, now clock.Instant) { c.OnFenced(t.grant.era, now) })
 	}
 	return true

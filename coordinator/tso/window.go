@@ -75,11 +75,22 @@ type Window struct {
 // New makes the window of a new era, which starts above inherited, and not
 // below start. ahead is how far ahead of use to root; 0 counts as DefaultAhead.
 func New(inherited, start uint64, ahead time.Duration) *Window {
+	return &Window{runs: idalloc.NewRuns(inherited), start: start, ahead: spanOf(ahead)}
+}
+
+// spanOf is a duration in timestamps.
+func spanOf(ahead time.Duration) uint64 {
 	if ahead <= 0 {
 		ahead = DefaultAhead
 	}
-	millis := max(uint64(ahead.Milliseconds()), 1)
-	return &Window{runs: idalloc.NewRuns(inherited), start: start, ahead: millis << CounterBits}
+	return max(uint64(ahead.Milliseconds()), 1) << CounterBits
+}
+
+// First describes the first window that New would ask for, whatever was
+// inherited: size timestamps above the fence, or above floor if that is higher.
+func First(start uint64, ahead time.Duration, wallMillis uint64) (floor, size uint64) {
+	w := Window{start: start}
+	return w.floor(wallMillis), spanOf(ahead)
 }
 
 // Take hands out count contiguous timestamps, not behind wallMillis, and

@@ -59,31 +59,40 @@ func (r *run) rests() error {
 
 // counted are broken promises that a process has noticed itself.
 func (r *run) counted(m int) (found []error) {
-	client := http.Client{Timeout: 5 * time.Second}
-	resp, err := client.Get("http://" + r.c.MetricsAddrs[m] + "/debug/vars")
-	if err != nil {
+	var vars struct {
+		HashMismatches      uint64            `json:"hash_mismatches"`
+		GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
+	}
+	if err := r.c.vars(m, &vars); err != nil {
 		return []error{err}
 	}
-	defer resp.Body.Close()
-	var vars struct {
-		NoKV struct {
-			HashMismatches      uint64            `json:"hash_mismatches"`
-			GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
-		} `json:"nokv"`
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<22)).Decode(&vars); err != nil {
-		return []error{fmt.Errorf("%s: /debug/vars: %w", place(m), err)}
-	}
-	if m >= roots && len(vars.NoKV.GuaranteeViolations) == 0 {
+	if m >= roots && len(vars.GuaranteeViolations) == 0 {
 		found = append(found, fmt.Errorf("%s does not count violations", place(m)))
 	}
-	for name, n := range vars.NoKV.GuaranteeViolations {
+	for name, n := range vars.GuaranteeViolations {
 		if n > 0 {
 			found = append(found, fmt.Errorf("%s counted %d violations of %s", place(m), n, name))
 		}
 	}
-	if n := vars.NoKV.HashMismatches; n > 0 {
+	if n := vars.HashMismatches; n > 0 {
 		found = append(found, fmt.Errorf("%s counted %d state hashes that differ", place(m), n))
 	}
 	return found
+}
+
+// vars reads what a process shows of itself into a struct with the fields to read.
+func (c *cluster) vars(m int, into any) error {
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + c.MetricsAddrs[m] + "/debug/vars")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	all := struct {
+		NoKV any `json:"nokv"`
+	}{into}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<22)).Decode(&all); err != nil {
+		return fmt.Errorf("%s: /debug/vars: %w", place(m), err)
+	}
+	return nil
 }

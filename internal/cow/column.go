@@ -49,7 +49,7 @@ func describe(first, last Key) column {
 	if first.Group != last.Group {
 		return column{mixed: true}
 	}
-	return column{group: first.Group, shared: sharedPrefix(first.Text, last.Text)}
+	return column{group: first.Group, shared: SharedPrefix(first.Text, last.Text)}
 }
 
 // like says whether heads of c are heads of o.
@@ -67,7 +67,7 @@ func (c *column) head(k Key) uint64 {
 	if c.mixed {
 		return k.Group
 	}
-	return head(k.Text[len(c.shared):])
+	return Head(k.Text[len(c.shared):])
 }
 
 // side is 0 for a key that fits, below 0 for one that comes before all keys of
@@ -85,8 +85,8 @@ func (c *column) side(k Key) int {
 	}
 }
 
-// sharedPrefix of the first and the last of sorted texts is that of all.
-func sharedPrefix(a, b string) string {
+// SharedPrefix of the first and the last of sorted texts is that of all.
+func SharedPrefix(a, b string) string {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
@@ -96,8 +96,8 @@ func sharedPrefix(a, b string) string {
 	return a[:n]
 }
 
-// head is the first eight bytes as a number; a shorter text has zeros behind it.
-func head(s string) uint64 {
+// Head is the first eight bytes as a number that orders as they do; a shorter text has zeros behind it.
+func Head(s string) uint64 {
 	var b [8]byte
 	if len(s) >= len(b) {
 		return binary.BigEndian.Uint64([]byte(s[:len(b)]))

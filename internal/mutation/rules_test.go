@@ -189,6 +189,16 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
+		10, "windows of another era begin an era", "coordinator/tenure/term.go",
+		"if w.Era != t.grant.era {", "if false {",
+		[]string{tenure},
+	},
+	{
+		10, "a claim brings windows that may not apply", "meta/root/replica/authority.go",
+		"if c.proposals.count > 0 || request", "if request",
+		[]string{replica},
+	},
+	{
 		10, "a successor inherits nothing", "meta/root/state/tenure.go",
 		"inherited := &rootv1.Frontiers{AllocId: t.alloc.id.value, Tso: t.alloc.tso.value}", "inherited := &rootv1.Frontiers{}",
 		[]string{state},

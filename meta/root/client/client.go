@@ -134,10 +134,11 @@ func (c *Client) Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) 
 }
 
 // Claim proposes to begin an era. The answer is the root's: applied, rejected,
-// or rejected with the time to wait because the predecessor may be active.
-func (c *Client) Claim(ctx context.Context, claim *rootv1.TenureClaimed) (out *rootv1.ClaimTenureResponse, err error) {
+// or rejected with the time to wait because the predecessor may be active. The
+// windows are rooted with the era, all or none: the result's events say which.
+func (c *Client) Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (out *rootv1.ClaimTenureResponse, err error) {
 	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, cluster uint64) error {
-		out, err = p.root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{Claim: claim, ClusterId: cluster})
+		out, err = p.root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{Claim: claim, ClusterId: cluster, Windows: windows})
 		return err
 	})
 	return out, err

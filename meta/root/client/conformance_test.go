@@ -18,7 +18,7 @@ import (
 type root interface {
 	Propose(ctx context.Context, commands ...*rootv1.Command) ([]*rootv1.CommandResult, error)
 	ReadIndex(ctx context.Context) (state.Token, error)
-	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error)
 	Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)
 	Tail(ctx context.Context, after state.Token) (client.TailStream, error)
 	Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error
@@ -81,9 +81,13 @@ func conformTenure(ctx context.Context, t *testing.T, r root) {
 		HolderId: "c1", HolderIncarnation: 5, HolderAddress: "c:1", TtlMillis: 1000,
 		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID},
 	}
-	resp, err := r.Claim(ctx, claim)
+	resp, err := r.Claim(ctx, claim, &rootv1.FirstWindow{Mandate: rootv1.Mandate_MANDATE_ALLOC_ID, Size: 3})
 	if err != nil || resp.GetResult().GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
 		t.Fatalf("Claim = %v, %v", resp, err)
+	}
+	events := resp.GetResult().GetEvents()
+	if w := events[len(events)-1].GetWindow(); len(events) != 2 || w.GetEra() != 1 || w.GetTo()-w.GetFrom() != 3 {
+		t.Errorf("the first window of the era: %v", events)
 	}
 	claim.HolderId, claim.ExpectedEra = "c2", 1
 	if resp, err = r.Claim(ctx, claim); err != nil || (resp.GetRetryAfterMillis() == 0 && resp.GetResult().GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/dial"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -16,6 +17,14 @@ import (
 
 // maxPeers bounds the peers that answers may add to the configured ones.
 const maxPeers = 16
+
+// Flow control windows of a stream and of a connection, in bytes. They are fixed:
+// gRPC would find them by a ping with nearly every message, which costs both ends
+// as much as the message.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+)
 
 // peer is one root peer. It is never changed once made.
 type peer struct {
@@ -38,7 +47,10 @@ type peerTable struct {
 func newPeerTable(cfg Config) *peerTable {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithNoProxy(),
+		grpc.WithContextDialer(dial.TCP),
 		grpc.WithDisableServiceConfig(),
 		// The default base delay of 1 s would make every restart of a peer cost seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{

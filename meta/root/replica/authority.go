@@ -2,6 +2,7 @@ package replica
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -92,7 +93,9 @@ func (c *Core) judge(claim *Claim, out *Output) {
 		}
 	}
 	p := &Proposal{call: newCall(), commands: 1, claim: claim}
-	err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{claimCommand(claim.Request, over)}})
+	command := claimCommand(claim.Request, over)
+	command.Events = append(command.Events, c.firstWindows(claim)...)
+	err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{command}})
 	if err == nil {
 		err = c.refuse(p)
 	}
@@ -108,6 +111,37 @@ func (c *Core) judge(claim *Claim, out *Output) {
 		c.authority.fenced[p.fencesEra]++
 	}
 	c.enqueue(p)
+}
+
+// firstWindows are the windows of a claim, as events behind it in one command. A
+// window that does not apply would take the claim with it, so there are none
+// unless all of them will: nothing under way can move the fences, this claim will
+// begin the era, and no limit is in the way.
+func (c *Core) firstWindows(claim *Claim) []*rootv1.Event {
+	request := claim.Request
+	if c.proposals.count > 0 || request.GetExpectedEra() != c.state.Tenure().GetEra() {
+		return nil
+	}
+	at := map[rootv1.Mandate]uint64{
+		rootv1.Mandate_MANDATE_ALLOC_ID: c.state.Allocators().GetIdFence(), rootv1.Mandate_MANDATE_TSO: c.state.Allocators().GetTsoFence(),
+	}
+	limit := map[rootv1.Mandate]uint64{
+		rootv1.Mandate_MANDATE_ALLOC_ID: state.MaxID, rootv1.Mandate_MANDATE_TSO: min(state.MaxTSO, c.latestTSO()<<tsoMillisShift),
+	}
+	var events []*rootv1.Event
+	for _, w := range claim.Windows {
+		m := w.GetMandate()
+		from := at[m]
+		base := max(from, w.GetFloor())
+		if !slices.Contains(request.GetMandates(), m) || w.GetSize() == 0 || base > limit[m] || w.GetSize() > limit[m]-base {
+			return nil
+		}
+		at[m] = base + w.GetSize()
+		events = append(events, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: m, Era: request.GetExpectedEra() + 1, From: from, To: at[m],
+		}}})
+	}
+	return events
 }
 
 // untilExpired is how long the holder of t may still believe in a confirmation.

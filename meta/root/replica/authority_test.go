@@ -4,9 +4,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 )
 
 const testTTL = 1000 * time.Millisecond
@@ -304,5 +307,85 @@ func TestPredecessorExpiredIsCleared(t *testing.T) {
 	l.turn(0, r)
 	if applied(r.Response) {
 		t.Fatal("a claim carried the caller's verdict")
+	}
+}
+
+// A claim brings the era's first windows along exactly when nothing can be in
+// their way: otherwise a window that is refused would take the claim with it.
+func TestFirstWindows(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	window := func(m rootv1.Mandate, floor, size uint64) *rootv1.FirstWindow {
+		return &rootv1.FirstWindow{Mandate: m, Floor: floor, Size: size}
+	}
+	ids, stamps := rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO
+	era := uint64(0)
+	take := func(beside replica.Request, windows ...*rootv1.FirstWindow) []*rootv1.EventResult {
+		t.Helper()
+		r := claim(t, "a", era, 0)
+		r.Windows = windows
+		if beside != nil {
+			l.turn(0, beside, r)
+		} else {
+			l.turn(0, r)
+		}
+		c.settle()
+		if r.Err != nil || !applied(r.Response) {
+			t.Fatalf("claim over era %d: %v, %v", era, r.Response, r.Err)
+		}
+		era++
+		return r.Response.GetResult().GetEvents()
+	}
+
+	got := take(nil, window(ids, 0, 10), window(stamps, 500, 7))
+	if len(got) != 3 || got[0].GetTenure().GetEra() != 1 {
+		t.Fatalf("events %v", got)
+	}
+	for i, want := range []*rootv1.Window{{Era: 1, From: 0, To: 10}, {Era: 1, From: 0, To: 507}} {
+		if w := got[i+1].GetWindow(); !proto.Equal(w, want) {
+			t.Errorf("window %d is %v, want %v", i, w, want)
+		}
+	}
+	got = take(nil, window(ids, 3, 5), window(stamps, 9, 1))
+	if in := got[0].GetTenure().GetInherited(); in.GetAllocId() != 10 || in.GetTso() != 507 {
+		t.Errorf("the successor inherits %v", in)
+	}
+	if w := got[1].GetWindow(); w.GetFrom() != 10 || w.GetTo() != 15 {
+		t.Errorf("a floor below the fence gives %v", w)
+	}
+
+	fence, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{
+		FenceExtended: &rootv1.FenceExtended{Mandate: ids, Era: 2, From: 15, To: 20},
+	}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, windows := range map[string][]*rootv1.FirstWindow{
+		"beside a command":      {window(ids, 0, 1)},
+		"empty":                 {window(ids, 0, 0)},
+		"beyond the last id":    {window(ids, 0, state.MaxID)},
+		"beyond the clock":      {window(stamps, state.MaxTSO-1, 1)},
+		"of no mandate":         {window(rootv1.Mandate_MANDATE_SCHEDULE, 0, 1)},
+		"one good, one without": {window(ids, 0, 1), window(ids, 0, 0)},
+	} {
+		var beside replica.Request
+		if what == "beside a command" {
+			beside = fence
+		}
+		if got := take(beside, windows...); len(got) != 1 {
+			t.Errorf("%s: a window came along: %v", what, got)
+		}
+	}
+
+	// Asked again, what is found applied has no windows: these would be others.
+	r := claim(t, "a", era-1, 0)
+	r.Windows = []*rootv1.FirstWindow{window(ids, 0, 1)}
+	l.turn(0, r)
+	c.settle()
+	if e := r.Response.GetResult(); e.GetOutcome() != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || len(e.GetEvents()) != 1 {
+		t.Errorf("a repeated claim: %v", e)
+	}
+	if _, err := replica.NewClaim(r.Request, make([]*rootv1.FirstWindow, 17)...); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+		t.Errorf("17 windows: %v", err)
 	}
 }

@@ -61,7 +61,7 @@ func (c *Core) refuse(p *Proposal) error {
 	if c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
 		return errOverloaded("bytes of proposals", c.cfg.MaxQueuedBytes)
 	}
-	if limit := c.wall + uint64(c.cfg.MaxTSOAhead.Milliseconds()); p.maxTSO>>tsoMillisShift > limit {
+	if limit := c.latestTSO(); p.maxTSO>>tsoMillisShift > limit {
 		e := reason.New(rootv1.Reason_REASON_CLOCK_BOUND,
 			"timestamp fence at %d ms is beyond the root leader's clock by more than %v: check the clocks", p.maxTSO>>tsoMillisShift, c.cfg.MaxTSOAhead)
 		e.Detail.Limit = limit
@@ -69,6 +69,9 @@ func (c *Core) refuse(p *Proposal) error {
 	}
 	return nil
 }
+
+// latestTSO bounds timestamp fences, in Unix milliseconds.
+func (c *Core) latestTSO() uint64 { return c.wall + uint64(c.cfg.MaxTSOAhead.Milliseconds()) }
 
 func (c *Core) enqueue(p *Proposal) {
 	c.proposals.count++

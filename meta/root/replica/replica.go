@@ -122,9 +122,10 @@ func (r *Replica) ReadIndex(ctx context.Context) (state.Token, error) {
 	return read.Token, nil
 }
 
-// Claim asks for the next era on behalf of a coordinator.
-func (r *Replica) Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error) {
-	c, err := NewClaim(claim)
+// Claim asks for the next era on behalf of a coordinator, with windows to begin
+// it with.
+func (r *Replica) Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error) {
+	c, err := NewClaim(claim, windows...)
 	if err != nil {
 		return nil, err
 	}

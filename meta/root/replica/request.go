@@ -164,15 +164,23 @@ func NewConfirm(request *rootv1.ConfirmTenureRequest) *Confirm {
 type Claim struct {
 	call
 	Request  *rootv1.TenureClaimed
+	Windows  []*rootv1.FirstWindow
 	Response *rootv1.ClaimTenureResponse
 }
 
-// NewClaim makes a claim request: REASON_INVALID_REQUEST when it is not one.
-func NewClaim(request *rootv1.TenureClaimed) (*Claim, error) {
+// maxFirstWindows is the most windows of one claim.
+const maxFirstWindows = 16
+
+// NewClaim makes a claim request, with windows to begin the era with:
+// REASON_INVALID_REQUEST when it is not one.
+func NewClaim(request *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*Claim, error) {
 	if detail := state.CheckCommand(claimCommand(request, false)); detail != nil {
 		return nil, &reason.Error{Detail: detail}
 	}
-	return &Claim{call: newCall(), Request: request}, nil
+	if len(windows) > maxFirstWindows {
+		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "%d first windows, want at most %d", len(windows), maxFirstWindows)
+	}
+	return &Claim{call: newCall(), Request: request, Windows: windows}, nil
 }
 
 func claimCommand(request *rootv1.TenureClaimed, expired bool) *rootv1.Command {

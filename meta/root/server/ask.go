@@ -36,7 +36,7 @@ func (s *Server) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureRequest
 		claim = proto.Clone(claim).(*rootv1.TenureClaimed)
 		claim.PredecessorExpired = false // Only the leader may say so.
 	}
-	resp, err := s.cfg.Replica.Claim(ctx, claim)
+	resp, err := s.cfg.Replica.Claim(ctx, claim, req.GetWindows()...)
 	return resp, s.withLeader(err)
 }
 

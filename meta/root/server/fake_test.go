@@ -148,7 +148,7 @@ func (r *fakeReplica) ReadIndex(context.Context) (state.Token, error) {
 	return r.st.Token(), r.readErr
 }
 
-func (r *fakeReplica) Claim(_ context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error) {
+func (r *fakeReplica) Claim(_ context.Context, claim *rootv1.TenureClaimed, _ ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.claims = append(r.claims, claim)

@@ -49,7 +49,7 @@ import (
 type Judge interface {
 	Propose(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error)
 	ReadIndex(ctx context.Context) (state.Token, error)
-	Claim(ctx context.Context, claim *rootv1.TenureClaimed) (*rootv1.ClaimTenureResponse, error)
+	Claim(ctx context.Context, claim *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*rootv1.ClaimTenureResponse, error)
 	Confirm(ctx context.Context, request *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error)
 	TransferLeadership(ctx context.Context, to uint64) (uint64, error)
 }
@@ -169,9 +169,19 @@ func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) 
 	server.GracefulStop()
 }
 
+// Flow control windows of a stream and of a connection, in bytes. They are fixed:
+// gRPC would find them by a ping with nearly every message, which costs both ends
+// as much as the message.
+const (
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+)
+
 func (s *Server) options() []grpc.ServerOption {
 	return append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessageBytes),
 		grpc.MaxHeaderListSize(16 << 10),
 		grpc.MaxConcurrentStreams(s.cfg.MaxStreamsPerConnection),

@@ -861,9 +861,14 @@ func (x *ReadIndexResponse) GetToken() *RootToken {
 }
 
 type ClaimTenureRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claim         *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
-	ClusterId     uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Claim     *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	ClusterId uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Windows to begin the era with. Where the leader knows that they will apply,
+	// all are rooted by the same command as the claim, and the result has an event
+	// for each, in order, behind that of the claim. Otherwise none is, and the
+	// holder asks for them like for any other window.
+	Windows       []*FirstWindow `protobuf:"bytes,3,rep,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -912,6 +917,77 @@ func (x *ClaimTenureRequest) GetClusterId() uint64 {
 	return 0
 }
 
+func (x *ClaimTenureRequest) GetWindows() []*FirstWindow {
+	if x != nil {
+		return x.Windows
+	}
+	return nil
+}
+
+// FirstWindow asks for values that the era may serve, without knowing where they
+// begin: the leader knows the fence.
+type FirstWindow struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Mandate Mandate                `protobuf:"varint,1,opt,name=mandate,proto3,enum=nokv.root.v1.Mandate" json:"mandate,omitempty"`
+	// The window ends size values above the fence, or above floor if that is
+	// higher.
+	Floor         uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
+	Size          uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FirstWindow) Reset() {
+	*x = FirstWindow{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FirstWindow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FirstWindow) ProtoMessage() {}
+
+func (x *FirstWindow) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FirstWindow.ProtoReflect.Descriptor instead.
+func (*FirstWindow) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FirstWindow) GetMandate() Mandate {
+	if x != nil {
+		return x.Mandate
+	}
+	return Mandate_MANDATE_UNSPECIFIED
+}
+
+func (x *FirstWindow) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *FirstWindow) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 type ClaimTenureResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Result *CommandResult         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
@@ -924,7 +1000,7 @@ type ClaimTenureResponse struct {
 
 func (x *ClaimTenureResponse) Reset() {
 	*x = ClaimTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1012,7 @@ func (x *ClaimTenureResponse) String() string {
 func (*ClaimTenureResponse) ProtoMessage() {}
 
 func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1025,7 @@ func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureResponse.ProtoReflect.Descriptor instead.
 func (*ClaimTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ClaimTenureResponse) GetResult() *CommandResult {
@@ -978,7 +1054,7 @@ type ConfirmTenureRequest struct {
 
 func (x *ConfirmTenureRequest) Reset() {
 	*x = ConfirmTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1066,7 @@ func (x *ConfirmTenureRequest) String() string {
 func (*ConfirmTenureRequest) ProtoMessage() {}
 
 func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1079,7 @@ func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfirmTenureRequest) GetEra() uint64 {
@@ -1047,7 +1123,7 @@ type ConfirmTenureResponse struct {
 
 func (x *ConfirmTenureResponse) Reset() {
 	*x = ConfirmTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1135,7 @@ func (x *ConfirmTenureResponse) String() string {
 func (*ConfirmTenureResponse) ProtoMessage() {}
 
 func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1148,7 @@ func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConfirmTenureResponse) GetActive() bool {
@@ -1104,7 +1180,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1192,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1205,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
 }
 
 type StatusResponse struct {
@@ -1172,7 +1248,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1184,7 +1260,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1197,7 +1273,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatusResponse) GetClusterId() uint64 {
@@ -1394,7 +1470,7 @@ type RootPeerStatus struct {
 
 func (x *RootPeerStatus) Reset() {
 	*x = RootPeerStatus{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1482,7 @@ func (x *RootPeerStatus) String() string {
 func (*RootPeerStatus) ProtoMessage() {}
 
 func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1495,7 @@ func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerStatus.ProtoReflect.Descriptor instead.
 func (*RootPeerStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RootPeerStatus) GetNodeId() uint64 {
@@ -1483,7 +1559,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1571,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1584,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeadershipRequest) GetNodeId() uint64 {
@@ -1535,7 +1611,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1623,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1636,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferLeadershipResponse) GetLeaderId() uint64 {
@@ -1632,11 +1708,16 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\"B\n" +
 	"\x11ReadIndexResponse\x12-\n" +
-	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"f\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x9b\x01\n" +
 	"\x12ClaimTenureRequest\x121\n" +
 	"\x05claim\x18\x01 \x01(\v2\x1b.nokv.root.v1.TenureClaimedR\x05claim\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x02 \x01(\x06R\tclusterId\"x\n" +
+	"cluster_id\x18\x02 \x01(\x06R\tclusterId\x123\n" +
+	"\awindows\x18\x03 \x03(\v2\x19.nokv.root.v1.FirstWindowR\awindows\"h\n" +
+	"\vFirstWindow\x12/\n" +
+	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x14\n" +
+	"\x05floor\x18\x02 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x04R\x04size\"x\n" +
 	"\x13ClaimTenureResponse\x123\n" +
 	"\x06result\x18\x01 \x01(\v2\x1b.nokv.root.v1.CommandResultR\x06result\x12,\n" +
 	"\x12retry_after_millis\x18\x02 \x01(\x04R\x10retryAfterMillis\"\x93\x01\n" +
@@ -1735,7 +1816,7 @@ func file_nokv_root_v1_root_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_root_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_nokv_root_v1_root_proto_goTypes = []any{
 	(ReplaceStage)(0),                  // 0: nokv.root.v1.ReplaceStage
 	(RaftRole)(0),                      // 1: nokv.root.v1.RaftRole
@@ -1751,74 +1832,78 @@ var file_nokv_root_v1_root_proto_goTypes = []any{
 	(*ReadIndexRequest)(nil),           // 11: nokv.root.v1.ReadIndexRequest
 	(*ReadIndexResponse)(nil),          // 12: nokv.root.v1.ReadIndexResponse
 	(*ClaimTenureRequest)(nil),         // 13: nokv.root.v1.ClaimTenureRequest
-	(*ClaimTenureResponse)(nil),        // 14: nokv.root.v1.ClaimTenureResponse
-	(*ConfirmTenureRequest)(nil),       // 15: nokv.root.v1.ConfirmTenureRequest
-	(*ConfirmTenureResponse)(nil),      // 16: nokv.root.v1.ConfirmTenureResponse
-	(*StatusRequest)(nil),              // 17: nokv.root.v1.StatusRequest
-	(*StatusResponse)(nil),             // 18: nokv.root.v1.StatusResponse
-	(*RootPeerStatus)(nil),             // 19: nokv.root.v1.RootPeerStatus
-	(*TransferLeadershipRequest)(nil),  // 20: nokv.root.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 21: nokv.root.v1.TransferLeadershipResponse
-	(*RootPeer)(nil),                   // 22: nokv.root.v1.RootPeer
-	(*RootToken)(nil),                  // 23: nokv.root.v1.RootToken
-	(*Command)(nil),                    // 24: nokv.root.v1.Command
-	(*CommandResult)(nil),              // 25: nokv.root.v1.CommandResult
-	(*ErrorDetail)(nil),                // 26: nokv.root.v1.ErrorDetail
-	(*Record)(nil),                     // 27: nokv.root.v1.Record
-	(*TenureClaimed)(nil),              // 28: nokv.root.v1.TenureClaimed
-	(*Tenure)(nil),                     // 29: nokv.root.v1.Tenure
-	(*Allocators)(nil),                 // 30: nokv.root.v1.Allocators
-	(*Handover)(nil),                   // 31: nokv.root.v1.Handover
-	(RootPeerRole)(0),                  // 32: nokv.root.v1.RootPeerRole
+	(*FirstWindow)(nil),                // 14: nokv.root.v1.FirstWindow
+	(*ClaimTenureResponse)(nil),        // 15: nokv.root.v1.ClaimTenureResponse
+	(*ConfirmTenureRequest)(nil),       // 16: nokv.root.v1.ConfirmTenureRequest
+	(*ConfirmTenureResponse)(nil),      // 17: nokv.root.v1.ConfirmTenureResponse
+	(*StatusRequest)(nil),              // 18: nokv.root.v1.StatusRequest
+	(*StatusResponse)(nil),             // 19: nokv.root.v1.StatusResponse
+	(*RootPeerStatus)(nil),             // 20: nokv.root.v1.RootPeerStatus
+	(*TransferLeadershipRequest)(nil),  // 21: nokv.root.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 22: nokv.root.v1.TransferLeadershipResponse
+	(*RootPeer)(nil),                   // 23: nokv.root.v1.RootPeer
+	(*RootToken)(nil),                  // 24: nokv.root.v1.RootToken
+	(*Command)(nil),                    // 25: nokv.root.v1.Command
+	(*CommandResult)(nil),              // 26: nokv.root.v1.CommandResult
+	(*ErrorDetail)(nil),                // 27: nokv.root.v1.ErrorDetail
+	(*Record)(nil),                     // 28: nokv.root.v1.Record
+	(*TenureClaimed)(nil),              // 29: nokv.root.v1.TenureClaimed
+	(Mandate)(0),                       // 30: nokv.root.v1.Mandate
+	(*Tenure)(nil),                     // 31: nokv.root.v1.Tenure
+	(*Allocators)(nil),                 // 32: nokv.root.v1.Allocators
+	(*Handover)(nil),                   // 33: nokv.root.v1.Handover
+	(RootPeerRole)(0),                  // 34: nokv.root.v1.RootPeerRole
 }
 var file_nokv_root_v1_root_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ReplacePeerResponse.stage:type_name -> nokv.root.v1.ReplaceStage
-	22, // 1: nokv.root.v1.ReplacePeerResponse.peer:type_name -> nokv.root.v1.RootPeer
-	23, // 2: nokv.root.v1.ReplacePeerResponse.token:type_name -> nokv.root.v1.RootToken
-	24, // 3: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
-	25, // 4: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
-	26, // 5: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	23, // 6: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
+	23, // 1: nokv.root.v1.ReplacePeerResponse.peer:type_name -> nokv.root.v1.RootPeer
+	24, // 2: nokv.root.v1.ReplacePeerResponse.token:type_name -> nokv.root.v1.RootToken
+	25, // 3: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
+	26, // 4: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
+	27, // 5: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	24, // 6: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
 	8,  // 7: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
-	23, // 8: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
-	27, // 9: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
-	23, // 10: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
-	28, // 11: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
-	25, // 12: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
-	29, // 13: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	23, // 14: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	1,  // 15: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
-	29, // 16: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	30, // 17: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	19, // 18: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
-	31, // 19: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	22, // 20: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
-	32, // 21: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
-	4,  // 22: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
-	4,  // 23: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
-	6,  // 24: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
-	9,  // 25: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
-	11, // 26: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
-	13, // 27: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
-	15, // 28: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	17, // 29: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	20, // 30: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 31: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
-	5,  // 32: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	5,  // 33: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	7,  // 34: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	10, // 35: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	12, // 36: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	14, // 37: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	16, // 38: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	18, // 39: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	21, // 40: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	3,  // 41: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	24, // 8: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
+	28, // 9: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
+	24, // 10: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
+	29, // 11: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
+	14, // 12: nokv.root.v1.ClaimTenureRequest.windows:type_name -> nokv.root.v1.FirstWindow
+	30, // 13: nokv.root.v1.FirstWindow.mandate:type_name -> nokv.root.v1.Mandate
+	26, // 14: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
+	31, // 15: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	24, // 16: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	1,  // 17: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
+	31, // 18: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	32, // 19: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	20, // 20: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
+	33, // 21: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	23, // 22: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
+	34, // 23: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
+	4,  // 24: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
+	4,  // 25: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
+	6,  // 26: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
+	9,  // 27: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
+	11, // 28: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
+	13, // 29: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
+	16, // 30: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
+	18, // 31: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	21, // 32: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	2,  // 33: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
+	5,  // 34: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	5,  // 35: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	7,  // 36: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	10, // 37: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	12, // 38: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	15, // 39: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	17, // 40: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	19, // 41: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	22, // 42: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	3,  // 43: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_root_proto_init() }
@@ -1834,7 +1919,7 @@ func file_nokv_root_v1_root_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_root_proto_rawDesc), len(file_nokv_root_v1_root_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
