@@ -17,7 +17,7 @@ import (
 var (
 	seeds = flag.Int("seeds", 300, "how many seeds the simulation runs")
 	first = flag.Uint64("seed", 1, "the first seed")
-	lose  = flag.Uint64("lose", 12, "a seed that this divides loses a disk for ever, and has its peer replaced")
+	lose  = flag.Uint64("lose", 16, "a seed that this divides loses a disk for ever, and has its peer replaced")
 )
 
 // writer publishes newer and newer descriptors of regions of its own, one at a
