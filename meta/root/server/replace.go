@@ -103,7 +103,7 @@ func (r *replacement) step(ctx context.Context) (*rootv1.ReplacePeerResponse, er
 	case p.GetReplaces() == lost && p.GetRole() == joiningRole:
 		return r.answer(rootv1.ReplaceStage_REPLACE_STAGE_SETTLING, nil), nil
 	case p.GetReplaces() == lost && p.GetRole() == voterRole:
-		return r.answer(rootv1.ReplaceStage_REPLACE_STAGE_DONE, nil), nil
+		return r.done(ctx)
 	case p.GetRole() == learnerRole, p.GetRole() == joiningRole:
 		return nil, reason.New(rootv1.Reason_REASON_ALREADY_EXISTS, "root peer %d is to replace root peer %d, not %d", with, p.GetReplaces(), lost)
 	}
@@ -170,6 +170,19 @@ func (r *replacement) promote(ctx context.Context, learner *rootv1.RootPeer) (*r
 		return nil, err
 	}
 	return r.answer(rootv1.ReplaceStage_REPLACE_STAGE_SETTLING, result), nil
+}
+
+// done says that the new peer votes, when a majority of the new peers knows: at
+// first the leader alone may know that the joint change has ended, and were it
+// lost then, the others would wait for the lost peer's vote for ever.
+func (r *replacement) done(ctx context.Context) (*rootv1.ReplacePeerResponse, error) {
+	result, err := r.reshape(ctx, &rootv1.Event{Kind: &rootv1.Event_RootPeerPromoted{
+		RootPeerPromoted: &rootv1.RootPeerPromoted{NodeId: r.req.GetWith()},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return r.answer(rootv1.ReplaceStage_REPLACE_STAGE_DONE, result), nil
 }
 
 // cancel drops the learner. The peer that was lost stays a root peer.
