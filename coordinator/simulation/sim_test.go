@@ -35,8 +35,8 @@ var kinds = []string{
 // totals are what many runs did.
 type totals struct {
 	counts
-	faults                                            map[string]int
-	grants, eras, views, checkpoints, transfers, rows int
+	faults                                                   map[string]int
+	grants, eras, views, checkpoints, transfers, rows, words int
 }
 
 func (s *totals) add(r *run) {
@@ -46,6 +46,7 @@ func (s *totals) add(r *run) {
 	s.views += len(r.views)
 	s.checkpoints += r.roots.Checkpoints
 	s.transfers += r.roots.Transfers
+	s.words += r.roots.Words
 	s.rows += int(r.roots.Log.Last())
 	for k, n := range r.Faults {
 		s.faults[k] += n
@@ -73,8 +74,8 @@ func TestSimulation(t *testing.T) {
 	}
 	total.judge(t)
 	testreport.Linef(t, "simulation of roots and coordinators: %d seeds, %d log entries, %d writes, %d reads (%d refused for their bound), %d values given by %d eras, "+
-		"%d views, %d of them from snapshots, %d checkpoints, %d sent to peers; faults: %s", *seeds, total.rows, total.writes, total.reads,
-		total.bounded, total.grants, total.eras, total.views, total.snapshots, total.checkpoints, total.transfers, roottest.FaultCounts(total.faults))
+		"%d views, %d of them from snapshots, %d checkpoints, %d sent to peers, %d confirmations by words; faults: %s", *seeds, total.rows, total.writes, total.reads,
+		total.bounded, total.grants, total.eras, total.views, total.snapshots, total.checkpoints, total.transfers, total.words, roottest.FaultCounts(total.faults))
 }
 
 // judge asks that what the runs were for did happen.
@@ -90,7 +91,7 @@ func (s *totals) judge(t *testing.T) {
 	for what, n := range map[string]int{
 		"reads refused for their bound": s.bounded, "reads from a view that lags": s.staleViews, "views from snapshots": s.snapshots,
 		"writes with an unknown outcome": s.unknown, "checkpoints": s.checkpoints, "checkpoints sent to peers": s.transfers,
-		"handovers": s.eras - *seeds, "first windows with a claim": s.firstWindows,
+		"handovers": s.eras - *seeds, "first windows with a claim": s.firstWindows, "confirmations by words": s.words,
 	} {
 		if n < *seeds/50 {
 			t.Errorf("only %d %s in %d seeds", n, what, *seeds)

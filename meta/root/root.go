@@ -126,6 +126,7 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	}
 	cfg := replica.Defaults()
 	cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Transport = p.cfg.NodeID, voters, cluster, net
+	cfg.AskTerm = net.AskTerm
 	cfg.Logger = p.cfg.Logger.Named("raft")
 	if p.cfg.ElectionTimeout > 0 {
 		cfg.Tick = p.cfg.ElectionTimeout / time.Duration(cfg.ElectionTicks)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -117,6 +118,11 @@ type Core struct {
 	changed bool
 	started bool
 	fatal   error
+
+	// word may be read from any goroutine. votersChange is the index of the newest
+	// entry in the log that changes who votes; 0: there was none.
+	word         atomic.Pointer[Word]
+	votersChange uint64
 }
 
 // NewCore makes a peer over a log and the state of the log's checkpoint (see
@@ -209,6 +215,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	defer func() {
 		if err != nil {
 			c.fatal, out = err, Output{}
+			c.word.Store(nil)
 		}
 	}()
 	defer recoverRaft(&err)
@@ -241,6 +248,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	out.More = len(out.Done) > 0 && c.mayPropose()
 	out.Checkpoint = c.nextCheckpoint()
 	out.View = c.nextView()
+	c.speak()
 	return out, nil
 }
 

@@ -48,12 +48,16 @@ type sim struct {
 	// good is until when the holder of an era may believe in it, began when the
 	// era was first seen applied.
 	good, began map[uint64]int64
+	// said is the word of a leader, and when that was, until another peer was asked
+	// for its own.
+	said   replica.Word
+	saidAt int64
 
 	count simCount
 }
 
 type simCount struct {
-	writes, unknown, reads, confirms, expiries, crashes, stalls, snapshots, elections int
+	writes, unknown, reads, confirms, words, expiries, crashes, stalls, snapshots, elections int
 }
 
 type simCall struct {
@@ -84,6 +88,9 @@ type simPeer struct {
 // Send implements replica.Transport.
 func (p *simPeer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
+		if err := untrue(p.core.Word(), m); err != nil {
+			p.s.t.Fatalf("peer %d: %v", p.id, err)
+		}
 		p.s.mail = append(p.s.mail, proto.Clone(m).(*raftpb.Message))
 	}
 }
@@ -192,8 +199,8 @@ func (p *simPeer) see(v *replica.View) {
 	}
 }
 
-func (s *sim) believe(era uint64, since int64) {
-	until := since + int64(simTTL)
+func (s *sim) believe(era uint64, since int64, ttlMillis uint64) {
+	until := since + int64(ttlMillis)*int64(time.Millisecond)
 	if began, ok := s.began[era+1]; ok && until > began {
 		s.t.Fatalf("era %d was confirmed until %v after era %d began", era, time.Duration(until-began), era+1)
 	}
@@ -225,7 +232,7 @@ func (s *sim) answer(p *simPeer, r replica.Request) {
 	case *replica.Confirm:
 		if r.Err == nil && r.Response.GetActive() {
 			s.count.confirms++
-			s.believe(r.Request.GetEra(), call.at)
+			s.believe(r.Request.GetEra(), call.at, r.Response.GetTenure().GetTtlMillis())
 		}
 	case *replica.Claim:
 		if r.Err == nil && applied(r.Response) {
@@ -233,7 +240,7 @@ func (s *sim) answer(p *simPeer, r replica.Request) {
 			if era > 1 {
 				s.count.expiries++
 			}
-			s.believe(era, call.at)
+			s.believe(era, call.at, r.Request.GetTtlMillis())
 		}
 	}
 }
@@ -255,10 +262,29 @@ func (s *sim) ask(p *simPeer) {
 			r.(*replica.Confirm).Request.HolderId, r.(*replica.Confirm).Request.HolderIncarnation = tenure.GetHolderId(), tenure.GetHolderIncarnation()
 		}
 	default:
-		r = claim(s.t, fmt.Sprintf("h%d", s.rng.IntN(3)), tenure.GetEra(), simTTL)
+		ttl := simTTL
+		if s.rng.IntN(2) == 0 {
+			ttl = 0
+		}
+		r = claim(s.t, fmt.Sprintf("h%d", s.rng.IntN(3)), tenure.GetEra(), ttl)
 	}
 	s.open[r] = call
 	p.turn(replica.Input{Requests: []replica.Request{r}})
+}
+
+// hearWords has a peer asked for its word: the first one is the leader's, the
+// second another peer's, at any time after it. Together they confirm.
+func (s *sim) hearWords(p *simPeer) {
+	w := p.core.Word()
+	if s.said.Tenure == nil || w.Tenure != nil {
+		s.said, s.saidAt = w, s.now
+		return
+	}
+	if era := confirmedBy(s.said, w); era != 0 {
+		s.count.words++
+		s.believe(era, s.saidAt, 0)
+	}
+	s.said = replica.Word{}
 }
 
 // deliver takes a random message out of the mail, or repeats it, or loses it.
@@ -337,7 +363,9 @@ func (s *sim) step(faults bool) {
 		}
 	case n < 100 && p.view != nil:
 		s.ask(p)
-	case n < 140 && p.task != nil:
+	case n < 130:
+		s.hearWords(p)
+	case n < 160 && p.task != nil:
 		task := p.task
 		p.task = nil
 		p.turn(replica.Input{Checkpointed: task.Write(p.log, func() error { return nil })})
@@ -452,6 +480,7 @@ func TestSimulation(t *testing.T) {
 			total.unknown += n.unknown
 			total.reads += n.reads
 			total.confirms += n.confirms
+			total.words += n.words
 			total.expiries += n.expiries
 			total.crashes += n.crashes
 			total.stalls += n.stalls
@@ -463,7 +492,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds: %+v", *simSeeds, total)
-	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.expiries == 0 ||
+	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.words < 100 || total.expiries == 0 ||
 		total.crashes == 0 || total.stalls == 0 || total.snapshots == 0 || total.elections < 100) {
 		t.Errorf("a fault did not fire or the load was too low: %+v", total)
 	}

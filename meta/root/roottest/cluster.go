@@ -48,6 +48,8 @@ type Cluster struct {
 	Failures []error
 	// Checkpoints and Transfers count what was written and sent.
 	Checkpoints, Transfers int
+	// Words counts the confirmations that took no turn.
+	Words int
 
 	cfg Config
 	// allowed judges errors that a fault explains.

@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the protocol version; peers of different versions refuse each other.
-const Version = 1
+const Version = 2
 
 const magic = "NoKVroot"
 

@@ -83,7 +83,7 @@ func TestStrangersAreClosed(t *testing.T) {
 		{"not a hello", appendFrame(nil, kindMessage, []byte("x")), ""},
 		{"other magic", appendFrame(nil, kindHello, []byte("somebody else speaks here")), ""},
 		{"short hello", appendFrame(nil, kindHello, future.append(nil)[:20]), ""},
-		{"later version", appendFrame(nil, kindHello, encoded), "speaks protocol version 1, the caller version 2"},
+		{"later version", appendFrame(nil, kindHello, encoded), "speaks protocol version 2, the caller version 3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

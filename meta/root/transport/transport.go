@@ -21,6 +21,8 @@
 //  6. A MsgSnap is delivered after the checkpoint it stands for was received and
 //     verified completely; SnapshotDelivered tells the sender how it ended, for
 //     every MsgSnap.
+//  7. A question for the term is answered by the goroutine that reads it, on the
+//     connection that it came on. Question and answer may be lost.
 //
 // # Bootstrap
 //
@@ -76,6 +78,9 @@ type Receiver interface {
 	PeerRefused(node uint64)
 	PeerUnreachable(node uint64)
 	SnapshotDelivered(node uint64, ok bool)
+	// Term is told to a peer that asks; PeerTerm tells the answer to AskTerm.
+	Term() uint64
+	PeerTerm(node, id, term uint64)
 }
 
 // Checkpoints are the checkpoint files of the workdir. *storage.Storage is one.
@@ -233,6 +238,13 @@ func (t *Transport) SendStateHash(index, hash uint64) {
 	for _, p := range t.peers {
 		p.put(item{index: index, hash: hash})
 	}
+}
+
+// AskTerm asks a peer for its term, under an id that comes back with the answer.
+// It does not block; false: there is no connection. The answer may be lost.
+func (t *Transport) AskTerm(node, id uint64) bool {
+	p, ok := t.peers[node]
+	return ok && p.put(item{ask: id})
 }
 
 // Address is a peer's gRPC address as it told in a handshake; empty before.

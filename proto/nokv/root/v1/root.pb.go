@@ -1510,7 +1510,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x15RAFT_ROLE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RAFT_ROLE_FOLLOWER\x10\x01\x12\x17\n" +
 	"\x13RAFT_ROLE_CANDIDATE\x10\x02\x12\x14\n" +
-	"\x10RAFT_ROLE_LEADER\x10\x032\xd5\x05\n" +
+	"\x10RAFT_ROLE_LEADER\x10\x032\xb3\x06\n" +
 	"\x04Root\x12F\n" +
 	"\aPropose\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse\x12P\n" +
 	"\rProposeStream\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse(\x010\x01\x12?\n" +
@@ -1518,7 +1518,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\bSnapshot\x12\x1d.nokv.root.v1.SnapshotRequest\x1a\x1b.nokv.root.v1.SnapshotChunk0\x01\x12L\n" +
 	"\tReadIndex\x12\x1e.nokv.root.v1.ReadIndexRequest\x1a\x1f.nokv.root.v1.ReadIndexResponse\x12R\n" +
 	"\vClaimTenure\x12 .nokv.root.v1.ClaimTenureRequest\x1a!.nokv.root.v1.ClaimTenureResponse\x12X\n" +
-	"\rConfirmTenure\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse\x12C\n" +
+	"\rConfirmTenure\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse\x12\\\n" +
+	"\rConfirmStream\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse(\x010\x01\x12C\n" +
 	"\x06Status\x12\x1b.nokv.root.v1.StatusRequest\x1a\x1c.nokv.root.v1.StatusResponse\x12g\n" +
 	"\x12TransferLeadership\x12'.nokv.root.v1.TransferLeadershipRequest\x1a(.nokv.root.v1.TransferLeadershipResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
 
@@ -1595,19 +1596,21 @@ var file_nokv_root_v1_root_proto_depIdxs = []int32{
 	8,  // 23: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
 	10, // 24: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
 	13, // 25: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	15, // 26: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	18, // 27: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 28: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	2,  // 29: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	4,  // 30: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	7,  // 31: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	9,  // 32: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	12, // 33: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	14, // 34: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	16, // 35: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	19, // 36: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	28, // [28:37] is the sub-list for method output_type
-	19, // [19:28] is the sub-list for method input_type
+	13, // 26: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
+	15, // 27: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	18, // 28: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	2,  // 29: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	2,  // 30: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	4,  // 31: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	7,  // 32: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	9,  // 33: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	12, // 34: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	14, // 35: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	14, // 36: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
+	16, // 37: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	19, // 38: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	29, // [29:39] is the sub-list for method output_type
+	19, // [19:29] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
