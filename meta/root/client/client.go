@@ -46,11 +46,12 @@ type Client struct {
 	log     hclog.Logger
 	cluster atomic.Uint64 // pinned cluster id; 0: not yet
 
-	peers   *peerTable
-	leader  *leaderTracker
-	propose *proposer
-	reads   *reads
-	tails   *tailPicker
+	peers    *peerTable
+	leader   *leaderTracker
+	propose  *proposer
+	reads    *reads
+	confirms confirms
+	tails    *tailPicker
 
 	closeOnce sync.Once
 }
@@ -67,6 +68,7 @@ func New(cfg Config) (*Client, error) {
 	c.leader = newLeaderTracker(c.peers.ids())
 	c.propose = newProposer(c)
 	c.reads = newReads(cfg.MaxWaiting, c.readIndexOnce)
+	c.confirms.c = c
 	c.tails = newTailPicker()
 	return c, nil
 }
@@ -90,6 +92,7 @@ func (c *Client) Close() {
 	c.closeOnce.Do(func() {
 		c.propose.close()
 		c.reads.close()
+		c.confirms.close()
 		c.peers.close()
 	})
 }
@@ -124,10 +127,11 @@ func (c *Client) readIndexOnce(ctx context.Context) (token state.Token, err erro
 // Confirm asks the root leader whether an era is the active one, each call with
 // a request of its own. ClusterId of the request is filled in.
 func (c *Client) Confirm(ctx context.Context, req *rootv1.ConfirmTenureRequest) (out *rootv1.ConfirmTenureResponse, err error) {
+	if out := c.confirms.ask(ctx, req); out != nil {
+		return out, nil
+	}
 	err = c.onLeader(ctx, false, func(ctx context.Context, p *peer, cluster uint64) error {
-		out, err = p.root.ConfirmTenure(ctx, &rootv1.ConfirmTenureRequest{
-			Era: req.GetEra(), HolderId: req.GetHolderId(), HolderIncarnation: req.GetHolderIncarnation(), ClusterId: cluster,
-		})
+		out, err = p.root.ConfirmTenure(ctx, confirmRequest(req, cluster))
 		return err
 	})
 	return out, err

@@ -51,6 +51,7 @@ type fakePeer struct {
 	requests   []int // commands in each Propose request
 	reads      int
 	confirms   int
+	streams    int // for confirmations
 	readers    []string
 	refuse     error // what every request is refused with
 	tailBreaks bool
@@ -240,6 +241,25 @@ func (p *fakePeer) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureR
 	p.root.mu.Unlock()
 	pause(ctx, delay)
 	return &rootv1.ConfirmTenureResponse{Active: true, Tenure: &rootv1.Tenure{Era: req.Era, HolderId: req.HolderId}}, nil
+}
+
+func (p *fakePeer) ConfirmStream(stream grpc.BidiStreamingServer[rootv1.ConfirmTenureRequest, rootv1.ConfirmTenureResponse]) error {
+	p.root.mu.Lock()
+	p.streams++
+	p.root.mu.Unlock()
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		resp, err := p.ConfirmTenure(stream.Context(), req)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+	}
 }
 
 func (p *fakePeer) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureRequest) (*rootv1.ClaimTenureResponse, error) {

@@ -102,6 +102,54 @@ func TestEachConfirmationIsAsked(t *testing.T) {
 	})
 }
 
+// Confirmations one after the other share a stream once the leader is known, and
+// no answer: a stream that breaks, or a leader that is another by now, costs the
+// request a call of its own.
+func TestConfirmationsShareAStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 3)
+		c := r.start(r.config())
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		era := uint64(0)
+		confirm := func(times int) {
+			t.Helper()
+			for range times {
+				era++
+				resp, err := c.Confirm(ctx, &rootv1.ConfirmTenureRequest{Era: era, HolderId: "c1"})
+				if err != nil || resp.Tenure.Era != era {
+					t.Fatalf("Confirm(%d) = %v, %v", era, resp, err)
+				}
+			}
+		}
+		check := func(id uint64, streams, confirms int) {
+			t.Helper()
+			r.with(func() {
+				if p := r.peers[id]; p.streams != streams || p.confirms != confirms {
+					t.Errorf("peer %d: %d streams, %d confirmations; want %d, %d", id, p.streams, p.confirms, streams, confirms)
+				}
+			})
+		}
+		confirm(21) // The first one finds the leader.
+		check(1, 1, 21)
+		r.with(func() { r.leader = 2 })
+		confirm(1) // The stream ends with the refusal.
+		confirm(20)
+		check(1, 1, 21)
+		check(2, 1, 21)
+		r.with(func() { r.peers[2].refuse = reason.New(rootv1.Reason_REASON_OVERLOADED, "busy") })
+		if resp, err := c.Confirm(must(within(time.Second)), &rootv1.ConfirmTenureRequest{Era: 7}); err == nil {
+			t.Errorf("Confirm = %v", resp)
+		}
+		r.with(func() { r.peers[2].refuse = nil })
+		confirm(20)
+		check(2, 2, 41)
+	})
+}
+
+// must is a context that its own deadline ends.
+func must(ctx context.Context, _ context.CancelFunc) context.Context { return ctx }
+
 func TestLastCallerEndsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeRoot(t, 1)

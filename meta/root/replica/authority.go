@@ -193,8 +193,7 @@ func (c *Core) answerConfirm(r *Confirm, out *Output) {
 		return
 	}
 	t := c.state.Tenure()
-	active := t.GetEra() != 0 && !t.GetRetired() && t.GetEra() == r.Request.GetEra() &&
-		t.GetHolderId() == r.Request.GetHolderId() && t.GetHolderIncarnation() == r.Request.GetHolderIncarnation()
+	active := t.GetEra() != 0 && !t.GetRetired() && isHeldBy(t, r.Request)
 	if active && c.authority.fenced[state.Era(t.GetEra())] > 0 {
 		c.reads.held = append(c.reads.held, r)
 		return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,8 @@ import (
 type wire struct {
 	mu    sync.RWMutex
 	peers map[uint64]*replica.Replica
+	// lose loses all messages.
+	lose atomic.Bool
 }
 
 func (w *wire) peer(id uint64) *replica.Replica {
@@ -41,7 +44,7 @@ func (e wireEnd) Send(messages []*raftpb.Message) {
 		switch {
 		case m.GetType() == raftpb.MsgSnap:
 			e.peer(e.id).SnapshotDelivered(m.GetTo(), false)
-		case to != nil:
+		case to != nil && !e.lose.Load():
 			to.Deliver(m)
 		}
 	}

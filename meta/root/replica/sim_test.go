@@ -48,13 +48,17 @@ type sim struct {
 	// good is until when the holder of an era may believe in it, began when the
 	// era was first seen applied.
 	good, began map[uint64]int64
+	// said is the word of a leader, and when that was, until another peer was asked
+	// for its own.
+	said   replica.Word
+	saidAt int64
 
 	count simCount
 }
 
 type simCount struct {
-	writes, unknown, reads, confirms, expiries, crashes, stalls, snapshots, elections int
-	reshapes                                                                          int
+	writes, unknown, reads, confirms, words, expiries, crashes, stalls, snapshots, elections int
+	reshapes                                                                                 int
 }
 
 type simCall struct {
@@ -87,6 +91,9 @@ type simPeer struct {
 // Send implements replica.Transport.
 func (p *simPeer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
+		if err := untrue(p.core.Word(), m); err != nil {
+			p.s.t.Fatalf("peer %d: %v", p.id, err)
+		}
 		p.s.mail = append(p.s.mail, proto.Clone(m).(*raftpb.Message))
 	}
 }
@@ -198,8 +205,8 @@ func (p *simPeer) see(v *replica.View) {
 	}
 }
 
-func (s *sim) believe(era uint64, since int64) {
-	until := since + int64(simTTL)
+func (s *sim) believe(era uint64, since int64, ttlMillis uint64) {
+	until := since + int64(ttlMillis)*int64(time.Millisecond)
 	if began, ok := s.began[era+1]; ok && until > began {
 		s.t.Fatalf("era %d was confirmed until %v after era %d began", era, time.Duration(until-began), era+1)
 	}
@@ -235,7 +242,7 @@ func (s *sim) answer(p *simPeer, r replica.Request) {
 	case *replica.Confirm:
 		if r.Err == nil && r.Response.GetActive() {
 			s.count.confirms++
-			s.believe(r.Request.GetEra(), call.at)
+			s.believe(r.Request.GetEra(), call.at, r.Response.GetTenure().GetTtlMillis())
 		}
 	case *replica.Claim:
 		if r.Err == nil && applied(r.Response) {
@@ -243,7 +250,7 @@ func (s *sim) answer(p *simPeer, r replica.Request) {
 			if era > 1 {
 				s.count.expiries++
 			}
-			s.believe(era, call.at)
+			s.believe(era, call.at, r.Request.GetTtlMillis())
 		}
 	}
 }
@@ -265,10 +272,29 @@ func (s *sim) ask(p *simPeer) {
 			r.(*replica.Confirm).Request.HolderId, r.(*replica.Confirm).Request.HolderIncarnation = tenure.GetHolderId(), tenure.GetHolderIncarnation()
 		}
 	default:
-		r = claim(s.t, fmt.Sprintf("h%d", s.rng.IntN(3)), tenure.GetEra(), simTTL)
+		ttl := simTTL
+		if s.rng.IntN(2) == 0 {
+			ttl = 0
+		}
+		r = claim(s.t, fmt.Sprintf("h%d", s.rng.IntN(3)), tenure.GetEra(), ttl)
 	}
 	s.open[r] = call
 	p.turn(replica.Input{Requests: []replica.Request{r}})
+}
+
+// hearWords has a peer asked for its word: the first one is the leader's, the
+// second another peer's, at any time after it. Together they confirm.
+func (s *sim) hearWords(p *simPeer) {
+	w := p.core.Word()
+	if s.said.Tenure == nil || w.Tenure != nil {
+		s.said, s.saidAt = w, s.now
+		return
+	}
+	if era := confirmedBy(s.said, w); era != 0 {
+		s.count.words++
+		s.believe(era, s.saidAt, 0)
+	}
+	s.said = replica.Word{}
 }
 
 // deliver takes a random message out of the mail, or repeats it, or loses it.
@@ -350,7 +376,9 @@ func (s *sim) step(faults bool) {
 		}
 	case n < 100 && p.view != nil:
 		s.ask(p)
-	case n < 140 && p.task != nil:
+	case n < 130:
+		s.hearWords(p)
+	case n < 160 && p.task != nil:
 		task := p.task
 		p.task = nil
 		p.turn(replica.Input{Checkpointed: task.Write(p.log, func() error { return nil })})
@@ -468,6 +496,7 @@ func TestSimulation(t *testing.T) {
 			total.unknown += n.unknown
 			total.reads += n.reads
 			total.confirms += n.confirms
+			total.words += n.words
 			total.expiries += n.expiries
 			total.crashes += n.crashes
 			total.stalls += n.stalls
@@ -479,7 +508,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds: %+v", *simSeeds, total)
-	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.expiries == 0 ||
+	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.words < 100 || total.expiries == 0 ||
 		total.crashes == 0 || total.stalls == 0 || total.snapshots == 0 || total.elections < 100) {
 		t.Errorf("a fault did not fire or the load was too low: %+v", total)
 	}

@@ -76,6 +76,7 @@ func (n *Network) Send(from, to Place, deliver func()) bool {
 // Send implements replica.Transport.
 func (p *Peer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
+		p.checkWord(m)
 		to := p.cluster.peer(m.GetTo())
 		if p.refuses(to) {
 			continue

@@ -3,11 +3,14 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
+	"io"
 	"slices"
 
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -47,6 +50,33 @@ func (s *Server) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureReq
 	}
 	resp, err := s.cfg.Replica.Confirm(ctx, req)
 	return resp, s.withLeader(err)
+}
+
+// ConfirmStream implements rootv1.RootServer.
+func (s *Server) ConfirmStream(stream grpc.BidiStreamingServer[rootv1.ConfirmTenureRequest, rootv1.ConfirmTenureResponse]) error {
+	return s.guarded(stream, "confirm stream", func(out *outlet) error {
+		method := s.stats.Method("ConfirmStream/request")
+		for {
+			req, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			out.pending.Add(1)
+			start := method.Begin()
+			resp, err := s.ConfirmTenure(stream.Context(), req)
+			method.End(start, err)
+			if err == nil {
+				err = out.send(resp)
+			}
+			out.pending.Add(-1)
+			if err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // TransferLeadership implements rootv1.RootServer.

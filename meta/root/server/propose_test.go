@@ -71,6 +71,15 @@ func TestFollowerNamesTheLeader(t *testing.T) {
 		check(reason.From(err))
 		_, err = root.ConfirmTenure(ctx, &rootv1.ConfirmTenureRequest{Era: 1})
 		check(reason.From(err))
+		confirms, err := root.ConfirmStream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := confirms.Send(&rootv1.ConfirmTenureRequest{Era: 1}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = confirms.Recv()
+		check(reason.From(err))
 		stream, err := root.ProposeStream(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -83,6 +92,42 @@ func TestFollowerNamesTheLeader(t *testing.T) {
 			t.Fatalf("answer %v, %v", resp, err)
 		}
 		check(resp.Error)
+	})
+}
+
+// A stream of confirmations answers in turn, and ends with the server.
+func TestConfirmStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, newFakeReplica(t), nil)
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		stream, err := s.root().ConfirmStream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for era := range uint64(10) {
+			if err := stream.Send(&rootv1.ConfirmTenureRequest{Era: era}); err != nil {
+				t.Fatal(err)
+			}
+			if resp, err := stream.Recv(); err != nil || resp.GetActive() != (era == 1) {
+				t.Fatalf("era %d: %v, %v", era, resp, err)
+			}
+		}
+		if err := stream.Send(&rootv1.ConfirmTenureRequest{Era: 1, ClusterId: 99}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); reason.Of(err) != rootv1.Reason_REASON_CLUSTER_MISMATCH {
+			t.Errorf("another cluster: %v", err)
+		}
+		idle, err := s.root().ConfirmStream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s.stop()
+		if _, err := idle.Recv(); status.Code(err) != codes.Unavailable || time.Since(began) > 100*time.Millisecond {
+			t.Errorf("the server stopped: %v after %v", err, time.Since(began))
+		}
 	})
 }
 

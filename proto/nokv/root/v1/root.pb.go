@@ -1790,7 +1790,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x15RAFT_ROLE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RAFT_ROLE_FOLLOWER\x10\x01\x12\x17\n" +
 	"\x13RAFT_ROLE_CANDIDATE\x10\x02\x12\x14\n" +
-	"\x10RAFT_ROLE_LEADER\x10\x032\xa9\x06\n" +
+	"\x10RAFT_ROLE_LEADER\x10\x032\x87\a\n" +
 	"\x04Root\x12F\n" +
 	"\aPropose\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse\x12P\n" +
 	"\rProposeStream\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse(\x010\x01\x12?\n" +
@@ -1798,7 +1798,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\bSnapshot\x12\x1d.nokv.root.v1.SnapshotRequest\x1a\x1b.nokv.root.v1.SnapshotChunk0\x01\x12L\n" +
 	"\tReadIndex\x12\x1e.nokv.root.v1.ReadIndexRequest\x1a\x1f.nokv.root.v1.ReadIndexResponse\x12R\n" +
 	"\vClaimTenure\x12 .nokv.root.v1.ClaimTenureRequest\x1a!.nokv.root.v1.ClaimTenureResponse\x12X\n" +
-	"\rConfirmTenure\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse\x12C\n" +
+	"\rConfirmTenure\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse\x12\\\n" +
+	"\rConfirmStream\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse(\x010\x01\x12C\n" +
 	"\x06Status\x12\x1b.nokv.root.v1.StatusRequest\x1a\x1c.nokv.root.v1.StatusResponse\x12g\n" +
 	"\x12TransferLeadership\x12'.nokv.root.v1.TransferLeadershipRequest\x1a(.nokv.root.v1.TransferLeadershipResponse\x12R\n" +
 	"\vReplacePeer\x12 .nokv.root.v1.ReplacePeerRequest\x1a!.nokv.root.v1.ReplacePeerResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
@@ -1886,21 +1887,23 @@ var file_nokv_root_v1_root_proto_depIdxs = []int32{
 	11, // 28: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
 	13, // 29: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
 	16, // 30: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	18, // 31: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	21, // 32: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 33: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
-	5,  // 34: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	5,  // 35: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	7,  // 36: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	10, // 37: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	12, // 38: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	15, // 39: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	17, // 40: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	19, // 41: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	22, // 42: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	3,  // 43: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
+	16, // 31: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
+	18, // 32: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	21, // 33: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	2,  // 34: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
+	5,  // 35: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	5,  // 36: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	7,  // 37: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	10, // 38: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	12, // 39: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	15, // 40: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	17, // 41: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	17, // 42: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
+	19, // 43: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	22, // 44: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	3,  // 45: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
+	35, // [35:46] is the sub-list for method output_type
+	24, // [24:35] is the sub-list for method input_type
 	24, // [24:24] is the sub-list for extension type_name
 	24, // [24:24] is the sub-list for extension extendee
 	0,  // [0:24] is the sub-list for field type_name

@@ -28,6 +28,7 @@ const (
 	Root_ReadIndex_FullMethodName          = "/nokv.root.v1.Root/ReadIndex"
 	Root_ClaimTenure_FullMethodName        = "/nokv.root.v1.Root/ClaimTenure"
 	Root_ConfirmTenure_FullMethodName      = "/nokv.root.v1.Root/ConfirmTenure"
+	Root_ConfirmStream_FullMethodName      = "/nokv.root.v1.Root/ConfirmStream"
 	Root_Status_FullMethodName             = "/nokv.root.v1.Root/Status"
 	Root_TransferLeadership_FullMethodName = "/nokv.root.v1.Root/TransferLeadership"
 	Root_ReplacePeer_FullMethodName        = "/nokv.root.v1.Root/ReplacePeer"
@@ -57,6 +58,9 @@ type RootClient interface {
 	ClaimTenure(ctx context.Context, in *ClaimTenureRequest, opts ...grpc.CallOption) (*ClaimTenureResponse, error)
 	// ConfirmTenure says whether an era is still the active one. Writes nothing.
 	ConfirmTenure(ctx context.Context, in *ConfirmTenureRequest, opts ...grpc.CallOption) (*ConfirmTenureResponse, error)
+	// ConfirmStream is ConfirmTenure without a call of its own for each request.
+	// Each is answered before the next is read; a refusal ends the stream.
+	ConfirmStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConfirmTenureRequest, ConfirmTenureResponse], error)
 	// Status describes this peer.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// TransferLeadership asks the leader to hand over to another peer.
@@ -166,6 +170,19 @@ func (c *rootClient) ConfirmTenure(ctx context.Context, in *ConfirmTenureRequest
 	return out, nil
 }
 
+func (c *rootClient) ConfirmStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConfirmTenureRequest, ConfirmTenureResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Root_ServiceDesc.Streams[3], Root_ConfirmStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ConfirmTenureRequest, ConfirmTenureResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Root_ConfirmStreamClient = grpc.BidiStreamingClient[ConfirmTenureRequest, ConfirmTenureResponse]
+
 func (c *rootClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -220,6 +237,9 @@ type RootServer interface {
 	ClaimTenure(context.Context, *ClaimTenureRequest) (*ClaimTenureResponse, error)
 	// ConfirmTenure says whether an era is still the active one. Writes nothing.
 	ConfirmTenure(context.Context, *ConfirmTenureRequest) (*ConfirmTenureResponse, error)
+	// ConfirmStream is ConfirmTenure without a call of its own for each request.
+	// Each is answered before the next is read; a refusal ends the stream.
+	ConfirmStream(grpc.BidiStreamingServer[ConfirmTenureRequest, ConfirmTenureResponse]) error
 	// Status describes this peer.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// TransferLeadership asks the leader to hand over to another peer.
@@ -258,6 +278,9 @@ func (UnimplementedRootServer) ClaimTenure(context.Context, *ClaimTenureRequest)
 }
 func (UnimplementedRootServer) ConfirmTenure(context.Context, *ConfirmTenureRequest) (*ConfirmTenureResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConfirmTenure not implemented")
+}
+func (UnimplementedRootServer) ConfirmStream(grpc.BidiStreamingServer[ConfirmTenureRequest, ConfirmTenureResponse]) error {
+	return status.Error(codes.Unimplemented, "method ConfirmStream not implemented")
 }
 func (UnimplementedRootServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -390,6 +413,13 @@ func _Root_ConfirmTenure_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Root_ConfirmStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(RootServer).ConfirmStream(&grpc.GenericServerStream[ConfirmTenureRequest, ConfirmTenureResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Root_ConfirmStreamServer = grpc.BidiStreamingServer[ConfirmTenureRequest, ConfirmTenureResponse]
+
 func _Root_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -496,6 +526,12 @@ var Root_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Snapshot",
 			Handler:       _Root_Snapshot_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ConfirmStream",
+			Handler:       _Root_ConfirmStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "nokv/root/v1/root.proto",
