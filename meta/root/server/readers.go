@@ -32,7 +32,8 @@ type Metrics struct {
 	Proposals int64 `json:"proposals"`
 	// Snapshots is the number of snapshots being sent.
 	Snapshots int64 `json:"snapshots"`
-	// RPCs counts calls by method. "ProposeStream/request" is the requests inside streams.
+	// RPCs counts calls by method. "ProposeStream/request" and "ConfirmStream/request"
+	// are the requests inside streams.
 	RPCs map[string]rpcstats.MethodSnapshot `json:"rpcs"`
 }
 
