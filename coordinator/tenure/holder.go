@@ -152,14 +152,8 @@ func (h *Holder) await(ctx context.Context, refusal error) (*term, error) {
 // process has given it up and the root does not know yet.
 func (h *Holder) betweenErasLocked() bool {
 	t := h.core.Tenure()
-	own := t.GetHolderId() == h.cfg.ID && !t.GetRetired()
-	switch {
-	case h.core.Superseded():
-		return false
-	case h.closing.Load():
-		return own
-	}
-	return own || t == nil || t.GetRetired()
+	own := t.GetHolderId() == h.cfg.ID
+	return !h.core.Superseded() && (own || t == nil || t.GetRetired())
 }
 
 func (h *Holder) leave(t *term) {

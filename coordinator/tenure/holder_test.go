@@ -98,8 +98,8 @@ func TestHolderServes(t *testing.T) {
 	})
 }
 
-// Between two eras requests wait, at the holder that leaves until the root knows,
-// and at standbys until one of them has the next era: nobody is sent in circles.
+// Between two eras requests wait, at the holder that leaves until it knows its
+// successor, and at standbys until one of them has the next era: nobody is sent in circles.
 func TestRequestsWaitBetweenEras(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRoot(8 * time.Millisecond)
@@ -113,10 +113,10 @@ func TestRequestsWaitBetweenEras(t *testing.T) {
 		waiting.Go(a.stop)
 		synctest.Wait()
 		_, _, err := a.Tso(within(time.Second), 1)
-		if d := reason.From(err); d.GetReason() != rootv1.Reason_REASON_TENURE_NOT_HELD || d.GetHolderAddress() != "" {
+		if d := reason.From(err); d.GetReason() != rootv1.Reason_REASON_TENURE_NOT_HELD || d.GetHolderId() != "c2" {
 			t.Errorf("at the holder that left: %v", err)
 		}
-		if took := time.Since(begun); took != r.delay {
+		if took := time.Since(begun); took < r.delay || took >= 50*time.Millisecond {
 			t.Errorf("the holder that left answered after %v, the retirement took %v", took, r.delay)
 		}
 		waiting.Go(func() {

@@ -128,6 +128,15 @@ func (l *loop) shutdown() {
 		return !h.core.ClaimOpen()
 	})
 	l.retirePending()
+	// Who waits here is sent to the successor. A standby may not have heard of the
+	// retirement: it would send them back.
+	handover, cancelHandover := context.WithTimeout(bound, holdFor)
+	defer cancelHandover()
+	l.watch(handover, func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.held.Load() == 0 || !h.betweenErasLocked()
+	})
 }
 
 // drained reports that no request is in flight.
