@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/meta/root"
+	"github.com/nokv/nokv/meta/root/state"
 )
 
 func metaRootCommand() *command {
@@ -150,6 +151,8 @@ func (o *metaRootOptions) reached(lis net.Listener) string {
 
 func (o *metaRootOptions) check(addr string) error {
 	switch {
+	case o.node > state.MaxID:
+		return usagef("-node-id %d: want at most %d", o.node, uint64(state.MaxID))
 	case o.node == 0:
 		return usagef("-node-id is required: this peer's id in the -peer list, 1 or more")
 	case o.workdir == "":

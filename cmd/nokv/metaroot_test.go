@@ -37,6 +37,7 @@ func TestMetaRootFlags(t *testing.T) {
 		{"two cannot", 1, empty, lists[2], "", false, "2 peers; want 3"},
 		{"two cannot in a missing one", 1, filepath.Join(empty, "none"), lists[2], "", false, "2 peers; want 3"},
 		{"none", 1, empty, nil, "127.0.0.1:1", false, "0 peers; want 3"},
+		{"a node id above all", 1<<64 - 1, empty, map[uint64]string{1<<64 - 1: "127.0.0.1:3333"}, "", false, "want at most"},
 		{"a workdir in use takes any number", 1, used, lists[2], "", false, ""},
 		{"but itself", 9, used, lists[2], "", false, "node 9 is not in the list [1 2]"},
 		{"joins with two others", 9, empty, lists[2], "127.0.0.1:1", true, ""},

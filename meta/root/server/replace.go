@@ -120,7 +120,7 @@ func (r *replacement) add(ctx context.Context) (*rootv1.ReplacePeerResponse, err
 	candidate, ok := r.cfg.Peers.Candidate(with)
 	if !ok {
 		err := reason.New(rootv1.Reason_REASON_NOT_FOUND,
-			"root peer %d has not knocked at the leader, root peer %d: start it with -join, an empty workdir and all root peers that are there in -peer", with, r.cfg.NodeID)
+			"root peer %d has not knocked at the leader, root peer %d: start it with -join, an empty workdir and the living root peers as -peer", with, r.cfg.NodeID)
 		err.Detail.RetryAfterMillis = askAgainMillis
 		return nil, err
 	}
