@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/dial"
+	"github.com/nokv/nokv/internal/flow"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -49,14 +50,6 @@ type endpoints struct {
 	closed bool
 }
 
-// Flow control windows of a stream and of a connection, in bytes. They are fixed:
-// gRPC would find them by a ping with nearly every message, which costs both ends
-// as much as the message.
-const (
-	streamWindow     = 1 << 20
-	connectionWindow = 4 << 20
-)
-
 func newEndpoints(cfg Config) (*endpoints, error) {
 	s := &endpoints{cfg: cfg}
 	addresses := slices.Clone(cfg.Endpoints)
@@ -85,11 +78,9 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	if s.cfg.TLS != nil {
 		creds = credentials.NewTLS(s.cfg.TLS)
 	}
-	options := []grpc.DialOption{
+	options := append(flow.Client(),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDisableServiceConfig(),
-		grpc.WithStaticStreamWindowSize(streamWindow),
-		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithIdleTimeout(0),
 		// The default base delay of 1 s would be how long a restarted
 		// coordinator goes unnoticed.
@@ -98,8 +89,8 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 			MinConnectTimeout: 3 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
-	}
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)),
+	)
 	target := address
 	if !strings.Contains(address, "://") && !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address

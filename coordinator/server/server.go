@@ -35,6 +35,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/flow"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -162,18 +163,10 @@ func New(cfg Config) (*Server, error) {
 // that start their own.
 const streamWorkers = 64
 
-// Flow control windows of a stream and of a connection, in bytes. They are fixed:
-// gRPC would find them by a ping with nearly every message, which costs both ends
-// as much as the message.
-const (
-	streamWindow     = 1 << 20
-	connectionWindow = 4 << 20
-)
-
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
-	return []grpc.ServerOption{
+	return append(flow.Server(),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.admitUnary),
 		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.admitStream),
@@ -181,15 +174,13 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connectionWindow),
-		grpc.WriteBufferSize(64 << 10),
-		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.WriteBufferSize(64<<10),
+		grpc.ConnectionTimeout(10*time.Second),
 		// A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-	}
+	)
 }
 
 // admitStream says what became of a stream in the words of package reason.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/dial"
+	"github.com/nokv/nokv/internal/flow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -17,14 +18,6 @@ import (
 
 // maxPeers bounds the peers that answers may add to the configured ones.
 const maxPeers = 16
-
-// Flow control windows of a stream and of a connection, in bytes. They are fixed:
-// gRPC would find them by a ping with nearly every message, which costs both ends
-// as much as the message.
-const (
-	streamWindow     = 1 << 20
-	connectionWindow = 4 << 20
-)
 
 // peer is one root peer. It is never changed once made.
 type peer struct {
@@ -45,10 +38,8 @@ type peerTable struct {
 }
 
 func newPeerTable(cfg Config) *peerTable {
-	options := []grpc.DialOption{
+	options := append(flow.Client(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(streamWindow),
-		grpc.WithStaticConnWindowSize(connectionWindow),
 		grpc.WithNoProxy(),
 		grpc.WithContextDialer(dial.TCP),
 		grpc.WithDisableServiceConfig(),
@@ -59,7 +50,7 @@ func newPeerTable(cfg Config) *peerTable {
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
-	}
+	)
 	return &peerTable{
 		options:   append(options, cfg.DialOptions...),
 		addresses: maps.Clone(cfg.Peers),

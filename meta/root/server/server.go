@@ -28,10 +28,12 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/flow"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -169,19 +171,9 @@ func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) 
 	server.GracefulStop()
 }
 
-// Flow control windows of a stream and of a connection, in bytes. They are fixed:
-// gRPC would find them by a ping with nearly every message, which costs both ends
-// as much as the message.
-const (
-	streamWindow     = 1 << 20
-	connectionWindow = 4 << 20
-)
-
 func (s *Server) options() []grpc.ServerOption {
-	return append([]grpc.ServerOption{
+	return slices.Concat(flow.Server(), []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessageBytes),
 		grpc.MaxHeaderListSize(16 << 10),
 		grpc.MaxConcurrentStreams(s.cfg.MaxStreamsPerConnection),
@@ -192,7 +184,7 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.ChainUnaryInterceptor(s.stats.Unary, requireDeadline),
 		grpc.ChainStreamInterceptor(s.stats.Stream),
-	}, s.cfg.ServerOptions...)
+	}, s.cfg.ServerOptions)
 }
 
 // errStopping ends streams when the server stops; clients go to another peer.
