@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/proctest"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // finalWithin bounds Finality after healing: 3 ttl and 2 elections, each up to
@@ -32,7 +33,7 @@ func (r *run) heal() {
 	if late := time.Duration(r.load.slowest.Load()); late > lateCall {
 		r.t.Errorf("a call took %s longer than its deadline", late)
 	}
-	proctest.Eventually(r.t, patience, r.rests)
+	proctest.Eventually(r.t, r.finalWithin(), r.rests)
 	for m := range members {
 		r.e.violations = append(r.e.violations, r.counted(m)...)
 	}
@@ -41,7 +42,8 @@ func (r *run) heal() {
 // lateCall is how much longer than its deadline a call may take on a busy machine.
 const lateCall = 3 * time.Second
 
-// rests says whether all root peers have applied the whole log as it is known.
+// rests says whether all root peers have applied the whole log as it is known, and
+// the last handover is closed in it.
 func (r *run) rests() error {
 	r.e.mu.Lock()
 	last := uint64(len(r.e.log))
@@ -50,6 +52,9 @@ func (r *run) rests() error {
 	for i, s := range r.c.status() {
 		if s.GetAppliedIndex() != last || s.GetCommitIndex() != last {
 			return fmt.Errorf("%s has applied %d of %d, the log is known up to %d", rootPlace(i), s.GetAppliedIndex(), s.GetCommitIndex(), last)
+		}
+		if h := s.GetHandover(); h.GetStage() != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
+			return fmt.Errorf("Finality: the handover of era %d is at %v", h.GetEra(), h.GetStage())
 		}
 		peers = append(peers, peerEnd{rootPlace(i), s.GetAppliedIndex(), s.GetStateHash()})
 	}
