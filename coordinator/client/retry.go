@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -104,7 +105,7 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 	case final:
 		return w.trail.fail(w.op.name, nil)
 	case redirect:
-		if w.redirected(e, detail.GetHolderAddress()) {
+		if w.redirected(detail.GetHolderAddress()) {
 			return nil
 		}
 		w.vacant = w.vacant || w.redirects < maxRedirects
@@ -123,12 +124,12 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 	return w.wait(ctx, max(pause, w.backoff()))
 }
 
-// redirected follows a refusal to the holder it names, unless that is where
-// it came from, the holder could not be reached a moment ago, or the refusals
-// send us in a circle.
-func (w *walk) redirected(from *endpoint, address string) bool {
+// redirected follows a refusal to the holder it names, unless the holder could
+// not be reached a moment ago, or has refused in this round itself: then who
+// names it has not heard yet that it holds nothing any more.
+func (w *walk) redirected(address string) bool {
 	to := w.c.ends.learn(address)
-	if to == nil || to == from || w.redirects >= maxRedirects || to.shunUntil.Load() > time.Now().UnixNano() {
+	if to == nil || slices.Contains(w.tried, to) || w.redirects >= maxRedirects || to.shunUntil.Load() > time.Now().UnixNano() {
 		return false
 	}
 	w.redirects++

@@ -147,12 +147,37 @@ func TestRefusalsCirclingEndInAPause(t *testing.T) {
 		w.start("b", b)
 		c, end := w.client(client.Config{}, "a", "b")
 		defer end()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		_, err := c.AllocID(ctx, 1)
 		wantIs(t, err, context.DeadlineExceeded, client.ErrTenureNotHeld)
-		if n := a.called("AllocID") + b.called("AllocID"); n > 80 {
-			t.Errorf("%d tries in 5 s: no backoff", n)
+		if n := a.called("AllocID") + b.called("AllocID"); n > 250 {
+			t.Errorf("%d tries in 30 s: no backoff", n)
+		}
+	})
+}
+
+// A holder that leaves is still named by who has not heard of it: the caller asks
+// again in milliseconds, and not the one that has just said that it holds nothing.
+func TestLeavingHolderIsNotAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := &fake{cluster: k}, &fake{cluster: k}
+		a.refuse(on(notHeld(""), "AllocID"))
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		b.refuse(on(notHeld("a"), "AllocID"))
+		time.AfterFunc(5*time.Millisecond, func() { b.refuse(nil) })
+		start := time.Now()
+		if _, err := c.AllocID(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		wantWithin(t, start, 5*time.Millisecond, 10*time.Millisecond)
+		if n := a.called("AllocID"); n > b.called("AllocID") {
+			t.Errorf("the one that left was asked %d times, the other one %d times", n, b.called("AllocID"))
 		}
 	})
 }
