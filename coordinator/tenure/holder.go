@@ -148,12 +148,13 @@ func (h *Holder) await(ctx context.Context, refusal error) (*term, error) {
 	}
 }
 
-// betweenErasLocked reports that nobody is known to hold the Tenure, or that this
-// process has given it up and the root does not know yet.
+// betweenErasLocked reports that the last holder is known to have given the Tenure
+// up, or that this process is the holder and does not serve. One that knows
+// nothing yet has no reason to keep anybody.
 func (h *Holder) betweenErasLocked() bool {
 	t := h.core.Tenure()
 	own := t.GetHolderId() == h.cfg.ID
-	return !h.core.Superseded() && (own || t == nil || t.GetRetired())
+	return !h.core.Superseded() && (own || t.GetRetired())
 }
 
 func (h *Holder) leave(t *term) {
