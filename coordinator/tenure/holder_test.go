@@ -73,7 +73,7 @@ func TestHolderServes(t *testing.T) {
 			t.Fatalf("before the era began: %v after %v", err, time.Since(begun))
 		}
 		r.look(func(*machine) { delete(r.cut, "c1") })
-		time.Sleep(3 * time.Second)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		at := time.Now()
 		first, era := must(t)(h.Tso(within(time.Second), 10))
