@@ -36,6 +36,10 @@ const (
 	// orderly handover takes.
 	holdFor = 50 * time.Millisecond
 
+	// keepFor is how long one that has retired keeps requests that wait: as long as
+	// a successor takes on an idle machine.
+	keepFor = 10 * time.Millisecond
+
 	// drainFor is how long requests in flight may take to finish at an orderly
 	// end; stopWithin bounds draining and retiring together.
 	drainFor   = time.Second

@@ -38,6 +38,8 @@ type Holder struct {
 	mu sync.Mutex
 	// news is closed at the next change of what an answer depends on.
 	news chan struct{}
+	// gone is set when an orderly end keeps nobody any longer.
+	gone bool
 	core *Core
 	term *term
 	// ended is the term of the last era, served its frontiers: what a later
@@ -154,7 +156,7 @@ func (h *Holder) await(ctx context.Context, refusal error) (*term, error) {
 func (h *Holder) betweenErasLocked() bool {
 	t := h.core.Tenure()
 	own := t.GetHolderId() == h.cfg.ID
-	return !h.core.Superseded() && (own || t.GetRetired())
+	return !h.gone && !h.core.Superseded() && (own || t.GetRetired())
 }
 
 func (h *Holder) leave(t *term) {

@@ -133,6 +133,32 @@ func TestRequestsWaitBetweenEras(t *testing.T) {
 	})
 }
 
+// A holder that leaves keeps nobody for long when no successor comes, and ends.
+func TestLeavingHolderLetsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(8 * time.Millisecond)
+		a := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		must(t)(a.Tso(within(time.Second), 1))
+		var waiting sync.WaitGroup
+		begun := time.Now()
+		waiting.Go(a.stop)
+		synctest.Wait()
+		_, _, err := a.Tso(within(time.Second), 1)
+		if d := reason.From(err); d.GetReason() != rootv1.Reason_REASON_TENURE_NOT_HELD || d.GetHolderId() != "" {
+			t.Errorf("%v", err)
+		}
+		waiting.Wait()
+		if took := time.Since(begun); took != r.delay+10*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		begun = time.Now()
+		if _, _, err := a.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD || time.Since(begun) != 0 {
+			t.Errorf("behind its end: %v after %v", err, time.Since(begun))
+		}
+	})
+}
+
 // An era that comes with its first windows asks for none before it serves.
 func TestFirstWindowsComeWithTheEra(t *testing.T) {
 	for _, without := range []bool{false, true} {

@@ -129,14 +129,19 @@ func (l *loop) shutdown() {
 	})
 	l.retirePending()
 	// Who waits here is sent to the successor. A standby may not have heard of the
-	// retirement: it would send them back.
-	handover, cancelHandover := context.WithTimeout(bound, holdFor)
+	// retirement: it would send them back. This process may not hear of the
+	// successor in time either: then they look for it themselves.
+	handover, cancelHandover := context.WithTimeout(bound, keepFor)
 	defer cancelHandover()
 	l.watch(handover, func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.held.Load() == 0 || !h.betweenErasLocked()
 	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gone = true
+	h.tellLocked()
 }
 
 // drained reports that no request is in flight.
