@@ -171,7 +171,7 @@ var mutations = []mutation{
 	},
 	{
 		6, "a lapsed confirmation fails requests", "coordinator/tenure/holder.go",
-		"t.waiting++\n", "return h.refuse(g.era)\n\tt.waiting++\n",
+		"t.waiting++\n", "h.mu.Unlock()\n\treturn h.refuse(g.era)\n\tt.waiting++\n",
 		[]string{tenure},
 	},
 
