@@ -28,6 +28,9 @@ var (
 // replaceDeadline is the deadline of each request while a root peer is replaced.
 const replaceDeadline = time.Second
 
+// replaceTries is how often a machine may stand still before that is a failure.
+const replaceTries = 3
+
 // TestReplaceALostRootPeer is number 24 of the bad things: a root peer is killed,
 // its disk is gone, and another one takes its place, while nobody's request fails.
 // Then another old peer is killed: what serves on has the new one's vote.
@@ -41,12 +44,26 @@ func TestReplaceALostRootPeer(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
 			t.Logf("again with -replace-seed %d -replaces %d", seed, n+1)
-			replaceOne(t, rand.New(rand.NewPCG(seed, uint64(n))), role)
+			for try := 1; ; try++ {
+				void := ""
+				t.Run(fmt.Sprint("try ", try), func(t *testing.T) {
+					void = replaceOne(t, rand.New(rand.NewPCG(seed, uint64(n))), role)
+				})
+				switch {
+				case void == "":
+					return
+				case try == replaceTries:
+					t.Fatalf("in none of %d tries: %s", try, void)
+				}
+				t.Logf("once more: %s", void)
+			}
 		})
 	}
 }
 
-func replaceOne(t *testing.T, rng *rand.Rand, role string) {
+// replaceOne replaces one root peer and checks everything. void is why it does not
+// show that requests keep their deadlines; "": it does.
+func replaceOne(t *testing.T, rng *rand.Rand, role string) (void string) {
 	r := &replacing{t: t, c: newCluster(t, 2)}
 	r.c.StartAll()
 	r.c.WaitHealthy(recoverWithin)
@@ -104,11 +121,14 @@ func replaceOne(t *testing.T, rng *rand.Rand, role string) {
 	l.judge(ctx, cl)
 	r.sameState()
 	r.restart()
-	judgeDeadlines(t, l, late())
+	if void = judgeDeadlines(t, l, late()); void != "" {
+		return void
+	}
 	testreport.Linef(t, "root peer replaced, real processes: %s, replaced in %s; longest time without a timestamp: %s at the kill, %s while it was replaced, %s at the kill of another one; %d answers, none failed",
 		role, done.Sub(began).Round(time.Millisecond), l.tsoGap(killed, began).Round(time.Millisecond),
 		l.tsoGap(began, done).Round(time.Millisecond), l.tsoGap(died, end).Round(time.Millisecond),
 		len(l.ids)+len(l.timestamps)+l.acknowledged())
+	return ""
 }
 
 // standsStill is a pause of the machine that explains why a request misses its
@@ -150,8 +170,9 @@ func watchMachine(t *testing.T) (latest func() time.Duration) {
 	return func() time.Duration { end(); return <-result }
 }
 
-// judgeDeadlines: no request failed, unless the machine stood still meanwhile.
-func judgeDeadlines(t *testing.T, l *load, late time.Duration) {
+// judgeDeadlines: no request failed. When one did and the machine stood still
+// meanwhile, that shows nothing: it returns why.
+func judgeDeadlines(t *testing.T, l *load, late time.Duration) (void string) {
 	t.Helper()
 	failed := uint64(0)
 	for kind := range loadKinds {
@@ -159,10 +180,11 @@ func judgeDeadlines(t *testing.T, l *load, late time.Duration) {
 	}
 	switch {
 	case failed > 0 && late > standsStill:
-		t.Skipf("SKIPPED: %d requests failed with a deadline of %s, and a small write on this machine came %s late: run it again when it is quieter", failed, replaceDeadline, late)
+		return fmt.Sprintf("%d requests failed with a deadline of %s, and a small write on this machine came %s late", failed, replaceDeadline, late)
 	case failed > 0:
 		t.Fatalf("%d requests failed with a deadline of %s; no small write on this machine came later than %s; the last error of the load: %s", failed, replaceDeadline, late, *l.lastErr.Load())
 	}
+	return ""
 }
 
 // replacing is a cluster of which one root peer is replaced.
