@@ -13,9 +13,9 @@ import (
 
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/internal/procs"
-	"github.com/nokv/nokv/internal/proctest"
 	"github.com/nokv/nokv/internal/takeover"
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 // Two kills of the holder, with everything that the command can write.

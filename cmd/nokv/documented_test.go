@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // The ports of the documented commands.

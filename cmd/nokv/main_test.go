@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // beNoKV makes the test binary run as nokv: processes under test are the

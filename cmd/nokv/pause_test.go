@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 // pauseFor is many ttls and several election timeouts.

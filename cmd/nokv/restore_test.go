@@ -15,8 +15,8 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/proctest"
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

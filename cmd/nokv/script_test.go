@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // TestScripts runs command lines as processes and compares what a user sees.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // refused starts a member that must not start, and returns what it said.

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/testreport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

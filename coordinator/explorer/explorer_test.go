@@ -8,7 +8,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/testreport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"testing/cryptotest"
 
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/replica"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )

@@ -12,7 +12,7 @@ import (
 // tool runs a tool of tools/go.mod in a folder of the repository.
 func tool(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	modfile, err := filepath.Abs("../../tools/go.mod")
+	modfile, err := filepath.Abs("../../../tools/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,13 +30,13 @@ func tool(t *testing.T, dir string, args ...string) string {
 func TestGeneratedCodeIsFresh(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range []string{"buf.yaml"} {
-		copyFile(t, filepath.Join("../../proto", f), filepath.Join(dir, f))
+		copyFile(t, filepath.Join("../../../proto", f), filepath.Join(dir, f))
 	}
-	gen, err := os.ReadFile("../../proto/buf.gen.yaml")
+	gen, err := os.ReadFile("../../../proto/buf.gen.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	modfile, err := filepath.Abs("../../tools/go.mod")
+	modfile, err := filepath.Abs("../../../tools/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,19 +44,19 @@ func TestGeneratedCodeIsFresh(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "buf.gen.yaml"), gen, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	protos, err := filepath.Glob("../../proto/nokv/*/v1/*.proto")
+	protos, err := filepath.Glob("../../../proto/nokv/*/v1/*.proto")
 	if err != nil || len(protos) == 0 {
 		t.Fatalf("no .proto files: %v", err)
 	}
 	for _, p := range protos {
-		rel, err := filepath.Rel("../../proto", p)
+		rel, err := filepath.Rel("../../../proto", p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		copyFile(t, p, filepath.Join(dir, rel))
 	}
 	out := t.TempDir()
-	root, err := filepath.Abs("../../proto")
+	root, err := filepath.Abs("../../../proto")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestGeneratedCodeIsFresh(t *testing.T) {
 	tool(t, root, "buf", "generate", dir, "--template", filepath.Join(dir, "buf.gen.yaml"), "-o", out)
 	compared := 0
 	for _, p := range protos {
-		rel, _ := filepath.Rel("../../proto", p)
+		rel, _ := filepath.Rel("../../../proto", p)
 		for _, suffix := range []string{".pb.go", "_grpc.pb.go"} {
 			name := strings.TrimSuffix(rel, ".proto") + suffix
 			want, err := os.ReadFile(filepath.Join(out, name))
@@ -75,7 +75,7 @@ func TestGeneratedCodeIsFresh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := os.ReadFile(filepath.Join("../../proto", name))
+			got, err := os.ReadFile(filepath.Join("../../../proto", name))
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("proto/%s is stale: run `go generate ./proto/...`", name)
 			}
@@ -102,11 +102,11 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 func TestFormatted(t *testing.T) {
-	if out := tool(t, "../..", "gofumpt", "-l", "cmd", "config", "coordinator", "internal", "meta"); strings.TrimSpace(out) != "" {
+	if out := tool(t, "../../..", "gofumpt", "-l", "cmd", "config", "coordinator", "internal", "meta"); strings.TrimSpace(out) != "" {
 		t.Errorf("gofumpt would change:\n%s", out)
 	}
 }
 
 func TestStaticcheck(t *testing.T) {
-	tool(t, "../..", "staticcheck", "./...")
+	tool(t, "../../..", "staticcheck", "./...")
 }

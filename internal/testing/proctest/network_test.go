@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // soon bounds what should take no time; held is how long nothing must come.

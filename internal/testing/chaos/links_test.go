@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // way is a directed link.

@@ -6,5 +6,5 @@
 // whose place in the code is gone fails every run, so that the list stays true.
 // The mutations themselves take minutes:
 //
-//	go test ./internal/mutation -mutate
+//	go test ./internal/testing/mutation -mutate
 package mutation

@@ -17,10 +17,10 @@
 // finds what it is for (contrast_test.go); (5) a failed run leaves its schedule,
 // its history and the logs of its processes in a folder that it names.
 //
-//	go test ./internal/chaos                                  a smoke run
-//	go test ./internal/chaos -run Runs -v -chaos.runs 50      random schedules
-//	go test ./internal/chaos -run Runs -v -chaos.runs 1 -chaos.seed 7
-//	go test ./internal/chaos -run Runs -v -chaos.schedule testdata/all-kinds.txt
+//	go test ./internal/testing/chaos                                  a smoke run
+//	go test ./internal/testing/chaos -run Runs -v -chaos.runs 50      random schedules
+//	go test ./internal/testing/chaos -run Runs -v -chaos.runs 1 -chaos.seed 7
+//	go test ./internal/testing/chaos -run Runs -v -chaos.schedule testdata/all-kinds.txt
 //
 // It leaves to the simulations what real processes on one machine cannot be
 // given: wall clocks that step, machines that are suspended, messages that are

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // active is a fault that has begun.

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

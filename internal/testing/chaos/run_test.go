@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 var (

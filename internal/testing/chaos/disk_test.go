@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
 // injection is strace attached to a process, changing what the kernel answers.

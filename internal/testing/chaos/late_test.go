@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nokv/nokv/internal/proctest"
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 // The holder is stopped between generate and reply, and goes on after another

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
-	"github.com/nokv/nokv/internal/proctest"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

@@ -12,12 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 var mutate = flag.Bool("mutate", false, "break each rule in turn and insist that a test fails; takes minutes")
 
-const root = "../.."
+const root = "../../.."
 
 // Each mutation has its place, and each rule a mutation.
 func TestMutationsApply(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/testreport"
+	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 // totals are what runs did together.
