@@ -80,13 +80,13 @@ func (r *Round) milestones() []milestone {
 	}
 	leads := find(PartElection, kind(Leads, false))
 	switch {
-	case r.Victim == Leader && r.Orderly:
+	case r.Victim == Leader && r.Action == Restart:
 		return []milestone{leads, find(PartReach, r.reached(leads))}
 	case r.Victim == Leader:
 		return append(r.death(find(PartDetection, kind(PeerGone, false))), leads, find(PartReach, r.reached(leads)))
 	}
 	all := r.death(find(PartDetection, kind(Suspect, false)))
-	if r.Orderly {
+	if r.Action == Restart {
 		all = []milestone{find(PartDrain, kind(Ends, true)), find(PartRetire, kind(Retired, true))}
 	}
 	if r.Victim == Both {
@@ -98,7 +98,7 @@ func (r *Round) milestones() []milestone {
 	}
 	claim, claimed := r.lastClaim(begins)
 	waiting := PartWait
-	if r.Orderly { // nothing holds a claim back after a retirement: only news of it
+	if r.Action == Restart { // nothing holds a claim back after a retirement: only news of it
 		waiting = PartDetection
 	}
 	return append(all, milestone{waiting, claim.At, claimed}, milestone{PartCommit, begins.At, true},

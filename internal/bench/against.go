@@ -1,11 +1,13 @@
-package main
+package bench
 
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,24 +17,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The other sides of comparisons: a bare gRPC echo in a process of its own,
-// and puts to an etcd that somebody else runs.
-
-// echoServe is the hidden argument that makes this binary the echo's server.
-const echoServe = "NOKV_BENCH_ECHO"
-
 // echoBytes is the size of an answer: that of a GetRegionByKey reply.
 const echoBytes = 120
 
 const echoMethod = "/nokv.bench.Echo/Echo"
 
-// runEcho serves the echo until standard input closes.
-func runEcho() error {
-	tuneGC() // as the servers do
-	lis, err := listen("echo", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
+// ServeEcho answers every call with as many bytes as a lookup's answer has,
+// until ctx ends. It is the other side of a comparison with a bare gRPC server.
+func ServeEcho(ctx context.Context, lis net.Listener) error {
 	answer := wrapperspb.Bytes(make([]byte, echoBytes))
 	s := grpc.NewServer(grpc.NumStreamWorkers(8))
 	s.RegisterService(&grpc.ServiceDesc{
@@ -41,23 +33,20 @@ func runEcho() error {
 			return answer, dec(new(wrapperspb.BytesValue))
 		}}},
 	}, nil)
-	fmt.Println(lis.Addr())
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		s.Stop()
-	}()
+	defer context.AfterFunc(ctx, s.Stop)()
 	return s.Serve(lis)
 }
 
+// prepareEcho runs `nokv bench echo` in a process of its own, as a server is.
 func prepareEcho(ctx context.Context) (work, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
-	child := exec.CommandContext(ctx, self)
-	child.Env = append(os.Environ(), echoServe+"=1")
+	child := exec.CommandContext(ctx, self, "bench", "echo")
+	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
 	child.Stderr = os.Stderr
-	stdin, err := child.StdinPipe()
+	stdin, err := child.StdinPipe() // closed when this process ends, however it does
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +68,7 @@ func prepareEcho(ctx context.Context) (work, func(), error) {
 		stop()
 		return nil, nil, err
 	}
-	question := wrapperspb.Bytes(benchKey(1))
+	question := wrapperspb.Bytes(Key(1))
 	return func(ctx context.Context, _ int) (uint64, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
@@ -90,7 +79,7 @@ func prepareEcho(ctx context.Context) (work, func(), error) {
 // prepareEtcd puts values of a descriptor's size. The request is written by
 // hand (field 1 key, field 2 value of etcdserverpb.PutRequest), so that etcd's
 // client and its dependencies stay out of this module.
-func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
+func (c *Config) prepareEtcd(addrs string) (work, func(), error) {
 	var conns []*grpc.ClientConn
 	end := func() {
 		for _, cc := range conns {
@@ -98,10 +87,6 @@ func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
 		}
 	}
 	for addr := range strings.SplitSeq(addrs, ",") {
-		if err := checkAddr(addr); err != nil {
-			end()
-			return nil, nil, usagef("etcd address %s", err)
-		}
 		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			end()
@@ -109,7 +94,7 @@ func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
 		}
 		conns = append(conns, cc)
 	}
-	puts := make([]*emptypb.Empty, *o.concurrency)
+	puts := make([]*emptypb.Empty, c.Concurrency)
 	for i := range puts {
 		raw := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Appendf(nil, "bench/%06d", i))
 		raw = protowire.AppendBytes(protowire.AppendTag(raw, 2, protowire.BytesType), make([]byte, 100))
