@@ -23,6 +23,7 @@ import (
 	"github.com/nokv/nokv/internal/takeover"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Config says what is done, to whom and how often.
@@ -369,7 +370,7 @@ func noteLog(ctx context.Context, root *rootclient.Client, h *history.History) e
 	if err != nil {
 		return err
 	}
-	stream, err := root.Tail(ctx, state.Token{})
+	stream, err := root.Tail(ctx, rooted.Token{})
 	if err != nil {
 		return err
 	}
