@@ -39,10 +39,13 @@ func benchWorkload(name, summary string) *command {
 			case "route":
 				f.StringVar(&o.Mode, "mode", "unary", "`unary, batch, strong, bounded or cache`")
 				f.IntVar(&o.Regions, "regions", 10_000, "regions to make and look up")
-				f.StringVar(&o.Against, "against", "", "`echo`: a bare gRPC echo of the same size on this machine instead of NoKV")
+				f.StringVar(&o.Against, "against", "", "`echo or etcd=HOST:PORT`: a bare gRPC echo of the same size on this machine, or linearizable gets of etcd, instead of NoKV")
 			case "publish":
 				f.StringVar(&o.Against, "against", "", "`etcd=HOST:PORT`: puts of the same size to etcd instead of NoKV")
+			case "id":
+				f.StringVar(&o.Against, "against", "", "`pd=HOST:PORT`: ids of PD instead of NoKV")
 			case "tso":
+				f.StringVar(&o.Against, "against", "", "`pd=HOST:PORT`: timestamps of PD, merged onto one stream, instead of NoKV")
 				f.StringVar(&o.Mode, "mode", "merged", "`merged or single`: callers share one client, or each has its own connection")
 			}
 			cl := f.client()

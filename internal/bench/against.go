@@ -76,10 +76,11 @@ func prepareEcho(ctx context.Context) (work, func(), error) {
 	}, func() { _ = cc.Close(); stop() }, nil
 }
 
-// prepareEtcd puts values of a descriptor's size. The request is written by
-// hand (field 1 key, field 2 value of etcdserverpb.PutRequest), so that etcd's
-// client and its dependencies stay out of this module.
-func (c *Config) prepareEtcd(addrs string) (work, func(), error) {
+// prepareEtcd puts values of a descriptor's size or, for lookups, gets them,
+// linearizably. Requests are written by hand (fields 1 key, 2 value of
+// etcdserverpb's PutRequest and RangeRequest), so that etcd's client and its
+// dependencies stay out of this module.
+func (c *Config) prepareEtcd(ctx context.Context, addrs string) (work, func(), error) {
 	var conns []*grpc.ClientConn
 	end := func() {
 		for _, cc := range conns {
@@ -94,16 +95,29 @@ func (c *Config) prepareEtcd(addrs string) (work, func(), error) {
 		}
 		conns = append(conns, cc)
 	}
-	puts := make([]*emptypb.Empty, c.Concurrency)
-	for i := range puts {
-		raw := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Appendf(nil, "bench/%06d", i))
-		raw = protowire.AppendBytes(protowire.AppendTag(raw, 2, protowire.BytesType), make([]byte, 100))
-		puts[i] = &emptypb.Empty{}
-		puts[i].ProtoReflect().SetUnknown(raw)
-	}
-	return func(ctx context.Context, worker int) (uint64, error) {
+	call := func(ctx context.Context, worker int, method string, request *emptypb.Empty) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		return 1, conns[worker%len(conns)].Invoke(ctx, "/etcdserverpb.KV/Put", puts[worker], &emptypb.Empty{})
+		return conns[worker%len(conns)].Invoke(ctx, "/etcdserverpb.KV/"+method, request, &emptypb.Empty{})
+	}
+	puts, gets := make([]*emptypb.Empty, c.Concurrency), make([]*emptypb.Empty, c.Concurrency)
+	for i := range puts {
+		key := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Appendf(nil, "bench/%06d", i))
+		gets[i] = raw(key)
+		puts[i] = raw(protowire.AppendBytes(protowire.AppendTag(key[:len(key):len(key)], 2, protowire.BytesType), make([]byte, 100)))
+	}
+	if c.Workload == "publish" {
+		return func(ctx context.Context, worker int) (uint64, error) {
+			return 1, call(ctx, worker, "Put", puts[worker])
+		}, end, nil
+	}
+	for worker, put := range puts {
+		if err := call(ctx, worker, "Put", put); err != nil {
+			end()
+			return nil, nil, fmt.Errorf("put what is looked up into etcd: %w", err)
+		}
+	}
+	return func(ctx context.Context, worker int) (uint64, error) {
+		return 1, call(ctx, worker, "Range", gets[worker])
 	}, end, nil
 }

@@ -14,10 +14,8 @@ import (
 func TestOnlyTheMeasuredTimeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Config{Concurrency: 3, Warmup: time.Second, Duration: time.Second}
-		calls := 0
 		r := c.measure(t.Context(), func(context.Context, int) (uint64, error) {
 			time.Sleep(10 * time.Millisecond)
-			calls++
 			return 2, nil
 		})
 		if r.Ops != 2*3*100 || r.Errors != 0 || r.OpsPerSec != 600 || r.P50Us < 9_000 || r.P50Us > 11_000 {
@@ -34,17 +32,17 @@ func TestOnlyTheMeasuredTimeCounts(t *testing.T) {
 func TestValidate(t *testing.T) {
 	good := Config{Workload: "route", Duration: time.Second, Concurrency: 1, Batch: 1, Regions: 1, Mode: "batch"}
 	for want, change := range map[string]func(*Config){
-		"":                               func(*Config) {},
-		"workload":                       func(c *Config) { c.Workload = "x" },
-		"concurrency 0":                  func(c *Config) { c.Concurrency = 0 },
-		"batch of 1":                     func(c *Config) { c.Batch = 0 },
-		"duration above 0":               func(c *Config) { c.Duration = 0 },
-		"regions 0":                      func(c *Config) { c.Regions = 0 },
-		"mode \"merged\"":                func(c *Config) { c.Mode = "merged" },
-		"against \"etcd=a:1\": use echo": func(c *Config) { c.Against = "etcd=a:1" },
-		"want HOST:PORT":                 func(c *Config) { c.Workload, c.Mode, c.Against = "publish", "", "etcd=a" },
-		"nothing to compare":             func(c *Config) { c.Workload, c.Mode, c.Against = "id", "", "echo" },
-		"batch 1048576: want 1 to":       func(c *Config) { c.Workload, c.Mode, c.Batch = "tso", "single", 1<<20 },
+		"":                           func(*Config) {},
+		"workload":                   func(c *Config) { c.Workload = "x" },
+		"concurrency 0":              func(c *Config) { c.Concurrency = 0 },
+		"batch of 1":                 func(c *Config) { c.Batch = 0 },
+		"duration above 0":           func(c *Config) { c.Duration = 0 },
+		"regions 0":                  func(c *Config) { c.Regions = 0 },
+		"mode \"merged\"":            func(c *Config) { c.Mode = "merged" },
+		"use echo or etcd=HOST:PORT": func(c *Config) { c.Against = "pd=a:1" },
+		"want HOST:PORT":             func(c *Config) { c.Workload, c.Mode, c.Against = "publish", "", "etcd=a" },
+		"use pd=HOST:PORT":           func(c *Config) { c.Workload, c.Mode, c.Against = "id", "", "echo" },
+		"batch 1048576: want 1 to":   func(c *Config) { c.Workload, c.Mode, c.Batch = "tso", "single", 1<<20 },
 	} {
 		c := good
 		change(&c)

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,29 +41,36 @@ func (c *Config) Validate() error {
 	return c.validateAgainst()
 }
 
+// against says what each workload may be compared with.
+var against = map[string][]string{"publish": {"etcd="}, "route": {"echo", "etcd="}, "id": {"pd="}, "tso": {"pd="}}
+
 func (c *Config) validateAgainst() error {
-	etcd, isEtcd := strings.CutPrefix(c.Against, "etcd=")
-	switch {
-	case c.Against == "", c.Workload == "route" && c.Against == "echo":
-		return nil
-	case c.Workload == "publish" && isEtcd:
-		for addr := range strings.SplitSeq(etcd, ",") {
-			if _, _, err := net.SplitHostPort(addr); err != nil {
-				return fmt.Errorf("etcd address %q: want HOST:PORT", addr)
-			}
-		}
+	if c.Against == "" {
 		return nil
 	}
-	want := map[string]string{"publish": "use etcd=HOST:PORT", "route": "use echo"}[c.Workload]
-	return fmt.Errorf("against %q: %s", c.Against, cmp.Or(want, "there is nothing to compare with"))
+	kind, addrs, _ := strings.Cut(c.Against, "=")
+	if addrs != "" {
+		kind += "="
+	}
+	if !slices.Contains(against[c.Workload], kind) {
+		return fmt.Errorf("against %q: use %s", c.Against, strings.ReplaceAll(strings.Join(against[c.Workload], " or "), "=", "=HOST:PORT"))
+	}
+	for addr := range strings.SplitSeq(addrs, ",") {
+		if _, _, err := net.SplitHostPort(addr); addrs != "" && err != nil {
+			return fmt.Errorf("address %q: want HOST:PORT", addr)
+		}
+	}
+	return nil
 }
 
 // prepare readies the workload and says how to end it.
 func (c *Config) prepare(ctx context.Context, cl *client.Client) (work, func(), error) {
-	if addrs, ok := strings.CutPrefix(c.Against, "etcd="); ok {
-		return c.prepareEtcd(addrs)
-	}
-	if c.Against == "echo" {
+	switch other, addrs, _ := strings.Cut(c.Against, "="); other {
+	case "etcd":
+		return c.prepareEtcd(ctx, addrs)
+	case "pd":
+		return c.preparePD(ctx, addrs)
+	case "echo":
 		return prepareEcho(ctx)
 	}
 	switch c.Workload {
