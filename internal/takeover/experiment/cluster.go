@@ -142,8 +142,8 @@ type authority struct {
 	era, term      uint64
 }
 
-// lookBound is how long one member may take to say how it is.
-const lookBound = time.Second
+// statusTimeout is how long one member may take to say how it is.
+const statusTimeout = time.Second
 
 // who asks every member but those that hang. An error says what is not as it
 // should be yet: all are there, all know the same holder and leader, and the
@@ -187,7 +187,7 @@ func (c *cluster) who(ctx context.Context, hanging []int) (authority, error) {
 
 // rootStatus asks all root peers at once; who hangs is not waited for.
 func (c *cluster) rootStatus(ctx context.Context, hanging []int) []rootclient.PeerStatus {
-	within := lookBound
+	within := statusTimeout
 	if len(hanging) > 0 {
 		within /= 5
 	}
@@ -197,7 +197,7 @@ func (c *cluster) rootStatus(ctx context.Context, hanging []int) []rootclient.Pe
 }
 
 func (c *cluster) coordinator(ctx context.Context, i int) (*coordinatorv1.StatusResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	st, err := c.admin.Status(ctx, c.CoordinatorAddrs[i])
 	if err != nil {

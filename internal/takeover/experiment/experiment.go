@@ -290,16 +290,16 @@ func (x *Experiment) describe(r *measuredRound, victims []int) {
 	}
 }
 
-// leastPace is the least load, in time between two replies of a client: a
+// maxReplyInterval is the least load, in time between two replies of a client: a
 // round with less would measure the load.
-const leastPace = 10 * time.Millisecond
+const maxReplyInterval = 10 * time.Millisecond
 
 // enough says whether there was load of every kind from a moment to the action,
 // and what the longest time without a timestamp was in it.
 func enough(r *takeover.Round, from time.Duration) (steady time.Duration, err error) {
 	for _, op := range ops {
 		least, longest := r.Load(op, from, r.At)
-		if need := int((r.At - from) / leastPace); least < need {
+		if need := int((r.At - from) / maxReplyInterval); least < need {
 			return 0, fmt.Errorf("too little load before the action: a client had %d replies of kind %s in %s, want %d; is the machine overloaded?",
 				least, op, (r.At - from).Round(time.Millisecond), need)
 		}

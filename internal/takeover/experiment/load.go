@@ -16,14 +16,14 @@ import (
 )
 
 // The load: every client has callers of each kind, who
-// ask at a fixed pace, so that a client has a timestamp about each millisecond
+// ask at a fixed rate, so that a client has a timestamp about each millisecond
 // and the machine has room for the cluster.
 
 // ops are the kinds of calls, in the order of output.
 var ops = []string{history.OpTSO, history.OpID, history.OpRoute}
 
-// callerPace is the time between two calls of a caller.
-const callerPace = 4 * time.Millisecond
+// callInterval is the time between two calls of a caller.
+const callInterval = 4 * time.Millisecond
 
 // callersOf is how many callers of a kind a client has.
 var callersOf = map[string]int{history.OpTSO: 4, history.OpID: 2, history.OpRoute: 2}
@@ -110,7 +110,7 @@ func (l *load) run(ctx context.Context) {
 	ctx, l.stop = context.WithCancel(ctx)
 	for i, c := range l.callers {
 		l.running.Go(func() {
-			first := time.Duration(i) * callerPace / time.Duration(len(l.callers))
+			first := time.Duration(i) * callInterval / time.Duration(len(l.callers))
 			c.run(ctx, l.start, first, l.timeout)
 		})
 	}
@@ -125,7 +125,7 @@ func (l *load) close() {
 	l.clients = nil
 }
 
-// run calls at the caller's pace. A call that took longer than that delays the
+// run calls at a fixed rate. A call that took longer than that delays the
 // next one: nothing is caught up on.
 func (c *caller) run(ctx context.Context, start time.Time, wait, timeout time.Duration) {
 	timer := time.NewTimer(wait)
@@ -138,7 +138,7 @@ func (c *caller) run(ctx context.Context, start time.Time, wait, timeout time.Du
 		}
 		c.one(ctx, start, timeout)
 		now := time.Now()
-		if next = next.Add(callerPace); next.Before(now) {
+		if next = next.Add(callInterval); next.Before(now) {
 			next = now
 		}
 		timer.Reset(next.Sub(now))

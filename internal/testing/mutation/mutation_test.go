@@ -79,24 +79,24 @@ func TestEachMutationIsNoticed(t *testing.T) {
 // baseline knows which packages pass as they are: the failure of another one
 // says nothing of a mutation.
 type baseline struct {
-	run   func(count int, args ...string) (string, error)
-	times int
-	known map[string]error
+	run     func(count int, args ...string) (string, error)
+	times   int
+	results map[string]error
 }
 
 // check runs the unchanged tests of a package, the first time that it is asked.
 func (b *baseline) check(pkg string) error {
-	err, ok := b.known[pkg]
+	err, ok := b.results[pkg]
 	if ok {
 		return err
 	}
 	if out, failure := b.run(b.times, pkg); failure != nil {
 		err = fmt.Errorf("%s does not pass %d times in a row as it is, %s failed: what it notices does not count\n%s", pkg, b.times, failed(out), out)
 	}
-	if b.known == nil {
-		b.known = make(map[string]error)
+	if b.results == nil {
+		b.results = make(map[string]error)
 	}
-	b.known[pkg] = err
+	b.results[pkg] = err
 	return err
 }
 
