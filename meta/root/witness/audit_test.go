@@ -198,6 +198,7 @@ var noAuthority = []string{
 	"keyspace_updated", "keyspace_deleted", "region_bootstrapped", "region_published", "region_tombstoned", "regions_assigned",
 	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
 	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
+	"feature_level_raised", "move_planned", "move_ready",
 }
 
 // An event that changes authority and is not judged would make the audit
