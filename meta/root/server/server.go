@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -135,7 +136,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	reflection.Register(server)
 
 	failed := make(chan error, 1)
-	limited := limitListener(lis, s.cfg.MaxConnections)
+	limited := listen.Limit(lis, s.cfg.MaxConnections)
 	var accept sync.WaitGroup
 	accept.Go(func() { failed <- server.Serve(limited) })
 	var err error
@@ -157,9 +158,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 // stopWithin lets calls finish for a while and then ends them. gRPC knows no
 // connection that has not shaken hands, and waits for it: it is closed here.
-func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) {
+func stopWithin(server *grpc.Server, lis *listen.Listener, limit time.Duration) {
 	end := func() {
-		lis.closeAll()
+		lis.CloseAll()
 		server.Stop()
 	}
 	if limit == 0 {

@@ -25,6 +25,7 @@ const (
 	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
 	kindAsk      kind = 12 // which term: the number of the question, 8 bytes
 	kindTerm     kind = 13 // the answer, on the same connection: that number and the term, 8 bytes each
+	kindReplaced kind = 14 // a sentence: who says hello is a peer no more
 )
 
 const (
@@ -43,7 +44,7 @@ const (
 // limit is the longest payload of a kind; -1: there is no such kind.
 func (k kind) limit() int {
 	switch k {
-	case kindHello, kindWelcome, kindRefusal, kindNotYet:
+	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced:
 		return maxHelloBytes
 	case kindAlive, kindReceived:
 		return 0
