@@ -7,7 +7,8 @@
 //     (a follower names the leader and its address).
 //  2. Requests of one ProposeStream reach the replica without waiting for
 //     earlier ones; answers come in order of completion. A command that is refused
-//     before it is judged is answered as rejected and costs its neighbours nothing.
+//     before it is judged is answered as rejected and costs its neighbours nothing. An answer has at most
+//     about 3 MiB of records: what does not fit is left out, and said (shorten.go).
 //  3. A tail is ordered, has no gap and names the commit index in every message,
 //     at least every 100 ms. A position that is not retained, or not of this
 //     history, is refused. A peer that does not vote serves no tail and no snapshot:
@@ -90,6 +91,9 @@ type Peers interface {
 	Address(node uint64) string
 	// Connected says that messages to the peer find a connection.
 	Connected(node uint64) bool
+	// FeatureLevel is the highest that a peer understands, this one included; 0: it
+	// is not heard from.
+	FeatureLevel(node uint64) uint32
 	// Candidate is the peer that waits under a node id to become a root peer, as
 	// it said of itself lately; false: nobody does.
 	Candidate(node uint64) (storage.Peer, bool)
