@@ -11,6 +11,7 @@ const (
 	clocks  = "./internal/clock"
 	windows = "./coordinator/idalloc"
 	stamps  = "./coordinator/tso"
+	accepts = "./internal/listen"
 )
 
 // rules is their number; each is broken by a mutation at least.
@@ -374,9 +375,9 @@ var mutations = []mutation{
 		[]string{server},
 	},
 	{
-		12, "connections without number are let in", "coordinator/server/admission.go",
-		"if l.open.Add(1) <= l.limit {", "if l.open.Add(1) > 0 {",
-		[]string{server},
+		12, "connections without number are let in", "internal/listen/listen.go",
+		"if l.closed || len(l.open) >= l.limit {", "if l.closed {",
+		[]string{accepts},
 	},
 	{
 		12, "a client believes another cluster", "coordinator/client/accept.go",
