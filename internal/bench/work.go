@@ -36,7 +36,8 @@ func (c *Config) Validate() error {
 	case c.Workload == "route" && (c.Regions < 1 || c.Regions > 10_000_000):
 		return fmt.Errorf("regions %d: want 1 to 10,000,000", c.Regions)
 	case !slices.Contains(known, c.Mode):
-		return fmt.Errorf("mode %q: use %s", c.Mode, strings.Join(known, ", "))
+		last := len(known) - 1
+		return fmt.Errorf("mode %q: use %s or %s", c.Mode, strings.Join(known[:last], ", "), known[last])
 	}
 	return c.validateAgainst()
 }
