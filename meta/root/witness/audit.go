@@ -22,8 +22,9 @@ const openEvidence = HandoverDeadline + 6*time.Second
 // effect. What took effect it judges itself, and what the records say of it.
 type Audit struct {
 	findings
-	// The model: the handover of the era that began last (nil: none did), and
+	// The model: the era that began last, its handover (nil: none began), and
 	// what may have been served.
+	era      uint64
 	handover *rootv1.Handover
 	retired  bool
 	mandates []rootv1.Mandate
@@ -47,13 +48,10 @@ func NewAudit(t Truth) *Audit {
 	}
 	a.findings.records(&t)
 	if n := len(t.Handovers); n > 0 {
-		a.handover = t.Handovers[n-1]
+		a.handover, a.era = t.Handovers[n-1], t.Handovers[n-1].GetEra()
 	}
 	return a
 }
-
-// era, and holder with process, of the model.
-func (a *Audit) era() uint64 { return a.handover.GetEra() }
 
 func (a *Audit) isHeldBy(id string, process uint64) bool {
 	return a.handover.GetSuccessorId() == id && a.handover.GetSuccessorIncarnation() == process
@@ -94,7 +92,7 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 
 // claimed judges a claim, and the handover that it made.
 func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Handover) {
-	era, before := e.GetExpectedEra()+1, a.era()
+	era, before := e.GetExpectedEra()+1, a.era
 	if era == before && !a.retired && a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()) {
 		return // said again
 	}
@@ -108,7 +106,7 @@ func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Hando
 	a.findings.handover(a.handover, h)
 	starts := frontiers(h.GetInherited())
 	a.covers(h.GetEra(), at, "may have served", before, a.serve, starts)
-	a.handover, a.retired, a.mandates = h, false, e.GetMandates()
+	a.handover, a.era, a.retired, a.mandates = h, h.GetEra(), false, e.GetMandates()
 	if !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()) {
 		a.add(TenureMismatch, h.GetEra(), at, "%s (%x) claimed era %d, its handover says %s (%x)",
 			e.GetHolderId(), e.GetHolderIncarnation(), h.GetEra(), h.GetSuccessorId(), h.GetSuccessorIncarnation())
@@ -142,12 +140,12 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended) {
 	}
 	from, to, era := e.GetFrom(), e.GetTo(), e.GetEra()
 	switch {
-	case era == a.era() && !a.retired && to == *serve:
+	case era == a.era && !a.retired && to == *serve:
 		return // said again
-	case era > a.era():
-		a.add(EraGap, era, at, "era %d was given %ss (%d, %d] and was never claimed; the last claim is era %d", era, what, from, to, a.era())
-	case era < a.era():
-		a.add(WindowAfterEnd, era, at, "era %d was given %ss (%d, %d] while era %d was active", era, what, from, to, a.era())
+	case era > a.era:
+		a.add(EraGap, era, at, "era %d was given %ss (%d, %d] and was never claimed; the last claim is era %d", era, what, from, to, a.era)
+	case era < a.era:
+		a.add(WindowAfterEnd, era, at, "era %d was given %ss (%d, %d] while era %d was active", era, what, from, to, a.era)
 	case a.retired:
 		a.add(WindowAfterEnd, era, at, "era %d was given %ss (%d, %d] after it had retired", era, what, from, to)
 	}
@@ -155,7 +153,7 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended) {
 		a.add(OverlappingWindows, era, at, "era %d was given %ss (%d, %d], up to %d may have been served before", era, what, from, to, *serve)
 	}
 	*serve = max(*serve, to)
-	if what == "timestamp" && era == a.era() {
+	if what == "timestamp" && era == a.era {
 		if a.firstTSO == 0 {
 			a.firstTSO = to
 		}
@@ -174,9 +172,9 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 		c.TSO = max(e.GetConsumed().GetTso(), starts.TSO)
 	}
 	switch {
-	case e.GetEra() != a.era() || !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()):
+	case e.GetEra() != a.era || !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()):
 		a.add(TwoActive, e.GetEra(), at, "%s (%x) retired era %d; era %d of %s (%x) was active", e.GetHolderId(), e.GetHolderIncarnation(), e.GetEra(),
-			a.era(), a.handover.GetSuccessorId(), a.handover.GetSuccessorIncarnation())
+			a.era, a.handover.GetSuccessorId(), a.handover.GetSuccessorIncarnation())
 		return
 	case a.retired:
 		return // said again
@@ -190,15 +188,15 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 
 // advanced judges a stage, by the rules for records.
 func (a *Audit) advanced(at state.Token, e *rootv1.HandoverAdvanced) {
-	if a.handover == nil || e.GetEra() != a.era() {
-		a.add(EraGap, e.GetEra(), at, "the handover of era %d became %s, the current one is era %d's", e.GetEra(), stageName(e.GetStage()), a.era())
+	if a.handover == nil || e.GetEra() != a.era {
+		a.add(EraGap, e.GetEra(), at, "the handover of era %d became %s, the current one is era %d's", e.GetEra(), stageName(e.GetStage()), a.era)
 		return
 	}
 	if e.GetStage() <= a.handover.GetStage() {
 		return // said again
 	}
 	h := &rootv1.Handover{ // the record before it is only read
-		Era: a.era(), PredecessorEra: a.handover.GetPredecessorEra(), Legacy: a.handover.GetLegacy(), SuccessorId: a.handover.GetSuccessorId(),
+		Era: a.era, PredecessorEra: a.handover.GetPredecessorEra(), Legacy: a.handover.GetLegacy(), SuccessorId: a.handover.GetSuccessorId(),
 		SuccessorIncarnation: a.handover.GetSuccessorIncarnation(), Inherited: a.handover.GetInherited(), Stage: e.GetStage(),
 		OpenedAt: a.handover.GetOpenedAt(), ConfirmedAt: a.handover.GetConfirmedAt(),
 	}
@@ -215,14 +213,14 @@ func (a *Audit) advanced(at state.Token, e *rootv1.HandoverAdvanced) {
 // against them.
 func (a *Audit) Report(t Truth) *Report {
 	a.findings.records(&t)
-	if a.era() != t.Tenure.GetEra() || a.retired != t.Tenure.GetRetired() {
+	if a.era != t.Tenure.GetEra() || a.retired != t.Tenure.GetRetired() {
 		word := map[bool]string{true: "retired", false: "active"}
-		a.add(TenureMismatch, a.era(), a.last, "by the log era %d is %s, by the Tenure era %d is %s",
-			a.era(), word[a.retired], t.Tenure.GetEra(), word[t.Tenure.GetRetired()])
+		a.add(TenureMismatch, a.era, a.last, "by the log era %d is %s, by the Tenure era %d is %s",
+			a.era, word[a.retired], t.Tenure.GetEra(), word[t.Tenure.GetRetired()])
 	}
-	if ran := a.ran(); ran > openEvidence && a.era() == t.Tenure.GetEra() && a.handover.GetStage() < closed && !a.retired {
-		a.add(OpenPastDeadline, a.era(), a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",
-			a.era(), stageName(a.handover.GetStage()), ran, HandoverDeadline)
+	if ran := a.ran(); ran > openEvidence && a.era == t.Tenure.GetEra() && a.handover.GetStage() < closed && !a.retired {
+		a.add(OpenPastDeadline, a.era, a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",
+			a.era, stageName(a.handover.GetStage()), ran, HandoverDeadline)
 	}
 	return report(&t, a.all)
 }
