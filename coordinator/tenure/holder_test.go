@@ -530,26 +530,6 @@ func TestCancelledCaller(t *testing.T) {
 	})
 }
 
-// The planner's use of the guard: an era that is over is refused.
-func TestCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTestRoot(time.Millisecond)
-		h := startHolder(t, r, "c1", nil)
-		time.Sleep(time.Second)
-		era, held := h.Era()
-		if !held || h.Check(within(time.Second), era) != nil {
-			t.Fatal("the era held is refused")
-		}
-		if err := h.Check(within(time.Second), era+1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
-			t.Fatalf("a later era: %v", err)
-		}
-		h.stop()
-		if err := h.Check(within(time.Second), era); reason.Of(err) != rootv1.Reason_REASON_ERA_STALE {
-			t.Fatalf("after the end: %v", err)
-		}
-	})
-}
-
 // A clock that the root refuses is reported, and not a thousand times.
 func TestRefusedClockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,29 +8,47 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// interrupted is a clock at whose reading something happens.
-type interrupted struct {
-	clock.Manual
-	during func()
+// holding is a RawHolder in era 1, confirmed until 1 s, with both windows.
+func rawInEra1(t *testing.T) *RawHolder {
+	t.Helper()
+	r := NewRaw(RawConfig{
+		Settings: Settings{
+			ID: "a", Incarnation: 1, Address: "a:1", TTL: time.Second,
+			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+		},
+		IDStart: 1, TSOStart: 1, Wall: func() uint64 { return 1 },
+	}, new(Counters))
+	tenure := &rootv1.Tenure{
+		Era: 1, HolderId: "a", HolderIncarnation: 1, TtlMillis: 1000, Inherited: &rootv1.Frontiers{},
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+	}
+	r.OnView(Authority{Tenure: tenure}, 1)
+	for _, m := range r.Messages() {
+		a := Answer{Confirm: &rootv1.ConfirmTenureResponse{Active: true, Tenure: tenure}}
+		if f := m.Command.GetEvents(); m.Command != nil {
+			w := &rootv1.Window{Era: 1, From: f[0].GetFenceExtended().GetFloor()}
+			w.To = w.From + f[0].GetFenceExtended().GetSize()
+			a = Answer{Result: &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Events: []*rootv1.EventResult{{Window: w}}}}
+		}
+		r.OnAnswer(m, a, 1)
+	}
+	if s := r.Status(1); s.Era != 1 || !s.Confirmed || s.IDsLeft == 0 || s.TimestampsLeft == 0 {
+		t.Fatalf("%+v", s)
+	}
+	return r
 }
 
-func (c *interrupted) Now() clock.Instant {
-	c.during()
-	return c.Manual.Now()
-}
-
-// Whoever stops between the clock and the grant sees an era that ended there
-// as ended.
+// Whoever stops between the clock and the check sees an era that ended there as
+// ended.
 func TestEraEndsWhileItIsChecked(t *testing.T) {
-	held := &grant{era: 7}
-	c := &interrupted{Manual: clock.Manual{Elapsed: 10}, during: func() {}}
-	g := Guard{clock: c}
-	held.until.Store(20)
-	if !g.good(held) {
+	r := rawInEra1(t)
+	run, ok := r.Take(rootv1.Mandate_MANDATE_ALLOC_ID, 1)
+	now := clock.Instant(2)
+	if !ok || !run.Good(now) {
 		t.Fatal("a confirmed era is refused")
 	}
-	c.during = func() { held.until.Store(0) }
-	if g.good(held) {
+	r.OnSuperseded(now)
+	if run.Good(now) {
 		t.Error("an era that ended after the clock was read is served")
 	}
 }
@@ -38,44 +56,22 @@ func TestEraEndsWhileItIsChecked(t *testing.T) {
 // Once an era has ended nothing more comes out of its windows, for whoever was
 // on the way to them, so that the frontiers that are told stay true.
 func TestWindowsOfAnEndedEraAreClosed(t *testing.T) {
-	h, err := New(Config{
-		ID: "a", Incarnation: 1, Address: "a:1", TTL: time.Second, IDStart: 1, TSOStart: 1,
-		Root: unreachable{}, Views: unreachable{}, Clock: &clock.Manual{Elapsed: 1, WallMillis: 1},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure := &rootv1.Tenure{
-		Era: 1, HolderId: "a", HolderIncarnation: 1, TtlMillis: 1000,
-		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}, Inherited: &rootv1.Frontiers{},
-	}
-	h.input(func(c *Core, now clock.Instant) { c.OnView(Authority{Tenure: tenure}, now) })
-	term := h.current.Load()
-	if term == nil {
-		t.Fatal("the era was not begun")
-	}
-	for _, a := range []*allocator{term.ids, term.tso} {
-		if err := a.extended(0, 1<<40); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.reserve(t.Context(), 1); err != nil {
-			t.Fatal(err)
+	r := rawInEra1(t)
+	e := r.era
+	for _, a := range []*allocator{e.ids, e.tso} {
+		if _, ok := a.takeRun(e, 1); !ok {
+			t.Fatalf("%s: no value", a.mandate)
 		}
 	}
-	consumed := term.frontiers()
-	h.input(func(c *Core, now clock.Instant) { c.OnEraOver(1, now) })
-	for _, a := range []*allocator{term.ids, term.tso} {
-		if v, err := a.reserve(t.Context(), 1); err == nil {
-			t.Errorf("%s: %d was taken after the era had ended", a.mandate, v)
+	consumed := e.frontiers()
+	r.core.OnEraOver(1, 2)
+	r.Tick(2)
+	for _, a := range []*allocator{e.ids, e.tso} {
+		if v, ok := a.takeRun(e, 1); ok {
+			t.Errorf("%s: %d was taken after the era had ended", a.mandate, v.First)
 		}
 	}
-	if got := term.frontiers(); got.String() != consumed.String() {
+	if got := e.frontiers(); got.String() != consumed.String() {
 		t.Errorf("consumed %v, and when the era ended %v", got, consumed)
 	}
-}
-
-// unreachable is a root that nobody calls: the Holder is not run.
-type unreachable struct {
-	Root
-	Views
 }
