@@ -111,6 +111,7 @@ type Core struct {
 	ledSince  uint64
 	muted     bool
 	acks      acks
+	intake    intake
 	proposals proposals
 	reads     reads
 	authority authority
@@ -261,6 +262,7 @@ func (c *Core) begin(in Input) {
 		c.leaderless = c.now
 	}
 	c.authority.begin(c.now)
+	c.intake.begin(c.persisted)
 }
 
 // take feeds an Input to raft and the queues.
@@ -291,10 +293,10 @@ func (c *Core) take(in Input, out *Output) error {
 }
 
 // step gives raft a message of another peer. Messages that peers do not send
-// to one another are dropped, and so are those for somebody else and a MsgSnap
-// without its checkpoint.
+// to one another are dropped, and so are those for somebody else, those that
+// cannot be of a peer (message.go) and a MsgSnap without its checkpoint.
 func (c *Core) step(m *raftpb.Message) {
-	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) {
+	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
 		return
 	}
 	if c.members.has(m.GetFrom()) {
@@ -337,7 +339,7 @@ func (c *Core) observePeer(e Event) error {
 	case SnapshotFailed:
 		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFailure)
 	case PeerStateHash:
-		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID {
+		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID && !c.objectHash(e.Index) {
 			return c.compareHash(e.Peer, e.Index, e.Hash)
 		}
 	}

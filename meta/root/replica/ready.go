@@ -144,6 +144,7 @@ func (c *Core) send(messages []*raftpb.Message) {
 		messages = withoutHeartbeats(messages)
 	}
 	c.tellCommit(messages)
+	c.intake.sent(messages)
 	if len(messages) > 0 {
 		c.cfg.Transport.Send(messages)
 	}
