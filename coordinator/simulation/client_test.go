@@ -102,8 +102,7 @@ func (c *client) values(m rootv1.Mandate) {
 		got, hint, called := false, "", c.r.now()
 		n := c.r.nodes[c.asked]
 		c.call(n, func(n *node, reply func(func(bool))) {
-			a := &ask{mandate: m, count: count}
-			a.reply = func(first, era uint64) {
+			served := n.holder.Serve(m, count, func(first, era uint64) {
 				g := &history.Grant{
 					Mandate: m, First: first, Count: count, Era: era, Holder: n.name, Incarnation: n.incarnation,
 					Called: called, Returned: history.Never, Wall: c.r.wall(),
@@ -116,8 +115,8 @@ func (c *client) values(m rootv1.Mandate) {
 						c.floor, got = era, true
 					}
 				})
-			}
-			if !n.holder.serve(a) {
+			})
+			if !served {
 				to := n.hint()
 				reply(func(bool) { hint = to })
 			}
