@@ -91,7 +91,11 @@ func (n *node) send(m *tenure.Message, answer func(tenure.Answer)) {
 		case m.Confirm != nil:
 			answer(tenure.Answer{Confirm: r.(*replica.Confirm).Response})
 		default:
-			answer(tenure.Answer{Result: r.(*replica.Proposal).Results[0].Proto()})
+			result := r.(*replica.Proposal).Results[0].Proto()
+			if m.Command.Events[0].GetFenceExtended() != nil && result.Outcome == rootv1.Outcome_OUTCOME_REJECTED {
+				n.r.count.windowsRefused++
+			}
+			answer(tenure.Answer{Result: result})
 		}
 	})
 }

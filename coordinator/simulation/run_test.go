@@ -120,7 +120,7 @@ type run struct {
 
 // counts say how much was done.
 type counts struct {
-	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows int
+	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows, windowsRefused int
 }
 
 func (c *counts) add(o counts) {
@@ -132,6 +132,7 @@ func (c *counts) add(o counts) {
 	c.unknown += o.unknown
 	c.staleViews += o.staleViews
 	c.firstWindows += o.firstWindows
+	c.windowsRefused += o.windowsRefused
 }
 
 func newRun(k knobs) (*run, error) {

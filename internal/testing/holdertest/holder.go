@@ -83,6 +83,8 @@ type leftover struct {
 type reservation struct {
 	*tenure.Reservation
 	reply func(first, era uint64)
+	// checked: that was done before.
+	checked bool
 }
 
 type confirmation struct {
@@ -124,7 +126,7 @@ func (h *Holder) Serve(m rootv1.Mandate, count uint64, reply func(first, era uin
 	if err != nil {
 		return false
 	}
-	h.reserved = append(h.reserved, reservation{r, reply})
+	h.reserved = append(h.reserved, reservation{r, reply, false})
 	return true
 }
 
@@ -137,6 +139,8 @@ func (h *Holder) gather(m rootv1.Mandate, count uint64, reply func(first, era ui
 		if run, ok := h.Raw.Take(m, count); ok {
 			run.Close()
 			reply(run.First, run.Era())
+		} else if r, err := h.Raw.Reserve(m, count, h.Env.Now()); err == nil {
+			h.reserved = append(h.reserved, reservation{r, reply, true})
 		}
 	})
 	if len(h.batch) > 1 {
@@ -234,7 +238,10 @@ func (h *Holder) decide() {
 	for _, w := range waiting {
 		select {
 		case <-w.Done():
-			if run, err := w.Result(); err == nil {
+			if run, err := w.Result(); err == nil && w.checked {
+				run.Close()
+				w.reply(run.First, run.Era())
+			} else if err == nil {
 				h.Env.Between(func() { h.check(run, w.reply) })
 			}
 		default:
