@@ -147,6 +147,9 @@ func (r *RawHolder) ProbeTarget() string {
 // Tenure is the newest Tenure known, nil for none. It must not be changed.
 func (r *RawHolder) Tenure() *rootv1.Tenure { return r.core.Tenure() }
 
+// Until is the moment before which the era held counts as confirmed.
+func (r *RawHolder) Until() clock.Instant { return r.core.Until() }
+
 // Status describes the RawHolder at now.
 func (r *RawHolder) Status(now clock.Instant) Status {
 	s := Status{
