@@ -43,7 +43,7 @@ func (r *run) disturb() {
 	if r.Chance(0.3) {
 		r.disturbNetwork()
 	}
-	next := r.Between(r.k.pace/2, 2*r.k.pace)
+	next := r.Between(r.k.interval/2, 2*r.k.interval)
 	if r.Chance(0.1) {
 		next += r.Between(50*time.Millisecond, 300*time.Millisecond) // a lull, in which work gets done
 	}

@@ -149,8 +149,8 @@ func (e endpoint) Changed() <-chan struct{} {
 	return e.r.changed
 }
 
-// look reads the root's state.
-func (r *testRoot) look(fn func(m *machine)) {
+// inspect reads the root's state.
+func (r *testRoot) inspect(fn func(m *machine)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fn(r.machine)

@@ -64,7 +64,7 @@ func (n *simNode) start() {
 			n.w.after(time.Duration(n.w.rng.Int64N(int64(100*time.Microsecond))), n.then(step))
 		},
 	}, n.holder)
-	n.w.send(n.unlessCut(n.look))
+	n.w.send(n.unlessCut(n.observe))
 }
 
 // unlessCut drops what would pass between this process and the root while
@@ -106,8 +106,8 @@ func (n *simNode) then(fn func()) func() {
 
 func (n *simNode) now() clock.Instant { return n.clock.now() }
 
-// look has this process see what is rooted.
-func (n *simNode) look() {
+// observe has this process see what is rooted.
+func (n *simNode) observe() {
 	r := n.w.root.machine
 	n.onView(tenure.Authority{Tenure: r.s.Tenure(), Handover: r.handover(), Index: r.index})
 }

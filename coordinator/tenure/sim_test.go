@@ -61,7 +61,7 @@ func (w *world) holder() *simNode {
 func (w *world) live() {
 	for _, n := range w.nodes {
 		w.every(5*time.Millisecond, n.probe)
-		w.every(60*time.Millisecond, n.unlessCut(n.look))
+		w.every(60*time.Millisecond, n.unlessCut(n.observe))
 	}
 	w.every(300*time.Microsecond, w.ask)
 	w.every(10*time.Millisecond, w.root.giveID)

@@ -180,9 +180,6 @@ func (w *Window) ClockRefused(now clock.Instant) {
 	}
 }
 
-// ClockDistrusted reports that the root has refused this machine's wall clock.
-func (w *Window) ClockDistrusted() bool { return w.clockRefused }
-
 // Exhausted reports that no further window can be rooted.
 func (w *Window) Exhausted() bool { return w.runs.Top() >= Max }
 
