@@ -114,7 +114,7 @@ func tsoFence(e *rootv1.Event) uint64 {
 	if f.GetMandate() != rootv1.Mandate_MANDATE_TSO {
 		return 0
 	}
-	return f.GetTo()
+	return max(f.GetTo(), f.GetFloor()+f.GetSize())
 }
 
 // withoutVerdict is entry with a copy of command i that has no

@@ -76,13 +76,17 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 		limit = MaxTSO
 	}
 	asked := window{era: era, from: e.GetFrom(), to: e.GetTo()}
+	if e.GetSize() > 0 {
+		asked.from = max(f.value, e.GetFloor())
+		asked.to = asked.from + min(e.GetSize(), ^uint64(0)-asked.from)
+	}
 	switch {
 	case asked.to <= asked.from:
 		return rejectedFence(f.value, "the new fence %d is not above %d", asked.to, asked.from)
 	case f.last.era == era && f.last.to == asked.to && f.last.from <= asked.from:
 		r.Window = asked.proto()
 		return already
-	case asked.from != f.value:
+	case asked.from != f.value && e.GetSize() == 0:
 		return rejectedFence(f.value, "the fence is %d, not %d", f.value, asked.from)
 	case asked.to > limit:
 		d := refuse(rootv1.Reason_REASON_EXHAUSTED, "the fence %d would pass %d", asked.to, limit)
