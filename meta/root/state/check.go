@@ -145,7 +145,7 @@ func checkFence(e *rootv1.FenceExtended) *rootv1.ErrorDetail {
 	if m := e.GetMandate(); m != rootv1.Mandate_MANDATE_ALLOC_ID && m != rootv1.Mandate_MANDATE_TSO {
 		return invalid("there is no fence for %s", m)
 	}
-	return checkNumber("era", e.GetEra())
+	return first(checkNumber("era", e.GetEra()), checkNumber("size of the window", e.GetSize()))
 }
 
 func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {

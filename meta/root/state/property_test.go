@@ -103,14 +103,9 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 0:
 		e = clusterEvent()
 	case 1, 2:
-		a := s.Allocators()
 		m := rapid.SampledFrom([]rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}).Draw(t, "mandate")
-		from := a.GetIdFence()
-		if m == rootv1.Mandate_MANDATE_TSO {
-			from = a.GetTsoFence()
-		}
 		e.Kind = &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: m, Era: drawEra(t, s), From: from, To: from + rapid.Uint64Range(0, 20).Draw(t, "window"),
+			Mandate: m, Era: drawEra(t, s), Floor: rapid.Uint64Range(0, 40).Draw(t, "floor"), Size: rapid.Uint64Range(0, 20).Draw(t, "window"),
 		}}
 	case 3:
 		e.Kind = &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
@@ -274,6 +269,9 @@ func (w *world) retry(data []byte, out state.Applied) {
 	}
 	if again.Hash() == hash && len(second.Changes) == 0 {
 		return
+	}
+	if entry.Commands[0].Events[0].GetFenceExtended() != nil {
+		return // without an identity it asks for another window
 	}
 	if a := entry.Commands[0].Events[0].GetRegionsAssigned(); a != nil && len(a.GetAssignments()) > 1 {
 		return // the same region twice in one event, without epochs, is two moves
