@@ -115,7 +115,7 @@ func (f *fence) settle(era Era, consumed uint64) {
 
 // roomForIDs refuses when n ids, and those to skip, do not fit any more.
 func (t *turn) roomForIDs(n uint64) *rootv1.ErrorDetail {
-	skips := uint64(t.regionIDs.Len() + t.pending.Len())
+	skips := uint64(t.regionIDs.Len() + t.pending.Len() + t.removedRegions.Len())
 	if MaxID-t.alloc.id.value >= n+skips {
 		return nil
 	}
@@ -125,12 +125,16 @@ func (t *turn) roomForIDs(n uint64) *rootv1.ErrorDetail {
 }
 
 // giveID takes an id for a region from the fence itself. Ids that members
-// chose for themselves are skipped. roomForIDs comes first.
+// chose for themselves, and those of removed regions, are skipped. roomForIDs
+// comes first.
 func (t *turn) giveID() RegionID {
 	for {
 		t.alloc.id.value++
 		id := RegionID(t.alloc.id.value)
 		if _, taken := t.regionIDs.Get(idKey(id)); taken {
+			continue
+		}
+		if _, removed := t.removedRegions.Get(idKey(id)); removed {
 			continue
 		}
 		if _, reserved := t.pending.Get(id); !reserved {

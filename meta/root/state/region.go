@@ -25,6 +25,19 @@ func (e Epoch) Proto() *rootv1.RegionEpoch {
 	return &rootv1.RegionEpoch{Version: e.Version, ConfVersion: e.ConfVersion}
 }
 
+// protoUnlessZero is Proto, or nil.
+func (e Epoch) protoUnlessZero() *rootv1.RegionEpoch {
+	if e == (Epoch{}) {
+		return nil
+	}
+	return e.Proto()
+}
+
+// join is the higher of each component.
+func (e Epoch) join(o Epoch) Epoch {
+	return Epoch{max(e.Version, o.Version), max(e.ConfVersion, o.ConfVersion)}
+}
+
 // String is version.conf_version.
 func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Version, e.ConfVersion) }
 
@@ -73,6 +86,14 @@ type Region struct {
 
 	// sum is the record's hash, set when the region enters a State.
 	sum uint64
+}
+
+// number is the id; 0 for nil.
+func (r *Region) number() uint64 {
+	if r == nil {
+		return 0
+	}
+	return uint64(r.ID)
 }
 
 // Clone returns a Region that may be changed, with its own owners.
