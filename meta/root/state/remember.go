@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -419,7 +420,7 @@ func (t *turn) regionOrID(id, given uint64) *Region {
 	if r := t.Region(RegionID(id)); r != nil {
 		return r
 	}
-	return &Region{ID: RegionID(id)}
+	return &Region{Region: rooted.Region{ID: RegionID(id)}}
 }
 
 // foundPlan is foundTransition for a plan that named the right region, or 0. A

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // removedRegion remembers a region that is gone, so that what is late about it
@@ -54,7 +55,7 @@ func (t *turn) rememberRemovedRegion(old *Region) {
 		return
 	}
 	t.removalOrder.Scan(func(oldest *removedRegion) bool {
-		t.counters.removedEpoch = t.counters.removedEpoch.join(oldest.epoch)
+		t.counters.removedEpoch = join(t.counters.removedEpoch, oldest.epoch)
 		t.forgetRemovedRegion(oldest.id)
 		return false
 	})
@@ -97,11 +98,11 @@ func (s *State) raise(k *keyspace, e Epoch) Epoch {
 	if !k.assigned() {
 		return e
 	}
-	return e.join(s.counters.epochFloor)
+	return join(e, s.counters.epochFloor)
 }
 
 func epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
-	return withRegion(&Region{ID: id, Epoch: Epoch{Version: last}}, rootv1.Reason_REASON_EPOCH_STALE,
+	return withRegion(&Region{Region: rooted.Region{ID: id, Epoch: Epoch{Version: last}}}, rootv1.Reason_REASON_EPOCH_STALE,
 		"region %d was there before: its version must be above %d", id, last)
 }
 
