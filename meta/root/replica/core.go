@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -123,11 +122,6 @@ type Core struct {
 	changed bool
 	started bool
 	fatal   error
-
-	// word may be read from any goroutine. votersChange is the index of the newest
-	// entry in the log that changes who votes; 0: there was none.
-	word         atomic.Pointer[Word]
-	votersChange uint64
 }
 
 // NewCore makes a peer over a log and the state of the log's checkpoint (see
@@ -226,7 +220,6 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	defer func() {
 		if err != nil {
 			c.fatal, out = err, Output{}
-			c.word.Store(nil)
 		}
 	}()
 	defer recoverRaft(&err)
@@ -259,7 +252,6 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	out.More = len(out.Done) > 0 && c.mayPropose()
 	out.Checkpoint = c.nextCheckpoint()
 	out.View = c.nextView()
-	c.speak()
 	return out, nil
 }
 
