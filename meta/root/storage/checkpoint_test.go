@@ -183,6 +183,9 @@ func TestHeldCheckpointIsNotReplaced(t *testing.T) {
 		if !s.HoldCheckpoint(first) {
 			t.Fatal("not held")
 		}
+		if s.HoldCheckpoint(meta(41, 5)) { // And the first one stays held.
+			t.Fatal("held another one")
+		}
 	}
 	newer := foreignCheckpoint(t, 50, 5)
 	if _, err := s.ReceiveCheckpoint(bytes.NewReader(newer)); !errors.Is(err, storage.ErrReceiving) {
