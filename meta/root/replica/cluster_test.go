@@ -113,8 +113,9 @@ func (l *memLog) receive(from *memLog) storage.CheckpointMeta {
 func (l *memLog) HoldCheckpoint(meta storage.CheckpointMeta) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held = meta == l.incoming
-	return l.held
+	there := meta == l.incoming
+	l.held = l.held || there
+	return there
 }
 
 func (l *memLog) ReceivedCluster() *rootv1.Cluster {
@@ -160,8 +161,8 @@ type peer struct {
 	done  []replica.Request
 	view  *replica.View
 	err   error
-	// overdue is what the core is told after an append.
-	overdue bool
+	// overdue makes the next append take too long; late says that it did.
+	overdue, late bool
 	hashes  map[uint64]uint64
 	// hold keeps checkpoint tasks instead of doing them.
 	hold  bool
@@ -234,13 +235,14 @@ func newCluster(t testing.TB, n int, change func(*replica.Config)) *cluster {
 		p := &peer{t: t, c: c, id: id, log: newMemLog(), hashes: make(map[uint64]uint64)}
 		cfg := replica.Defaults()
 		cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Seed, cfg.Transport = id, c.order, bootstrap, id, p
-		cfg.Overdue = func() bool { return p.overdue }
+		cfg.Overdue = func() bool { return p.late }
 		if change != nil {
 			change(&cfg)
 		}
 		p.cfg = cfg
 		p.log.onAppend = func(entries []*raftpb.Entry) error {
 			p.trace = append(p.trace, fmt.Sprintf("append %d", len(entries)))
+			p.late = p.overdue
 			return nil
 		}
 		c.peers[id] = p
@@ -281,6 +283,7 @@ func (p *peer) turn(ticks int, requests ...replica.Request) {
 
 func (p *peer) take(in replica.Input) {
 	p.t.Helper()
+	p.late = false
 	for more := true; more && p.err == nil; {
 		in.Now, in.Wall = p.c.clock.Now(), p.c.clock.Wall()
 		out, err := p.core.Turn(in)

@@ -35,9 +35,9 @@ type Config struct {
 	// by Replica.PeerTerm. It never blocks; false: the peer is not reached. Nil:
 	// every confirmation takes a Turn.
 	AskTerm func(node, id uint64) bool
-	// Overdue is asked after every Append: true when that Append took longer
-	// than an election timeout. The Core then steps down before it uses
-	// anything it knew before. Nil: never.
+	// Overdue is asked after every synced Append and at the end of a Turn: true
+	// when the Turn has taken longer than an election timeout. The Core then steps
+	// down, and knows nothing of the others until it hears from them. Nil: never.
 	Overdue func() bool
 	// Applying is called before committed entries are applied and returns what
 	// to call afterwards, for who measures that. Nil: nobody does.

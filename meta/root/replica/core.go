@@ -26,14 +26,17 @@ type Input struct {
 	Ticks int
 	// Messages of other peers, in order of arrival.
 	Messages []*raftpb.Message
+	// MessagesSince is before the arrival of the first of Messages; 0: they came
+	// just now. What waited for an election timeout says nothing of the present.
+	MessagesSince clock.Instant
 	// Requests of callers, in order of arrival.
 	Requests []Request
 	// Events are observations of other peers.
 	Events []Event
 	// Checkpointed is the end of the work that Output.Checkpoint asked for.
 	Checkpointed *Checkpointed
-	// Stalled says that this process stood still for an election timeout or
-	// longer: nothing known before may be acted upon.
+	// Stalled says that this process stood still since the last Turn, for several
+	// election timeouts: nothing known before may be acted upon.
 	Stalled bool
 }
 
@@ -89,9 +92,10 @@ type Core struct {
 	state   *state.State
 	scratch state.Applied
 
-	// From the Input at hand.
-	now  clock.Instant
-	wall uint64
+	// From the Input at hand. overdue says that the Turn has taken too long.
+	now     clock.Instant
+	wall    uint64
+	overdue bool
 
 	// From raft's last Ready.
 	role      raft.StateType
@@ -229,9 +233,10 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 	}()
 	defer recoverRaft(&err)
+	before := c.now
 	c.begin(in)
 	if in.Stalled {
-		c.stepDown(&out)
+		c.stepDown(before, &out)
 	}
 	if err := c.take(in, &out); err != nil {
 		return out, err
@@ -246,7 +251,10 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 		// Whoever waits for what was just applied is told before the next
 		// durable write begins.
-		if len(out.Done) > 0 || !c.propose() {
+		if len(out.Done) == 0 && c.propose() {
+			continue
+		}
+		if !c.checkOverdue(&out) {
 			break
 		}
 	}
@@ -263,7 +271,11 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 }
 
 func (c *Core) begin(in Input) {
-	c.now, c.wall = in.Now, in.Wall
+	c.now, c.wall, c.overdue = in.Now, in.Wall, false
+	if since := in.MessagesSince; since != 0 && !c.leads() && c.now.Sub(since) > c.cfg.electionTimeout() {
+		c.uninformed(since)
+		c.known.silent = true
+	}
 	if !c.started {
 		c.started, c.changed = true, true
 		c.leaderless = c.now
@@ -283,8 +295,9 @@ func (c *Core) take(in Input, out *Output) error {
 			return err
 		}
 	}
+	recent := c.now.Sub(in.MessagesSince) <= c.cfg.electionTimeout() || in.MessagesSince == 0
 	for _, m := range in.Messages {
-		c.step(m)
+		c.step(m, recent)
 	}
 	for range in.Ticks {
 		c.tick(out)
@@ -301,7 +314,7 @@ func (c *Core) take(in Input, out *Output) error {
 // step gives raft a message of another peer. Messages that peers do not send
 // to one another are dropped, and so are those for somebody else and a MsgSnap
 // without its checkpoint.
-func (c *Core) step(m *raftpb.Message) {
+func (c *Core) step(m *raftpb.Message, recent bool) {
 	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) {
 		return
 	}
@@ -317,7 +330,7 @@ func (c *Core) step(m *raftpb.Message) {
 		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
-		c.hearCommit(m)
+		c.hearCommit(m, recent)
 		c.acks.heard(m)
 		if m.GetType() == raftpb.MsgPreVote {
 			c.noteAsked(m)

@@ -1,6 +1,9 @@
 package replica
 
-import "go.etcd.io/raft/v3/raftpb"
+import (
+	"github.com/nokv/nokv/internal/clock"
+	"go.etcd.io/raft/v3/raftpb"
+)
 
 // known is what leaders told of the commit index.
 type known struct {
@@ -10,19 +13,22 @@ type known struct {
 	// term is the newest one whose leader told its commit index after an entry
 	// of that term was committed: before, it does not know it.
 	term uint64
+	// silent says that this peer stood still and has heard from no leader since:
+	// the one that it takes for the leader may be none any more.
+	silent bool
 }
 
-// uninformed notes that this peer does not know, from now on, what is committed.
-func (c *Core) uninformed() {
+// uninformed notes that this peer does not know what is committed after since.
+func (c *Core) uninformed(since clock.Instant) {
 	if c.leaderless == 0 {
-		c.leaderless = c.now
+		c.leaderless, c.changed = since, true
 	}
 }
 
 // inform notes that it knows again: there is a leader, and the leader knows
 // every entry that was ever acknowledged, because one of its own is committed.
 func (c *Core) inform() {
-	if c.leader != 0 && (c.state.Token().Term == c.hard.GetTerm() || !c.leads() && c.known.term == c.hard.GetTerm()) {
+	if c.leader != 0 && !c.known.silent && (c.state.Token().Term == c.hard.GetTerm() || !c.leads() && c.known.term == c.hard.GetTerm()) {
 		c.leaderless = 0
 	}
 }
@@ -43,9 +49,16 @@ func (c *Core) tellCommit(messages []*raftpb.Message) {
 }
 
 // hearCommit takes what tellCommit added, or what an append says. That an index
-// is committed stays true whatever became of the leader that said it.
-func (c *Core) hearCommit(m *raftpb.Message) {
+// is committed stays true whatever became of the leader that said it. recent says
+// that it did not wait in the mailbox for an election timeout.
+func (c *Core) hearCommit(m *raftpb.Message, recent bool) {
 	k := c.known
+	switch m.GetType() {
+	case raftpb.MsgHeartbeat, raftpb.MsgApp:
+		if k.silent && recent && m.GetTerm() >= c.hard.GetTerm() {
+			k.silent, c.changed = false, true
+		}
+	}
 	switch m.GetType() {
 	case raftpb.MsgHeartbeat:
 		k.told = max(k.told, m.GetIndex(), m.GetCommit())

@@ -3,6 +3,7 @@ package replica
 import (
 	"sync"
 
+	"github.com/nokv/nokv/internal/clock"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -16,6 +17,7 @@ type mailbox struct {
 	closed bool
 	in     Input
 	bytes  int
+	clock  clock.Clock
 }
 
 const (
@@ -27,7 +29,7 @@ const (
 	maxMailboxEvents   = 1024
 )
 
-func newMailbox() *mailbox { return &mailbox{wake: make(chan struct{}, 1)} }
+func newMailbox(clk clock.Clock) *mailbox { return &mailbox{wake: make(chan struct{}, 1), clock: clk} }
 
 func (b *mailbox) signal() {
 	select {
@@ -64,6 +66,7 @@ func (b *mailbox) message(m *raftpb.Message) {
 	b.bytes += size
 	b.in.Messages = append(b.in.Messages, m)
 	if len(b.in.Messages) == 1 {
+		b.in.MessagesSince = b.clock.Now()
 		b.signal()
 	}
 }
@@ -110,7 +113,7 @@ func (b *mailbox) take(spare Input) Input {
 	}
 	b.in = Input{Requests: reuse(spare.Requests), Events: reuse(spare.Events), Messages: reuse(spare.Messages)}
 	if n < len(in.Messages) {
-		b.in.Messages = append(b.in.Messages, in.Messages[n:]...)
+		b.in.Messages, b.in.MessagesSince = append(b.in.Messages, in.Messages[n:]...), in.MessagesSince
 		clear(in.Messages[n:])
 		in.Messages = in.Messages[:n]
 		b.signal()
@@ -126,7 +129,7 @@ func (b *mailbox) close() {
 	b.closed, b.in = true, Input{}
 }
 
-// reuse empties a slice for the next round; a very long one is let go.
+// reuse empties a slice for the next Input; a very long one is let go.
 func reuse[T any](s []T) []T {
 	clear(s)
 	if cap(s) > 16_384 {

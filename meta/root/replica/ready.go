@@ -75,17 +75,15 @@ func (c *Core) observe(rd raft.Ready, out *Output) {
 	}
 	if c.leads() && (newTerm || !led) {
 		c.authority.elected()
+		c.known.silent = false
 		c.ledSince = c.ticks
 		c.cfg.Logger.Info("leading", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
 	}
 }
 
 func (c *Core) leaderChanged(out *Output) {
-	switch {
-	case c.leader == 0:
-		c.uninformed()
-	default:
-		c.uninformed()
+	c.uninformed(c.now)
+	if c.leader != 0 {
 		// The last attempt may have gone to a leader that is no more.
 		c.retryRead()
 		c.answerTransfers(out)
@@ -185,8 +183,8 @@ func (c *Core) append(entries []*raftpb.Entry, sync bool, out *Output) error {
 	}
 	c.hardDirty = false
 	c.commitDue = c.ticks + uint64(c.cfg.ElectionTicks)
-	if c.cfg.Overdue != nil && c.cfg.Overdue() {
-		c.stepDown(out)
+	if sync {
+		c.checkOverdue(out)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package replica
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -24,7 +23,6 @@ func (r *Replica) Run(ctx context.Context) (err error) {
 	defer r.stop()
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { r.watch(background) })
 	wg.Go(func() { r.tick(background) })
 	wg.Go(func() { r.writeCheckpoints(background, tasks) })
 	if err := r.loop(ctx, tasks); err != nil {
@@ -61,6 +59,7 @@ const stoodStill = 5
 
 // turn takes one Turn with all that waits.
 func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err error) {
+	r.beginTurn()
 	*in = r.box.take(*in)
 	// After the mailbox: what is in it came before Now.
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
@@ -71,24 +70,84 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 	if err != nil {
 		return false, err
 	}
-	r.unstall()
 	if out.View != nil {
 		r.publish(out.View)
-	}
-	for _, request := range out.Done {
-		close(request.answered())
 	}
 	if out.Checkpoint != nil {
 		// One at a time: there is room.
 		tasks <- out.Checkpoint
 	}
+	r.endTurn()
+	for _, request := range out.Done {
+		close(request.answered())
+	}
 	r.idleSince = r.clock.Now()
 	return out.More, nil
+}
+
+// beginTurn and endTurn enclose everything that the loop could wait for.
+func (r *Replica) beginTurn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnBegun = r.clock.Now()
+}
+
+func (r *Replica) endTurn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnBegun = 0
+	if !isClosed(*r.stall.Load()) {
+		return
+	}
+	if v := r.view.Load().unstalled; v != nil { // It took long, and yet not too long.
+		r.publish(v)
+	}
+	r.stall.Store(new(make(chan struct{})))
+}
+
+// overdue implements Config.Overdue: only the loop changes turnBegun.
+func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
+
+// judgeTurn notices a Turn that does not end: callers are told and the view says
+// so, before others can have elected another leader for long. Called every tick.
+func (r *Replica) judgeTurn() {
+	if r.noteStall() { // Without the lock: who writes the log may stall too.
+		r.cfg.Logger.Warn(standsStill, "peer", r.cfg.NodeID)
+	}
+}
+
+// noteStall reports whether the Turn under way begins to be one that stalls.
+func (r *Replica) noteStall() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turnBegun == 0 || r.clock.Now().Sub(r.turnBegun) < r.cfg.electionTimeout()-r.cfg.Tick || isClosed(*r.stall.Load()) {
+		return false
+	}
+	v := r.view.Load()
+	if !r.view.CompareAndSwap(v, v.StalledSince(r.turnBegun)) {
+		return false // It is about to end.
+	}
+	r.wakeWatchers()
+	close(*r.stall.Load())
+	return true
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // publish makes v the view and wakes who waits for a newer one.
 func (r *Replica) publish(v *View) {
 	r.view.Store(v)
+	r.wakeWatchers()
+}
+
+func (r *Replica) wakeWatchers() {
 	if waited := r.changed.Swap(nil); waited != nil {
 		close(*waited)
 	}
@@ -144,6 +203,7 @@ func (r *Replica) tick(ctx context.Context) {
 			return
 		case <-ticker.C:
 			r.box.tick(max(1, r.cfg.ElectionTicks/2))
+			r.judgeTurn()
 		}
 	}
 }
@@ -166,77 +226,20 @@ func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *Checkpoint
 	}
 }
 
-// watch notices a write to the log that does not come back: callers are told
-// and the view says so. The loop ends that when it is back.
-func (r *Replica) watch(ctx context.Context) {
-	ticker := time.NewTicker(r.cfg.electionTimeout() / 4)
-	defer ticker.Stop()
-	var told *chan struct{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		stall := r.stall.Load()
-		if !r.log.stuck() || stall == told {
-			continue
-		}
-		told = stall
-		r.cfg.Logger.Warn("the disk stalls", "peer", r.cfg.NodeID)
-		if since, v := r.log.since(), r.view.Load(); since != 0 {
-			r.view.CompareAndSwap(v, v.StalledSince(since))
-		}
-		close(*stall)
-	}
-}
-
-// unstall is called between Turns: no write is under way.
-func (r *Replica) unstall() {
-	select {
-	case <-*r.stall.Load():
-	default:
-		return
-	}
-	if v := r.view.Load().unstalled; v != nil {
-		r.publish(v)
-	}
-	r.stall.Store(new(make(chan struct{})))
-}
-
 // timedLog measures Append.
 type timedLog struct {
 	Log
 	clock clock.Clock
-	limit time.Duration
-	// started is when the Append under way began, 0 for none.
-	started atomic.Int64
 	// synced has the durable appends, one fdatasync each.
 	synced rpcstats.Histogram
-	// late says that the last Append took longer than limit; the loop's alone.
-	late bool
 }
 
 // Append implements Log.
 func (l *timedLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error {
 	start := l.clock.Now()
-	l.started.Store(int64(start))
 	err := l.Log.Append(hs, entries, sync)
-	l.started.Store(0)
-	took := l.clock.Now().Sub(start)
-	l.late = took > l.limit
 	if sync {
-		l.synced.Observe(took)
+		l.synced.Observe(l.clock.Now().Sub(start))
 	}
 	return err
-}
-
-func (l *timedLog) overdue() bool { return l.late }
-
-// since is when the Append under way began, 0 for none.
-func (l *timedLog) since() clock.Instant { return clock.Instant(l.started.Load()) }
-
-func (l *timedLog) stuck() bool {
-	start := l.since()
-	return start != 0 && l.clock.Now().Sub(start) > l.limit
 }

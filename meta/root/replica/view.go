@@ -23,8 +23,8 @@ type View struct {
 	Leader uint64
 	// LeaderlessSince is when this peer last knew a leader that knows what is
 	// committed; 0 while it does. A new leader does once an entry of its own term
-	// is committed; a peer that is Stalled knows nothing newer than the beginning
-	// of its write.
+	// is committed; a peer that stood still knows nothing newer than the beginning
+	// of that until it hears from a leader again.
 	LeaderlessSince clock.Instant
 	// FirstIndex and LastIndex are the ends of the durable log; FirstIndex is
 	// LastIndex+1 when it is empty.
@@ -33,8 +33,8 @@ type View struct {
 	// there is none.
 	Checkpoint    storage.CheckpointMeta
 	HasCheckpoint bool
-	// Stalled says that a write to the log has taken longer than an election
-	// timeout and is not back.
+	// Stalled says that the Turn under way has taken about an election timeout,
+	// whatever it waits for.
 	Stalled bool
 	// Members are the root peers by what they do, at Applied.
 	Members state.RootMembers
@@ -45,13 +45,13 @@ type View struct {
 	// QueuedProposals were taken and not answered.
 	QueuedProposals int
 
-	// unstalled is the view before the write stalled; nil when none does.
+	// unstalled is the view before the Turn stalled; nil when none does.
 	unstalled *View
 }
 
-// StalledSince is v as others are to see it while a write to the log that began
-// at since does not come back: what v says of the leader and of the commit index
-// is of then, and whoever reads the tail must not take it for the present.
+// StalledSince is v as others are to see it while a Turn that began at since does
+// not end: what v says of the leader and of the commit index is of then, and
+// whoever reads the tail must not take it for the present.
 func (v *View) StalledSince(since clock.Instant) *View {
 	w := *v
 	w.Stalled, w.unstalled = true, v
