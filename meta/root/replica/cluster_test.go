@@ -163,7 +163,7 @@ type peer struct {
 	err   error
 	// overdue makes the next append take too long; late says that it did.
 	overdue, late bool
-	hashes  map[uint64]uint64
+	hashes        map[uint64]uint64
 	// hold keeps checkpoint tasks instead of doing them.
 	hold  bool
 	tasks []*replica.CheckpointTask
