@@ -53,6 +53,8 @@ type Cluster struct {
 	Checkpoints, Transfers int
 	// Words counts the confirmations that took no turn.
 	Words int
+	// AfterTurn is called with a peer that has taken a turn. Nil: nobody is.
+	AfterTurn func(*Peer)
 
 	cfg Config
 	// machines are all that ever were, by node id; those up to founders began.

@@ -63,6 +63,9 @@ type running struct {
 // Alive says whether the process runs.
 func (p *Peer) Alive() bool { return p.core != nil }
 
+// Runs says whether the process runs and does not stand still as a whole.
+func (p *Peer) Runs() bool { return p.core != nil && !p.paused }
+
 // View is what the process published last, or says while a turn does not end; nil
 // while it is down.
 func (p *Peer) View() *replica.View {
@@ -130,7 +133,7 @@ func (p *Peer) Start() error {
 	}
 	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
 	p.slow, p.turnBegun, p.idle, p.streams = 0, 0, 0, nil
-	p.core = &running{Core: core, view: &replica.View{State: st}}
+	p.core = &running{Core: core, view: &replica.View{State: st, LeaderlessSince: p.Clock.Now()}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
 	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
 	p.scheduleTick(p.life)
@@ -244,6 +247,9 @@ func (p *Peer) turn() {
 		core.view = out.View
 	}
 	p.cluster.Log.record(p)
+	if p.cluster.AfterTurn != nil {
+		p.cluster.AfterTurn(p)
+	}
 	p.cluster.judgeLost(p)
 	p.answer(out.Done)
 	if out.Checkpoint != nil {
