@@ -125,7 +125,7 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 		return err
 	}
 	cfg := replica.Defaults()
-	cfg.NodeID, cfg.Transport, cfg.Join, cfg.AskTerm = p.cfg.NodeID, net, identity.Joined, net.AskTerm
+	cfg.NodeID, cfg.Transport, cfg.Join = p.cfg.NodeID, net, identity.Joined
 	if !identity.Joined {
 		cfg.Voters, cfg.Bootstrap = founding(identity)
 	}

@@ -49,12 +49,12 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		2, "a confirmation of another era counts", "meta/root/replica/word.go",
+		2, "a confirmation of another era counts", "meta/root/replica/authority.go",
 		"t.GetEra() == r.GetEra() && ", "",
 		[]string{replica},
 	},
 	{
-		2, "a confirmation of another process counts", "meta/root/replica/word.go",
+		2, "a confirmation of another process counts", "meta/root/replica/authority.go",
 		"t.GetHolderId() == r.GetHolderId() && t.GetHolderIncarnation() == r.GetHolderIncarnation()",
 		"t.GetHolderId() == r.GetHolderId()",
 		[]string{replica},
@@ -62,46 +62,6 @@ var mutations = []mutation{
 	{
 		2, "a confirmation needs no quorum of its own", "meta/root/replica/read.go",
 		"if r.id == nil || !bytes.Equal(s.RequestCtx, r.id) {", "if r.id == nil {",
-		[]string{replica},
-	},
-	{
-		2, "the word of a peer stays while its vote leaves", "meta/root/replica/ready.go",
-		"\tc.speak()\n", "",
-		[]string{replica},
-	},
-	{
-		2, "the word of a peer stays when a Turn has ended", "meta/root/replica/core.go",
-		"\tc.speak()\n", "",
-		[]string{replica},
-	},
-	{
-		2, "a word confirms before the leader has applied an entry of its own", "meta/root/replica/word.go",
-		"if steady && c.settled() && ", "if steady && c.leads() && ",
-		[]string{replica},
-	},
-	{
-		2, "a word confirms to another process", "meta/root/replica/word.go",
-		"if w.Tenure == nil || !isHeldBy(w.Tenure, r) {", "if w.Tenure == nil {",
-		[]string{replica},
-	},
-	{
-		2, "words of different terms confirm", "meta/root/replica/round.go",
-		"term != one.term {", "false {",
-		[]string{replica},
-	},
-	{
-		2, "the answer to another question confirms", "meta/root/replica/round.go",
-		"if one.id != id {", "if false {",
-		[]string{replica},
-	},
-	{
-		3, "an era with a ttl is confirmed and not remembered", "meta/root/replica/word.go",
-		"t.GetTtlMillis() == 0 && ", "",
-		[]string{replica},
-	},
-	{
-		3, "a word confirms an era while a claim over it is under way", "meta/root/replica/word.go",
-		" && c.authority.fenced[state.Era(t.GetEra())] == 0", "",
 		[]string{replica},
 	},
 

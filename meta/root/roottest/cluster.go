@@ -51,8 +51,6 @@ type Cluster struct {
 	Failures []error
 	// Checkpoints and Transfers count what was written and sent.
 	Checkpoints, Transfers int
-	// Words counts the confirmations that took no turn.
-	Words int
 	// AfterTurn is called with a peer that has taken a turn. Nil: nobody is.
 	AfterTurn func(*Peer)
 

@@ -122,7 +122,7 @@ var regressions = []uint64{2238}
 // asks: nothing acknowledged is missing, all peers are equal, and they serve.
 func TestRootSimulation(t *testing.T) {
 	faults := make(map[string]int)
-	total, checkpoints, transfers, words := 0, 0, 0, 0
+	total, checkpoints, transfers := 0, 0, 0
 	asked := make(map[string]int)
 	var replaced roottest.Replacements
 	run := append([]uint64(nil), regressions...)
@@ -174,7 +174,7 @@ func TestRootSimulation(t *testing.T) {
 			checkDurability(t, c, writers)
 			replaced.Add(c.Replaced)
 			total += acked(writers)
-			checkpoints, transfers, words = checkpoints+c.Checkpoints, transfers+c.Transfers, words+c.Words
+			checkpoints, transfers = checkpoints+c.Checkpoints, transfers+c.Transfers
 			for what, n := range p.asked {
 				asked[what] += n
 			}
@@ -202,8 +202,8 @@ func TestRootSimulation(t *testing.T) {
 	if *seeds >= 300 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
 		t.Errorf("of replacements there were only %+v", replaced)
 	}
-	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d reads, %d confirmations, %d of them by words, %d eras, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
-		"%d peers back with an old disk, %d steps; faults: %s", *seeds, total, asked["reads"], asked["confirmations"], words, asked["successors"], checkpoints, transfers, replaced.Lost, replaced.Done, replaced.Cancelled,
+	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d reads, %d confirmations, %d eras, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
+		"%d peers back with an old disk, %d steps; faults: %s", *seeds, total, asked["reads"], asked["confirmations"], asked["successors"], checkpoints, transfers, replaced.Lost, replaced.Done, replaced.Cancelled,
 		replaced.Back, replaced.Steps, roottest.FaultCounts(faults))
 }
 

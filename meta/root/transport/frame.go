@@ -23,8 +23,6 @@ const (
 	kindEnd      kind = 9  // the checkpoint's length and CRC32C: 8 and 4 bytes
 	kindReceived kind = 10 // empty: the checkpoint is complete and verified
 	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
-	kindAsk      kind = 12 // which term: the number of the question, 8 bytes
-	kindTerm     kind = 13 // the answer, on the same connection: that number and the term, 8 bytes each
 )
 
 const (
@@ -49,10 +47,8 @@ func (k kind) limit() int {
 		return 0
 	case kindMessage, kindBegin:
 		return maxMessageBytes
-	case kindHash, kindTerm:
+	case kindHash:
 		return 16
-	case kindAsk:
-		return 8
 	case kindChunk:
 		return chunkBytes
 	case kindEnd:

@@ -145,9 +145,6 @@ type inbox struct {
 	refused     []uint64
 	unreachable []uint64
 	snapshots   []string
-	// term is told to whoever asks; terms are the answers.
-	term  uint64
-	terms []string
 }
 
 func (b *inbox) add(fn func()) {
@@ -166,15 +163,6 @@ func (b *inbox) PeerStateHash(n, index, hash uint64) {
 
 func (b *inbox) SnapshotDelivered(n uint64, ok bool) {
 	b.add(func() { b.snapshots = append(b.snapshots, fmt.Sprintf("%d %v", n, ok)) })
-}
-
-func (b *inbox) Term() (term uint64) {
-	b.add(func() { term = b.term })
-	return term
-}
-
-func (b *inbox) PeerTerm(n, id, term uint64) {
-	b.add(func() { b.terms = append(b.terms, fmt.Sprintf("%d %d %d", n, id, term)) })
 }
 
 // checkpoints is a Checkpoints of bytes.

@@ -131,12 +131,7 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 		if err != nil {
 			return err
 		}
-		if k == kindAsk {
-			err = t.tellTerm(conn, payload)
-		} else {
-			err = t.take(from, k, payload)
-		}
-		if err != nil {
+		if err := t.take(from, k, payload); err != nil {
 			return err
 		}
 		if now := time.Now(); now.Sub(toldAt) >= t.cfg.AliveEvery {
@@ -146,17 +141,6 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 			}
 		}
 	}
-}
-
-// tellTerm answers the question for the term.
-func (t *Transport) tellTerm(conn net.Conn, payload []byte) error {
-	if len(payload) != 8 {
-		return fmt.Errorf("question for the term of %d bytes", len(payload))
-	}
-	answer := beginFrame(make([]byte, 0, headerBytes+16), kindTerm)
-	answer = binary.BigEndian.AppendUint64(append(answer, payload...), t.receiver.Term())
-	_, err := conn.Write(endFrame(answer, 0))
-	return err
 }
 
 func (t *Transport) take(from *remote, k kind, payload []byte) error {

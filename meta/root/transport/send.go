@@ -21,11 +21,9 @@ import (
 // become one huge buffer.
 const flushBytes = 1 << 20
 
-// item is one thing to send: a message, or a question for the term, or else a
-// state hash.
+// item is one thing to send: a message, or else a state hash.
 type item struct {
 	message     *raftpb.Message
-	ask         uint64 // the question's number; 0: none
 	index, hash uint64
 }
 
@@ -125,8 +123,8 @@ func (p *remote) heard(address string) {
 }
 
 // put queues an item. Without a connection, or when the queue is full, it is
-// dropped: false.
-func (p *remote) put(i item) bool {
+// dropped.
+func (p *remote) put(i item) {
 	p.mu.Lock()
 	if !p.connected.Load() || len(p.queue) >= p.t.cfg.MaxQueued {
 		tell := !p.lossTold && i.message != nil && p.t.running.Load()
@@ -136,7 +134,7 @@ func (p *remote) put(i item) bool {
 		if tell {
 			p.t.receiver.PeerUnreachable(p.id.NodeID)
 		}
-		return false
+		return
 	}
 	p.queue = append(p.queue, i)
 	first := len(p.queue) == 1
@@ -144,7 +142,6 @@ func (p *remote) put(i item) bool {
 	if first && !p.sendDirectly(i) {
 		signal(p.ready)
 	}
-	return true
 }
 
 // take empties the queue into batch's old room.
@@ -286,25 +283,15 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// listen reads what comes back: terms, and signs of life, so that the end of the
-// peer's process is seen at once and that of its machine after DeadAfter.
+// listen reads the signs of life that come back, so that the end of the peer's
+// process is seen at once and that of its machine after DeadAfter.
 func (p *remote) listen(conn net.Conn) {
-	frames := newFrameReader(conn, 0)
-	var heardAt time.Time
+	frames := newFrameReader(conn, kindAlive)
 	for {
-		if now := time.Now(); now.Sub(heardAt) > p.t.cfg.DeadAfter/4 {
-			heardAt = now
-			if err := conn.SetReadDeadline(now.Add(p.t.cfg.DeadAfter)); err != nil {
-				return
-			}
-		}
-		k, payload, err := frames.next()
-		switch {
-		case err != nil:
+		if err := conn.SetReadDeadline(time.Now().Add(p.t.cfg.DeadAfter)); err != nil {
 			return
-		case k == kindTerm && len(payload) == 16:
-			p.t.receiver.PeerTerm(p.id.NodeID, binary.BigEndian.Uint64(payload), binary.BigEndian.Uint64(payload[8:]))
-		case k != kindAlive:
+		}
+		if _, _, err := frames.next(); err != nil {
 			return
 		}
 	}
@@ -376,10 +363,6 @@ func (p *remote) flush(conn net.Conn, buf []byte) error {
 // frame is a broken invariant of the replica's limits: it is dropped and said.
 func (p *remote) appendItem(buf []byte, i item) []byte {
 	start := len(buf)
-	if i.ask != 0 {
-		buf = beginFrame(buf, kindAsk)
-		return endFrame(binary.BigEndian.AppendUint64(buf, i.ask), start)
-	}
 	if i.message == nil {
 		buf = beginFrame(buf, kindHash)
 		buf = binary.BigEndian.AppendUint64(buf, i.index)

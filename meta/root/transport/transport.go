@@ -25,8 +25,6 @@
 //     SetPeers has not named is let in as a guest when it knows the cluster and
 //     this workdir: the entry that added it may not have come yet. A guest goes with
 //     its last connection, and there are at most 8.
-//  8. A question for the term is answered by the goroutine that reads it, on the
-//     connection that it came on. Question and answer may be lost.
 //
 // # Bootstrap
 //
@@ -99,9 +97,6 @@ type Receiver interface {
 	PeerRefused(node uint64)
 	PeerUnreachable(node uint64)
 	SnapshotDelivered(node uint64, ok bool)
-	// Term is told to a peer that asks; PeerTerm tells the answer to AskTerm.
-	Term() uint64
-	PeerTerm(node, id, term uint64)
 }
 
 // Checkpoints are the checkpoint files of the workdir. *storage.Storage is one.
@@ -271,13 +266,6 @@ func (t *Transport) SendStateHash(index, hash uint64) {
 	for _, p := range t.remotes() {
 		p.put(item{index: index, hash: hash})
 	}
-}
-
-// AskTerm asks a peer for its term, under an id that comes back with the answer.
-// It does not block; false: there is no connection. The answer may be lost.
-func (t *Transport) AskTerm(node, id uint64) bool {
-	p, ok := t.remotes()[node]
-	return ok && p.put(item{ask: id})
 }
 
 // Address is a peer's gRPC address as it told in a handshake; empty before.

@@ -1340,8 +1340,14 @@ type WatchRegionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the keyspace. Empty: all.
 	Keyspace string `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	// Changes behind this position. Absent: the whole keyspace first.
-	After         *v1.RootToken `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Changes behind this position, which is of the cluster that the call names.
+	// Absent: the whole keyspace first.
+	After *v1.RootToken `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// How fresh the stream must be when it begins and as long as it lasts; it ends
+	// when it cannot be.
+	Read *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	// Members too: those that change, and in a snapshot all of them.
+	Members       bool `protobuf:"varint,4,opt,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1390,11 +1396,26 @@ func (x *WatchRegionsRequest) GetAfter() *v1.RootToken {
 	return nil
 }
 
-// WatchRegionsResponse is one batch of changes: applied as a whole it takes
-// a reader from one position to the next.
+func (x *WatchRegionsRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+func (x *WatchRegionsRequest) GetMembers() bool {
+	if x != nil {
+		return x.Members
+	}
+	return false
+}
+
+// WatchRegionsResponse is one batch of changes, or a part of one: applied as a
+// whole a batch takes a reader from one position to the next. Without changes it
+// is a sign of life.
 type WatchRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Position after this batch.
+	// Position after this batch. On a part that others follow: the position before.
 	Token *v1.RootToken `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// The batch belongs to a snapshot: what is not in it, up to the batch that
 	// has snapshot_end set, does not exist.
@@ -1408,8 +1429,12 @@ type WatchRegionsResponse struct {
 	CurrentRootToken *v1.RootToken `protobuf:"bytes,7,opt,name=current_root_token,json=currentRootToken,proto3" json:"current_root_token,omitempty"`
 	Era              uint64        `protobuf:"varint,8,opt,name=era,proto3" json:"era,omitempty"`
 	ClusterId        uint64        `protobuf:"fixed64,9,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// More parts of this batch follow.
+	Partial bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
+	// What the stream is worth now.
+	Disclosure    *Disclosure `protobuf:"bytes,11,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRegionsResponse) Reset() {
@@ -1503,6 +1528,20 @@ func (x *WatchRegionsResponse) GetClusterId() uint64 {
 		return x.ClusterId
 	}
 	return 0
+}
+
+func (x *WatchRegionsResponse) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *WatchRegionsResponse) GetDisclosure() *Disclosure {
+	if x != nil {
+		return x.Disclosure
+	}
+	return nil
 }
 
 type RegionChange struct {
@@ -1662,7 +1701,9 @@ type AllocIDResponse struct {
 	Count uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Era   uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
 	// Cluster that the ids are of.
-	ClusterId     uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ClusterId uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// On AllocIDStream: why this request was refused. The stream goes on.
+	Error         *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1725,6 +1766,13 @@ func (x *AllocIDResponse) GetClusterId() uint64 {
 	return 0
 }
 
+func (x *AllocIDResponse) GetError() *v1.ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type TsoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 262,144 (2^18); 0 is refused.
@@ -1778,7 +1826,9 @@ type TsoResponse struct {
 	Count uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Era   uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
 	// Cluster that the timestamps are of.
-	ClusterId     uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ClusterId uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// On TsoStream: why this request was refused. The stream goes on.
+	Error         *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1841,9 +1891,17 @@ func (x *TsoResponse) GetClusterId() uint64 {
 	return 0
 }
 
+func (x *TsoResponse) GetError() *v1.ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type PublishRootEventRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *v1.Event              `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
+	Identity      *v1.CommandIdentity    `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1881,6 +1939,13 @@ func (*PublishRootEventRequest) Descriptor() ([]byte, []int) {
 func (x *PublishRootEventRequest) GetEvent() *v1.Event {
 	if x != nil {
 		return x.Event
+	}
+	return nil
+}
+
+func (x *PublishRootEventRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
 	}
 	return nil
 }
@@ -2173,8 +2238,10 @@ type ListTransitionsRequest struct {
 	// Also the ones that ended.
 	IncludeEnded bool `protobuf:"varint,2,opt,name=include_ended,json=includeEnded,proto3" json:"include_ended,omitempty"`
 	// 1 to 1,024; 0 counts as 256.
-	Limit         uint32       `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	Limit uint32       `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Read  *ReadOptions `protobuf:"bytes,4,opt,name=read,proto3" json:"read,omitempty"`
+	// Next page of the answer before. Empty: from the beginning.
+	Page          string `protobuf:"bytes,5,opt,name=page,proto3" json:"page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2237,10 +2304,19 @@ func (x *ListTransitionsRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *ListTransitionsRequest) GetPage() string {
+	if x != nil {
+		return x.Page
+	}
+	return ""
+}
+
 type ListTransitionsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transitions   []*v1.Transition       `protobuf:"bytes,1,rep,name=transitions,proto3" json:"transitions,omitempty"`
-	Disclosure    *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Transitions []*v1.Transition       `protobuf:"bytes,1,rep,name=transitions,proto3" json:"transitions,omitempty"`
+	Disclosure  *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	// Where to go on; empty when the list is complete.
+	NextPage      string `protobuf:"bytes,3,opt,name=next_page,json=nextPage,proto3" json:"next_page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2289,11 +2365,19 @@ func (x *ListTransitionsResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+func (x *ListTransitionsResponse) GetNextPage() string {
+	if x != nil {
+		return x.NextPage
+	}
+	return ""
+}
+
 type RemoveRegionRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	RegionId uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
 	// The rooted epoch must be this one. Absent: any.
-	ExpectedEpoch *v1.RegionEpoch `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
+	ExpectedEpoch *v1.RegionEpoch     `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2338,6 +2422,13 @@ func (x *RemoveRegionRequest) GetRegionId() uint64 {
 func (x *RemoveRegionRequest) GetExpectedEpoch() *v1.RegionEpoch {
 	if x != nil {
 		return x.ExpectedEpoch
+	}
+	return nil
+}
+
+func (x *RemoveRegionRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
 	}
 	return nil
 }
@@ -2402,6 +2493,7 @@ type CreateKeyspaceRequest struct {
 	Preset string `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"`
 	// What is set here replaces the preset's.
 	Settings      *v1.KeyspaceSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	Identity      *v1.CommandIdentity  `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2453,6 +2545,13 @@ func (x *CreateKeyspaceRequest) GetPreset() string {
 func (x *CreateKeyspaceRequest) GetSettings() *v1.KeyspaceSettings {
 	if x != nil {
 		return x.Settings
+	}
+	return nil
+}
+
+func (x *CreateKeyspaceRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
 	}
 	return nil
 }
@@ -2523,6 +2622,7 @@ type UpdateKeyspaceRequest struct {
 	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	ExpectedVersion uint64                 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	Settings        *v1.KeyspaceSettings   `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	Identity        *v1.CommandIdentity    `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2574,6 +2674,13 @@ func (x *UpdateKeyspaceRequest) GetExpectedVersion() uint64 {
 func (x *UpdateKeyspaceRequest) GetSettings() *v1.KeyspaceSettings {
 	if x != nil {
 		return x.Settings
+	}
+	return nil
+}
+
+func (x *UpdateKeyspaceRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
 	}
 	return nil
 }
@@ -2634,7 +2741,8 @@ type DeleteKeyspaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The rooted version must be this one. 0: any.
-	ExpectedVersion uint64 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	ExpectedVersion uint64              `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	Identity        *v1.CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2681,6 +2789,13 @@ func (x *DeleteKeyspaceRequest) GetExpectedVersion() uint64 {
 		return x.ExpectedVersion
 	}
 	return 0
+}
+
+func (x *DeleteKeyspaceRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
 }
 
 type DeleteKeyspaceResponse struct {
@@ -2963,6 +3078,707 @@ func (x *ListKeyspacesResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+type RegisterMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id, address, labels, capacity, kind and start_nonce. A registration with the
+	// nonce of the current incarnation is that one again.
+	Member        *v1.Member          `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegisterMemberRequest) Reset() {
+	*x = RegisterMemberRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegisterMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegisterMemberRequest) ProtoMessage() {}
+
+func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegisterMemberRequest.ProtoReflect.Descriptor instead.
+func (*RegisterMemberRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RegisterMemberRequest) GetMember() *v1.Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *RegisterMemberRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type RegisterMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The member as rooted, with its incarnation.
+	Member        *v1.Member    `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Token         *v1.RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegisterMemberResponse) Reset() {
+	*x = RegisterMemberResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegisterMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegisterMemberResponse) ProtoMessage() {}
+
+func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegisterMemberResponse.ProtoReflect.Descriptor instead.
+func (*RegisterMemberResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *RegisterMemberResponse) GetMember() *v1.Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *RegisterMemberResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type DrainMemberRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MemberId string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Incarnation that is meant. 0: the current one.
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Reason      string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Takes regions again.
+	Undo          bool                `protobuf:"varint,4,opt,name=undo,proto3" json:"undo,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberRequest) Reset() {
+	*x = DrainMemberRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberRequest) ProtoMessage() {}
+
+func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
+func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *DrainMemberRequest) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *DrainMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainMemberRequest) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+func (x *DrainMemberRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type DrainMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        *v1.Member             `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Token         *v1.RootToken          `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainMemberResponse) Reset() {
+	*x = DrainMemberResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainMemberResponse) ProtoMessage() {}
+
+func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
+func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *DrainMemberResponse) GetMember() *v1.Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *DrainMemberResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type FailMemberRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MemberId string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Incarnation that the verdict is about; needed.
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Reason      string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Signals that led to the verdict.
+	Signals       []string            `protobuf:"bytes,4,rep,name=signals,proto3" json:"signals,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,5,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailMemberRequest) Reset() {
+	*x = FailMemberRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailMemberRequest) ProtoMessage() {}
+
+func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailMemberRequest.ProtoReflect.Descriptor instead.
+func (*FailMemberRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *FailMemberRequest) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *FailMemberRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *FailMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *FailMemberRequest) GetSignals() []string {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+func (x *FailMemberRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type FailMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Member        *v1.Member             `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Token         *v1.RootToken          `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailMemberResponse) Reset() {
+	*x = FailMemberResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailMemberResponse) ProtoMessage() {}
+
+func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailMemberResponse.ProtoReflect.Descriptor instead.
+func (*FailMemberResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *FailMemberResponse) GetMember() *v1.Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *FailMemberResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type RemoveMemberRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MemberId string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Incarnation that is meant. 0: the current one.
+	Incarnation   uint64              `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Reason        string              `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberRequest) Reset() {
+	*x = RemoveMemberRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberRequest) ProtoMessage() {}
+
+func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
+func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *RemoveMemberRequest) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *RemoveMemberRequest) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *RemoveMemberRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RemoveMemberRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type RemoveMemberResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         *v1.RootToken          `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveMemberResponse) Reset() {
+	*x = RemoveMemberResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveMemberResponse) ProtoMessage() {}
+
+func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
+func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *RemoveMemberResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type AssignRegionsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 4,096.
+	Assignments []*v1.Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
+	// Applies only while this era is active. 0: no condition.
+	RequireEra    uint64              `protobuf:"varint,2,opt,name=require_era,json=requireEra,proto3" json:"require_era,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AssignRegionsRequest) Reset() {
+	*x = AssignRegionsRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AssignRegionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AssignRegionsRequest) ProtoMessage() {}
+
+func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AssignRegionsRequest.ProtoReflect.Descriptor instead.
+func (*AssignRegionsRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *AssignRegionsRequest) GetAssignments() []*v1.Assignment {
+	if x != nil {
+		return x.Assignments
+	}
+	return nil
+}
+
+func (x *AssignRegionsRequest) GetRequireEra() uint64 {
+	if x != nil {
+		return x.RequireEra
+	}
+	return 0
+}
+
+func (x *AssignRegionsRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type AssignRegionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *v1.RootToken          `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// False: all of it was true already.
+	Changed       bool `protobuf:"varint,2,opt,name=changed,proto3" json:"changed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AssignRegionsResponse) Reset() {
+	*x = AssignRegionsResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AssignRegionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AssignRegionsResponse) ProtoMessage() {}
+
+func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AssignRegionsResponse.ProtoReflect.Descriptor instead.
+func (*AssignRegionsResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *AssignRegionsResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *AssignRegionsResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+type RotatePinKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key that the caller saw as newest; 0 for none.
+	ExpectedId    uint32              `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
+	Identity      *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotatePinKeyRequest) Reset() {
+	*x = RotatePinKeyRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotatePinKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotatePinKeyRequest) ProtoMessage() {}
+
+func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotatePinKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotatePinKeyRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RotatePinKeyRequest) GetExpectedId() uint32 {
+	if x != nil {
+		return x.ExpectedId
+	}
+	return 0
+}
+
+func (x *RotatePinKeyRequest) GetIdentity() *v1.CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
+}
+
+type RotatePinKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the new key. Its secret stays inside the cluster.
+	Id            uint32        `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Token         *v1.RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotatePinKeyResponse) Reset() {
+	*x = RotatePinKeyResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotatePinKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotatePinKeyResponse) ProtoMessage() {}
+
+func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotatePinKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotatePinKeyResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *RotatePinKeyResponse) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RotatePinKeyResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type StoreHeartbeatRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	MemberId    string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
@@ -2983,7 +3799,7 @@ type StoreHeartbeatRequest struct {
 
 func (x *StoreHeartbeatRequest) Reset() {
 	*x = StoreHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3811,7 @@ func (x *StoreHeartbeatRequest) String() string {
 func (*StoreHeartbeatRequest) ProtoMessage() {}
 
 func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3824,7 @@ func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StoreHeartbeatRequest) GetMemberId() string {
@@ -3079,7 +3895,7 @@ type StoreHeartbeatResponse struct {
 
 func (x *StoreHeartbeatResponse) Reset() {
 	*x = StoreHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3907,7 @@ func (x *StoreHeartbeatResponse) String() string {
 func (*StoreHeartbeatResponse) ProtoMessage() {}
 
 func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3920,7 @@ func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoreHeartbeatResponse) GetOperations() []*SchedulerOperation {
@@ -3136,15 +3952,17 @@ type SchedulerOperation struct {
 	//	*SchedulerOperation_TransferLeader
 	Kind isSchedulerOperation_Kind `protobuf_oneof:"kind"`
 	// Era of the holder that planned it.
-	Era           uint64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Era uint64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
+	// Sentence for people.
+	Reason        string             `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	ReasonCode    v1.OperationReason `protobuf:"varint,4,opt,name=reason_code,json=reasonCode,proto3,enum=nokv.root.v1.OperationReason" json:"reason_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SchedulerOperation) Reset() {
 	*x = SchedulerOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3974,7 @@ func (x *SchedulerOperation) String() string {
 func (*SchedulerOperation) ProtoMessage() {}
 
 func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3987,7 @@ func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerOperation.ProtoReflect.Descriptor instead.
 func (*SchedulerOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SchedulerOperation) GetKind() isSchedulerOperation_Kind {
@@ -3202,6 +4020,13 @@ func (x *SchedulerOperation) GetReason() string {
 	return ""
 }
 
+func (x *SchedulerOperation) GetReasonCode() v1.OperationReason {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return v1.OperationReason(0)
+}
+
 type isSchedulerOperation_Kind interface {
 	isSchedulerOperation_Kind()
 }
@@ -3223,7 +4048,7 @@ type TransferLeader struct {
 
 func (x *TransferLeader) Reset() {
 	*x = TransferLeader{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +4060,7 @@ func (x *TransferLeader) String() string {
 func (*TransferLeader) ProtoMessage() {}
 
 func (x *TransferLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +4073,7 @@ func (x *TransferLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeader.ProtoReflect.Descriptor instead.
 func (*TransferLeader) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *TransferLeader) GetRegionId() uint64 {
@@ -3289,7 +4114,7 @@ type RegionHeartbeatRequest struct {
 
 func (x *RegionHeartbeatRequest) Reset() {
 	*x = RegionHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +4126,7 @@ func (x *RegionHeartbeatRequest) String() string {
 func (*RegionHeartbeatRequest) ProtoMessage() {}
 
 func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +4139,7 @@ func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RegionHeartbeatRequest) GetMemberId() string {
@@ -3371,7 +4196,7 @@ type RegionHeartbeatResponse struct {
 
 func (x *RegionHeartbeatResponse) Reset() {
 	*x = RegionHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +4208,7 @@ func (x *RegionHeartbeatResponse) String() string {
 func (*RegionHeartbeatResponse) ProtoMessage() {}
 
 func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +4221,7 @@ func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RegionHeartbeatResponse) GetRegion() *v1.Region {
@@ -3414,15 +4239,19 @@ func (x *RegionHeartbeatResponse) GetRootedAt() *v1.RootToken {
 }
 
 type ListMembersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Read          *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Read  *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	// Ids behind this one. Empty: from the beginning.
+	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// 1 to 1,024; 0 counts as 256.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +4263,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +4276,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -3457,17 +4286,33 @@ func (x *ListMembersRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *ListMembersRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListMembersRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 type ListMembersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       []*MemberStatus        `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	Disclosure    *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Members    []*MemberStatus        `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Disclosure *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	// More follow behind the last id.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +4324,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +4337,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -3507,6 +4352,13 @@ func (x *ListMembersResponse) GetDisclosure() *Disclosure {
 		return x.Disclosure
 	}
 	return nil
+}
+
+func (x *ListMembersResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type MemberStatus struct {
@@ -3524,7 +4376,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +4388,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +4401,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -3581,15 +4433,19 @@ func (x *MemberStatus) GetOwnedRegions() uint64 {
 }
 
 type ListCoordinatorsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Read          *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Read  *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	// Ids behind this one. Empty: from the beginning.
+	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// 1 to 1,024; 0 counts as 1,024.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3601,7 +4457,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3614,7 +4470,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -3624,17 +4480,33 @@ func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *ListCoordinatorsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListCoordinatorsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 type ListCoordinatorsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Coordinators  []*v1.Coordinator      `protobuf:"bytes,1,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
-	Disclosure    *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Coordinators []*v1.Coordinator      `protobuf:"bytes,1,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
+	Disclosure   *Disclosure            `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	// More follow behind the last id.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3646,7 +4518,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3659,7 +4531,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -3676,6 +4548,13 @@ func (x *ListCoordinatorsResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+func (x *ListCoordinatorsResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type StatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3684,7 +4563,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +4575,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +4588,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
 }
 
 type StatusResponse struct {
@@ -3724,7 +4603,8 @@ type StatusResponse struct {
 	Tenure     *v1.Tenure     `protobuf:"bytes,5,opt,name=tenure,proto3" json:"tenure,omitempty"`
 	Handover   *v1.Handover   `protobuf:"bytes,6,opt,name=handover,proto3" json:"handover,omitempty"`
 	Allocators *v1.Allocators `protobuf:"bytes,7,opt,name=allocators,proto3" json:"allocators,omitempty"`
-	// This coordinator may serve ids and timestamps now.
+	// This coordinator holds the Tenure and its confirmation is good now: it
+	// serves ids and timestamps.
 	ServingAuthority bool `protobuf:"varint,8,opt,name=serving_authority,json=servingAuthority,proto3" json:"serving_authority,omitempty"`
 	// Values left in this coordinator's windows.
 	IdWindowLeft  uint64            `protobuf:"varint,9,opt,name=id_window_left,json=idWindowLeft,proto3" json:"id_window_left,omitempty"`
@@ -3746,7 +4626,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +4638,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +4651,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -3913,7 +4793,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3925,7 +4805,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3938,7 +4818,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -3978,7 +4858,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3990,7 +4870,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4003,7 +4883,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -4037,7 +4917,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4049,7 +4929,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4062,7 +4942,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -4140,7 +5020,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4152,7 +5032,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4165,7 +5045,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -4209,7 +5089,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4221,7 +5101,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4234,7 +5114,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -4363,10 +5243,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06owners\x18\x03 \x03(\v2!.nokv.coordinator.v1.OwnerAddressR\x06owners\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"`\n" +
+	"disclosure\"\xb0\x01\n" +
 	"\x13WatchRegionsRequest\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12-\n" +
-	"\x05after\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\"\xac\x03\n" +
+	"\x05after\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x124\n" +
+	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x18\n" +
+	"\amembers\x18\x04 \x01(\bR\amembers\"\x87\x04\n" +
 	"\x14WatchRegionsResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1a\n" +
 	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12!\n" +
@@ -4377,7 +5259,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x12current_root_token\x18\a \x01(\v2\x17.nokv.root.v1.RootTokenR\x10currentRootToken\x12\x10\n" +
 	"\x03era\x18\b \x01(\x04R\x03era\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\t \x01(\x06R\tclusterId\"V\n" +
+	"cluster_id\x18\t \x01(\x06R\tclusterId\x12\x18\n" +
+	"\apartial\x18\n" +
+	" \x01(\bR\apartial\x12?\n" +
+	"\n" +
+	"disclosure\x18\v \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
+	"disclosure\"V\n" +
 	"\fRegionChange\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"^\n" +
@@ -4385,24 +5272,27 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"&\n" +
 	"\x0eAllocIDRequest\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x04R\x05count\"n\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"\x9f\x01\n" +
 	"\x0fAllocIDResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x10\n" +
 	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x04 \x01(\x06R\tclusterId\"\"\n" +
+	"cluster_id\x18\x04 \x01(\x06R\tclusterId\x12/\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"\"\n" +
 	"\n" +
 	"TsoRequest\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x04R\x05count\"j\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"\x9b\x01\n" +
 	"\vTsoResponse\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x10\n" +
 	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x04 \x01(\x06R\tclusterId\"D\n" +
+	"cluster_id\x18\x04 \x01(\x06R\tclusterId\x12/\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"\x7f\n" +
 	"\x17PublishRootEventRequest\x12)\n" +
-	"\x05event\x18\x01 \x01(\v2\x13.nokv.root.v1.EventR\x05event\"\x8f\x01\n" +
+	"\x05event\x18\x01 \x01(\v2\x13.nokv.root.v1.EventR\x05event\x129\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\x8f\x01\n" +
 	"\x18PublishRootEventResponse\x123\n" +
 	"\x06result\x18\x01 \x01(\v2\x1b.nokv.root.v1.CommandResultR\x06result\x12>\n" +
 	"\n" +
@@ -4427,41 +5317,47 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"assessment\x12?\n" +
 	"\n" +
 	"disclosure\x18\x03 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xa6\x01\n" +
+	"disclosure\"\xba\x01\n" +
 	"\x16ListTransitionsRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12#\n" +
 	"\rinclude_ended\x18\x02 \x01(\bR\fincludeEnded\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x124\n" +
-	"\x04read\x18\x04 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x96\x01\n" +
+	"\x04read\x18\x04 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x12\n" +
+	"\x04page\x18\x05 \x01(\tR\x04page\"\xb3\x01\n" +
 	"\x17ListTransitionsResponse\x12:\n" +
 	"\vtransitions\x18\x01 \x03(\v2\x18.nokv.root.v1.TransitionR\vtransitions\x12?\n" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"t\n" +
+	"disclosure\x12\x1b\n" +
+	"\tnext_page\x18\x03 \x01(\tR\bnextPage\"\xaf\x01\n" +
 	"\x13RemoveRegionRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
-	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"_\n" +
+	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x129\n" +
+	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"_\n" +
 	"\x14RemoveRegionResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12-\n" +
-	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x7f\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xba\x01\n" +
 	"\x15CreateKeyspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x12:\n" +
-	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\xa4\x01\n" +
+	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x129\n" +
+	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\xa4\x01\n" +
 	"\x16CreateKeyspaceResponse\x122\n" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12'\n" +
-	"\x0falready_existed\x18\x03 \x01(\bR\x0ealreadyExisted\"\x92\x01\n" +
+	"\x0falready_existed\x18\x03 \x01(\bR\x0ealreadyExisted\"\xcd\x01\n" +
 	"\x15UpdateKeyspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12:\n" +
-	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"{\n" +
+	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x129\n" +
+	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"{\n" +
 	"\x16UpdateKeyspaceResponse\x122\n" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12-\n" +
-	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"V\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x91\x01\n" +
 	"\x15DeleteKeyspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
-	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\"G\n" +
+	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x129\n" +
+	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"G\n" +
 	"\x16DeleteKeyspaceResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"^\n" +
 	"\x12GetKeyspaceRequest\x12\x12\n" +
@@ -4482,7 +5378,53 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12?\n" +
 	"\n" +
 	"disclosure\x18\x03 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\x9c\x02\n" +
+	"disclosure\"\x80\x01\n" +
+	"\x15RegisterMemberRequest\x12,\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x129\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"u\n" +
+	"\x16RegisterMemberResponse\x12,\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xba\x01\n" +
+	"\x12DrainMemberRequest\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04undo\x18\x04 \x01(\bR\x04undo\x129\n" +
+	"\bidentity\x18\x05 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"r\n" +
+	"\x13DrainMemberResponse\x12,\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xbf\x01\n" +
+	"\x11FailMemberRequest\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\asignals\x18\x04 \x03(\tR\asignals\x129\n" +
+	"\bidentity\x18\x05 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"q\n" +
+	"\x12FailMemberResponse\x12,\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xa7\x01\n" +
+	"\x13RemoveMemberRequest\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x129\n" +
+	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"E\n" +
+	"\x14RemoveMemberResponse\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xae\x01\n" +
+	"\x14AssignRegionsRequest\x12:\n" +
+	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\x12\x1f\n" +
+	"\vrequire_era\x18\x02 \x01(\x04R\n" +
+	"requireEra\x129\n" +
+	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"`\n" +
+	"\x15AssignRegionsResponse\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"q\n" +
+	"\x13RotatePinKeyRequest\x12\x1f\n" +
+	"\vexpected_id\x18\x01 \x01(\rR\n" +
+	"expectedId\x129\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"U\n" +
+	"\x14RotatePinKeyResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x9c\x02\n" +
 	"\x15StoreHeartbeatRequest\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12%\n" +
@@ -4497,11 +5439,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"operations\x18\x01 \x03(\v2'.nokv.coordinator.v1.SchedulerOperationR\n" +
 	"operations\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12/\n" +
-	"\x05state\x18\x03 \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\"\x96\x01\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\"\xd6\x01\n" +
 	"\x12SchedulerOperation\x12N\n" +
 	"\x0ftransfer_leader\x18\x01 \x01(\v2#.nokv.coordinator.v1.TransferLeaderH\x00R\x0etransferLeader\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reasonB\x06\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12>\n" +
+	"\vreason_code\x18\x04 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\n" +
+	"reasonCodeB\x06\n" +
 	"\x04kind\"u\n" +
 	"\x0eTransferLeader\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12$\n" +
@@ -4517,26 +5461,32 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"}\n" +
 	"\x17RegionHeartbeatResponse\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x124\n" +
-	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"J\n" +
+	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"v\n" +
 	"\x12ListMembersRequest\x124\n" +
-	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x93\x01\n" +
+	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xa7\x01\n" +
 	"\x13ListMembersResponse\x12;\n" +
 	"\amembers\x18\x01 \x03(\v2!.nokv.coordinator.v1.MemberStatusR\amembers\x12?\n" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xe6\x01\n" +
+	"disclosure\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xe6\x01\n" +
 	"\fMemberStatus\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12Q\n" +
 	"\x0elast_heartbeat\x18\x02 \x01(\v2*.nokv.coordinator.v1.StoreHeartbeatRequestR\rlastHeartbeat\x120\n" +
 	"\x14heartbeat_age_millis\x18\x03 \x01(\x04R\x12heartbeatAgeMillis\x12#\n" +
-	"\rowned_regions\x18\x04 \x01(\x04R\fownedRegions\"O\n" +
+	"\rowned_regions\x18\x04 \x01(\x04R\fownedRegions\"{\n" +
 	"\x17ListCoordinatorsRequest\x124\n" +
-	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x9a\x01\n" +
+	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xae\x01\n" +
 	"\x18ListCoordinatorsResponse\x12=\n" +
 	"\fcoordinators\x18\x01 \x03(\v2\x19.nokv.root.v1.CoordinatorR\fcoordinators\x12?\n" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\x0f\n" +
+	"disclosure\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x0f\n" +
 	"\rStatusRequest\"\x8e\x06\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
@@ -4640,7 +5590,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xec\x14\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xaa\x1a\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -4648,7 +5598,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\tGetRegion\x12%.nokv.coordinator.v1.GetRegionRequest\x1a&.nokv.coordinator.v1.GetRegionResponse\x12`\n" +
 	"\vScanRegions\x12'.nokv.coordinator.v1.ScanRegionsRequest\x1a(.nokv.coordinator.v1.ScanRegionsResponse\x12e\n" +
 	"\fWatchRegions\x12(.nokv.coordinator.v1.WatchRegionsRequest\x1a).nokv.coordinator.v1.WatchRegionsResponse0\x01\x12T\n" +
-	"\aAllocID\x12#.nokv.coordinator.v1.AllocIDRequest\x1a$.nokv.coordinator.v1.AllocIDResponse\x12H\n" +
+	"\aAllocID\x12#.nokv.coordinator.v1.AllocIDRequest\x1a$.nokv.coordinator.v1.AllocIDResponse\x12^\n" +
+	"\rAllocIDStream\x12#.nokv.coordinator.v1.AllocIDRequest\x1a$.nokv.coordinator.v1.AllocIDResponse(\x010\x01\x12H\n" +
 	"\x03Tso\x12\x1f.nokv.coordinator.v1.TsoRequest\x1a .nokv.coordinator.v1.TsoResponse\x12R\n" +
 	"\tTsoStream\x12\x1f.nokv.coordinator.v1.TsoRequest\x1a .nokv.coordinator.v1.TsoResponse(\x010\x01\x12o\n" +
 	"\x10PublishRootEvent\x12,.nokv.coordinator.v1.PublishRootEventRequest\x1a-.nokv.coordinator.v1.PublishRootEventResponse\x12r\n" +
@@ -4662,6 +5613,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0eDeleteKeyspace\x12*.nokv.coordinator.v1.DeleteKeyspaceRequest\x1a+.nokv.coordinator.v1.DeleteKeyspaceResponse\x12`\n" +
 	"\vGetKeyspace\x12'.nokv.coordinator.v1.GetKeyspaceRequest\x1a(.nokv.coordinator.v1.GetKeyspaceResponse\x12f\n" +
 	"\rListKeyspaces\x12).nokv.coordinator.v1.ListKeyspacesRequest\x1a*.nokv.coordinator.v1.ListKeyspacesResponse\x12i\n" +
+	"\x0eRegisterMember\x12*.nokv.coordinator.v1.RegisterMemberRequest\x1a+.nokv.coordinator.v1.RegisterMemberResponse\x12`\n" +
+	"\vDrainMember\x12'.nokv.coordinator.v1.DrainMemberRequest\x1a(.nokv.coordinator.v1.DrainMemberResponse\x12]\n" +
+	"\n" +
+	"FailMember\x12&.nokv.coordinator.v1.FailMemberRequest\x1a'.nokv.coordinator.v1.FailMemberResponse\x12c\n" +
+	"\fRemoveMember\x12(.nokv.coordinator.v1.RemoveMemberRequest\x1a).nokv.coordinator.v1.RemoveMemberResponse\x12f\n" +
+	"\rAssignRegions\x12).nokv.coordinator.v1.AssignRegionsRequest\x1a*.nokv.coordinator.v1.AssignRegionsResponse\x12c\n" +
+	"\fRotatePinKey\x12(.nokv.coordinator.v1.RotatePinKeyRequest\x1a).nokv.coordinator.v1.RotatePinKeyResponse\x12i\n" +
 	"\x0eStoreHeartbeat\x12*.nokv.coordinator.v1.StoreHeartbeatRequest\x1a+.nokv.coordinator.v1.StoreHeartbeatResponse\x12l\n" +
 	"\x0fRegionHeartbeat\x12+.nokv.coordinator.v1.RegionHeartbeatRequest\x1a,.nokv.coordinator.v1.RegionHeartbeatResponse\x12`\n" +
 	"\vListMembers\x12'.nokv.coordinator.v1.ListMembersRequest\x1a(.nokv.coordinator.v1.ListMembersResponse\x12o\n" +
@@ -4682,7 +5640,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -4731,199 +5689,255 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*GetKeyspaceResponse)(nil),       // 44: nokv.coordinator.v1.GetKeyspaceResponse
 	(*ListKeyspacesRequest)(nil),      // 45: nokv.coordinator.v1.ListKeyspacesRequest
 	(*ListKeyspacesResponse)(nil),     // 46: nokv.coordinator.v1.ListKeyspacesResponse
-	(*StoreHeartbeatRequest)(nil),     // 47: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 48: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 49: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 50: nokv.coordinator.v1.TransferLeader
-	(*RegionHeartbeatRequest)(nil),    // 51: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 52: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*ListMembersRequest)(nil),        // 53: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 54: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 55: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 56: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 57: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*StatusRequest)(nil),             // 58: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 59: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 60: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 61: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 62: nokv.coordinator.v1.WitnessResponse
-	(*GuaranteeFinding)(nil),          // 63: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 64: nokv.coordinator.v1.WitnessAnomaly
-	(*v1.RootToken)(nil),              // 65: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 66: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 67: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 68: nokv.root.v1.ErrorDetail
-	(*v1.Member)(nil),                 // 69: nokv.root.v1.Member
-	(*v1.Keyspace)(nil),               // 70: nokv.root.v1.Keyspace
-	(*v1.Event)(nil),                  // 71: nokv.root.v1.Event
-	(*v1.CommandResult)(nil),          // 72: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 73: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 74: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 75: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 76: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 77: nokv.root.v1.KeyspaceSettings
-	(*v1.Coordinator)(nil),            // 78: nokv.root.v1.Coordinator
-	(*v1.Cluster)(nil),                // 79: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 80: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 81: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 82: nokv.root.v1.Allocators
+	(*RegisterMemberRequest)(nil),     // 47: nokv.coordinator.v1.RegisterMemberRequest
+	(*RegisterMemberResponse)(nil),    // 48: nokv.coordinator.v1.RegisterMemberResponse
+	(*DrainMemberRequest)(nil),        // 49: nokv.coordinator.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),       // 50: nokv.coordinator.v1.DrainMemberResponse
+	(*FailMemberRequest)(nil),         // 51: nokv.coordinator.v1.FailMemberRequest
+	(*FailMemberResponse)(nil),        // 52: nokv.coordinator.v1.FailMemberResponse
+	(*RemoveMemberRequest)(nil),       // 53: nokv.coordinator.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 54: nokv.coordinator.v1.RemoveMemberResponse
+	(*AssignRegionsRequest)(nil),      // 55: nokv.coordinator.v1.AssignRegionsRequest
+	(*AssignRegionsResponse)(nil),     // 56: nokv.coordinator.v1.AssignRegionsResponse
+	(*RotatePinKeyRequest)(nil),       // 57: nokv.coordinator.v1.RotatePinKeyRequest
+	(*RotatePinKeyResponse)(nil),      // 58: nokv.coordinator.v1.RotatePinKeyResponse
+	(*StoreHeartbeatRequest)(nil),     // 59: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 60: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 61: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 62: nokv.coordinator.v1.TransferLeader
+	(*RegionHeartbeatRequest)(nil),    // 63: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 64: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*ListMembersRequest)(nil),        // 65: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 66: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 67: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 68: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 69: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*StatusRequest)(nil),             // 70: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 71: nokv.coordinator.v1.StatusResponse
+	(*RootEndpoint)(nil),              // 72: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 73: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 74: nokv.coordinator.v1.WitnessResponse
+	(*GuaranteeFinding)(nil),          // 75: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 76: nokv.coordinator.v1.WitnessAnomaly
+	(*v1.RootToken)(nil),              // 77: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 78: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 79: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 80: nokv.root.v1.ErrorDetail
+	(*v1.Member)(nil),                 // 81: nokv.root.v1.Member
+	(*v1.Keyspace)(nil),               // 82: nokv.root.v1.Keyspace
+	(*v1.Event)(nil),                  // 83: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 84: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 85: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 86: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 87: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 88: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 89: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 90: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 91: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 92: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 93: nokv.root.v1.Coordinator
+	(*v1.Cluster)(nil),                // 94: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 95: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 96: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 97: nokv.root.v1.Allocators
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	65,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	65,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	65,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	77,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	77,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	77,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	66,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	78,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	8,   // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	67,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	79,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	10,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	67,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	79,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	10,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	68,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	80,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	8,   // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	67,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	79,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	10,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	67,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	79,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	10,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	65,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
-	65,  // 29: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	21,  // 30: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
-	22,  // 31: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	69,  // 32: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.root.v1.Member
-	65,  // 33: nokv.coordinator.v1.WatchRegionsResponse.current_root_token:type_name -> nokv.root.v1.RootToken
-	67,  // 34: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	70,  // 35: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	71,  // 36: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	72,  // 37: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	73,  // 38: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	74,  // 39: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	72,  // 40: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	68,  // 41: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	71,  // 42: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
-	8,   // 43: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	72,  // 44: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	73,  // 45: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	9,   // 46: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 47: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	75,  // 48: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
-	9,   // 49: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	76,  // 50: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	65,  // 51: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	77,  // 52: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	70,  // 53: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	65,  // 54: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	77,  // 55: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	70,  // 56: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	65,  // 57: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	65,  // 58: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	8,   // 59: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	70,  // 60: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	9,   // 61: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 62: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	70,  // 63: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
-	9,   // 64: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	49,  // 65: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	66,  // 66: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	50,  // 67: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	67,  // 68: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	67,  // 69: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	65,  // 70: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	8,   // 71: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	55,  // 72: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	9,   // 73: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	69,  // 74: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	47,  // 75: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	8,   // 76: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	78,  // 77: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	9,   // 78: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	79,  // 79: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	80,  // 80: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	81,  // 81: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	82,  // 82: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	9,   // 83: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	78,  // 84: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	60,  // 85: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	8,   // 86: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	63,  // 87: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	79,  // 88: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	80,  // 89: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	81,  // 90: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	82,  // 91: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	64,  // 92: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	9,   // 93: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 94: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	7,   // 95: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	6,   // 96: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	65,  // 97: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	11,  // 98: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	13,  // 99: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	13,  // 100: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	15,  // 101: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	17,  // 102: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	19,  // 103: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	23,  // 104: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	25,  // 105: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	25,  // 106: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	27,  // 107: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	29,  // 108: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	29,  // 109: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	31,  // 110: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	33,  // 111: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	35,  // 112: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	37,  // 113: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	39,  // 114: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	41,  // 115: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	43,  // 116: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	45,  // 117: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	47,  // 118: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	51,  // 119: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	53,  // 120: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	56,  // 121: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	58,  // 122: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	61,  // 123: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	12,  // 124: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	14,  // 125: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	14,  // 126: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	16,  // 127: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	18,  // 128: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	20,  // 129: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	24,  // 130: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	26,  // 131: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	26,  // 132: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	28,  // 133: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	30,  // 134: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	30,  // 135: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	32,  // 136: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	34,  // 137: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	36,  // 138: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	38,  // 139: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	40,  // 140: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	42,  // 141: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	44,  // 142: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	46,  // 143: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	48,  // 144: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	52,  // 145: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	54,  // 146: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	57,  // 147: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	59,  // 148: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	62,  // 149: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	124, // [124:150] is the sub-list for method output_type
-	98,  // [98:124] is the sub-list for method input_type
-	98,  // [98:98] is the sub-list for extension type_name
-	98,  // [98:98] is the sub-list for extension extendee
-	0,   // [0:98] is the sub-list for field type_name
+	77,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	8,   // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	77,  // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	21,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
+	22,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
+	81,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.root.v1.Member
+	77,  // 34: nokv.coordinator.v1.WatchRegionsResponse.current_root_token:type_name -> nokv.root.v1.RootToken
+	9,   // 35: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	79,  // 36: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	82,  // 37: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	80,  // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	80,  // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	83,  // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	84,  // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	85,  // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	86,  // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	87,  // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	85,  // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	80,  // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	83,  // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	8,   // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	85,  // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	86,  // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	9,   // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	88,  // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	9,   // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	89,  // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	84,  // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	77,  // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	90,  // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	84,  // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	82,  // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	77,  // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	90,  // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	84,  // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	82,  // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	77,  // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	84,  // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	77,  // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	8,   // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	82,  // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	9,   // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	8,   // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	82,  // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	9,   // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	81,  // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	84,  // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	81,  // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	77,  // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	84,  // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	81,  // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	77,  // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	84,  // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	81,  // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	77,  // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	84,  // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	77,  // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	91,  // 86: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	84,  // 87: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	77,  // 88: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	84,  // 89: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	77,  // 90: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	61,  // 91: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	78,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	62,  // 93: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	92,  // 94: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	79,  // 95: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	79,  // 96: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	77,  // 97: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	8,   // 98: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	67,  // 99: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	9,   // 100: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	81,  // 101: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	59,  // 102: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	8,   // 103: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	93,  // 104: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	9,   // 105: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	94,  // 106: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	95,  // 107: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	96,  // 108: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	97,  // 109: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	9,   // 110: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	93,  // 111: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	72,  // 112: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	8,   // 113: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	75,  // 114: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	94,  // 115: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	95,  // 116: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	96,  // 117: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	97,  // 118: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	76,  // 119: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	9,   // 120: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	6,   // 121: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	7,   // 122: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	6,   // 123: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	77,  // 124: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	11,  // 125: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	13,  // 126: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	13,  // 127: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	15,  // 128: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	17,  // 129: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	19,  // 130: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	23,  // 131: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	23,  // 132: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	25,  // 133: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	25,  // 134: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	27,  // 135: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	29,  // 136: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	29,  // 137: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	31,  // 138: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	33,  // 139: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	35,  // 140: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	37,  // 141: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	39,  // 142: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	41,  // 143: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	43,  // 144: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	45,  // 145: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	47,  // 146: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	49,  // 147: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	51,  // 148: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	53,  // 149: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	55,  // 150: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	57,  // 151: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	59,  // 152: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	63,  // 153: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	65,  // 154: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	68,  // 155: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	70,  // 156: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	73,  // 157: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	12,  // 158: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	14,  // 159: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	14,  // 160: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	16,  // 161: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	18,  // 162: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	20,  // 163: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	24,  // 164: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	24,  // 165: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	26,  // 166: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	26,  // 167: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	28,  // 168: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	30,  // 169: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	30,  // 170: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	32,  // 171: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	34,  // 172: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	36,  // 173: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	38,  // 174: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	40,  // 175: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	42,  // 176: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	44,  // 177: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	46,  // 178: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	48,  // 179: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	50,  // 180: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	52,  // 181: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	54,  // 182: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	56,  // 183: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	58,  // 184: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	60,  // 185: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	64,  // 186: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	66,  // 187: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	69,  // 188: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	71,  // 189: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	74,  // 190: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	158, // [158:191] is the sub-list for method output_type
+	125, // [125:158] is the sub-list for method input_type
+	125, // [125:125] is the sub-list for extension type_name
+	125, // [125:125] is the sub-list for extension extendee
+	0,   // [0:125] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -4932,7 +5946,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_nokv_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_nokv_coordinator_v1_coordinator_proto_msgTypes[41].OneofWrappers = []any{
+	file_nokv_coordinator_v1_coordinator_proto_msgTypes[53].OneofWrappers = []any{
 		(*SchedulerOperation_TransferLeader)(nil),
 	}
 	type x struct{}
@@ -4941,7 +5955,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   57,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

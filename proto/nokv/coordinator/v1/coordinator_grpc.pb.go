@@ -28,6 +28,7 @@ const (
 	Coordinator_ScanRegions_FullMethodName       = "/nokv.coordinator.v1.Coordinator/ScanRegions"
 	Coordinator_WatchRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/WatchRegions"
 	Coordinator_AllocID_FullMethodName           = "/nokv.coordinator.v1.Coordinator/AllocID"
+	Coordinator_AllocIDStream_FullMethodName     = "/nokv.coordinator.v1.Coordinator/AllocIDStream"
 	Coordinator_Tso_FullMethodName               = "/nokv.coordinator.v1.Coordinator/Tso"
 	Coordinator_TsoStream_FullMethodName         = "/nokv.coordinator.v1.Coordinator/TsoStream"
 	Coordinator_PublishRootEvent_FullMethodName  = "/nokv.coordinator.v1.Coordinator/PublishRootEvent"
@@ -41,6 +42,12 @@ const (
 	Coordinator_DeleteKeyspace_FullMethodName    = "/nokv.coordinator.v1.Coordinator/DeleteKeyspace"
 	Coordinator_GetKeyspace_FullMethodName       = "/nokv.coordinator.v1.Coordinator/GetKeyspace"
 	Coordinator_ListKeyspaces_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ListKeyspaces"
+	Coordinator_RegisterMember_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RegisterMember"
+	Coordinator_DrainMember_FullMethodName       = "/nokv.coordinator.v1.Coordinator/DrainMember"
+	Coordinator_FailMember_FullMethodName        = "/nokv.coordinator.v1.Coordinator/FailMember"
+	Coordinator_RemoveMember_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RemoveMember"
+	Coordinator_AssignRegions_FullMethodName     = "/nokv.coordinator.v1.Coordinator/AssignRegions"
+	Coordinator_RotatePinKey_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RotatePinKey"
 	Coordinator_StoreHeartbeat_FullMethodName    = "/nokv.coordinator.v1.Coordinator/StoreHeartbeat"
 	Coordinator_RegionHeartbeat_FullMethodName   = "/nokv.coordinator.v1.Coordinator/RegionHeartbeat"
 	Coordinator_ListMembers_FullMethodName       = "/nokv.coordinator.v1.Coordinator/ListMembers"
@@ -59,6 +66,11 @@ const (
 // REASON_TENURE_NOT_HELD, and say who holds it. Changes go to the root from
 // any coordinator. Every unary call needs a deadline. Refusals carry a
 // nokv.root.v1.ErrorDetail in the status details.
+//
+// A call names the cluster that it is for in the metadata "nokv-cluster", 16
+// hexadecimal digits; another cluster refuses it. Calls that change something
+// must. Requests that change something carry an identity, so that a repetition
+// is recognised.
 type CoordinatorClient interface {
 	// GetRegionByKey finds the region that holds a key.
 	GetRegionByKey(ctx context.Context, in *GetRegionByKeyRequest, opts ...grpc.CallOption) (*GetRegionByKeyResponse, error)
@@ -76,6 +88,9 @@ type CoordinatorClient interface {
 	WatchRegions(ctx context.Context, in *WatchRegionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRegionsResponse], error)
 	// AllocID hands out a contiguous run of unused ids.
 	AllocID(ctx context.Context, in *AllocIDRequest, opts ...grpc.CallOption) (*AllocIDResponse, error)
+	// AllocIDStream is AllocID without a round trip for each request: responses
+	// come in the order of the requests.
+	AllocIDStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AllocIDRequest, AllocIDResponse], error)
 	// Tso hands out a contiguous run of timestamps.
 	Tso(ctx context.Context, in *TsoRequest, opts ...grpc.CallOption) (*TsoResponse, error)
 	// TsoStream is Tso without a round trip for each request: responses come in
@@ -91,14 +106,28 @@ type CoordinatorClient interface {
 	AssessRootEvent(ctx context.Context, in *AssessRootEventRequest, opts ...grpc.CallOption) (*AssessRootEventResponse, error)
 	// ListTransitions lists planned changes and how the recent ones ended.
 	ListTransitions(ctx context.Context, in *ListTransitionsRequest, opts ...grpc.CallOption) (*ListTransitionsResponse, error)
-	// RemoveRegion removes a region. Nothing is remembered of it: a publish
-	// without expected_epoch, or a heartbeat, that arrives later makes it again.
+	// RemoveRegion removes a region. A publish or a heartbeat of its last epoch,
+	// or an older one, that arrives later does not make it again.
 	RemoveRegion(ctx context.Context, in *RemoveRegionRequest, opts ...grpc.CallOption) (*RemoveRegionResponse, error)
 	CreateKeyspace(ctx context.Context, in *CreateKeyspaceRequest, opts ...grpc.CallOption) (*CreateKeyspaceResponse, error)
 	UpdateKeyspace(ctx context.Context, in *UpdateKeyspaceRequest, opts ...grpc.CallOption) (*UpdateKeyspaceResponse, error)
 	DeleteKeyspace(ctx context.Context, in *DeleteKeyspaceRequest, opts ...grpc.CallOption) (*DeleteKeyspaceResponse, error)
 	GetKeyspace(ctx context.Context, in *GetKeyspaceRequest, opts ...grpc.CallOption) (*GetKeyspaceResponse, error)
 	ListKeyspaces(ctx context.Context, in *ListKeyspacesRequest, opts ...grpc.CallOption) (*ListKeyspacesResponse, error)
+	// RegisterMember registers a member process and gives it an incarnation; its
+	// older processes are superseded.
+	RegisterMember(ctx context.Context, in *RegisterMemberRequest, opts ...grpc.CallOption) (*RegisterMemberResponse, error)
+	// DrainMember keeps new regions away from a member; with undo it takes that
+	// back.
+	DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error)
+	// FailMember is the verdict that an incarnation of a member is dead.
+	FailMember(ctx context.Context, in *FailMemberRequest, opts ...grpc.CallOption) (*FailMemberResponse, error)
+	// RemoveMember retires a member that owns nothing.
+	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
+	// AssignRegions sets the owners of regions of assigned keyspaces, all or none.
+	AssignRegions(ctx context.Context, in *AssignRegionsRequest, opts ...grpc.CallOption) (*AssignRegionsResponse, error)
+	// RotatePinKey makes a new key for pins.
+	RotatePinKey(ctx context.Context, in *RotatePinKeyRequest, opts ...grpc.CallOption) (*RotatePinKeyResponse, error)
 	// StoreHeartbeat reports a member's load; any coordinator takes it.
 	StoreHeartbeat(ctx context.Context, in *StoreHeartbeatRequest, opts ...grpc.CallOption) (*StoreHeartbeatResponse, error)
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
@@ -205,6 +234,19 @@ func (c *coordinatorClient) AllocID(ctx context.Context, in *AllocIDRequest, opt
 	return out, nil
 }
 
+func (c *coordinatorClient) AllocIDStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AllocIDRequest, AllocIDResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[2], Coordinator_AllocIDStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AllocIDRequest, AllocIDResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_AllocIDStreamClient = grpc.BidiStreamingClient[AllocIDRequest, AllocIDResponse]
+
 func (c *coordinatorClient) Tso(ctx context.Context, in *TsoRequest, opts ...grpc.CallOption) (*TsoResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TsoResponse)
@@ -217,7 +259,7 @@ func (c *coordinatorClient) Tso(ctx context.Context, in *TsoRequest, opts ...grp
 
 func (c *coordinatorClient) TsoStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[TsoRequest, TsoResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[2], Coordinator_TsoStream_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[3], Coordinator_TsoStream_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +292,7 @@ func (c *coordinatorClient) PublishRootEvents(ctx context.Context, in *PublishRo
 
 func (c *coordinatorClient) PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishRootEventsRequest, PublishRootEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[3], Coordinator_PublishStream_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[4], Coordinator_PublishStream_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -341,6 +383,66 @@ func (c *coordinatorClient) ListKeyspaces(ctx context.Context, in *ListKeyspaces
 	return out, nil
 }
 
+func (c *coordinatorClient) RegisterMember(ctx context.Context, in *RegisterMemberRequest, opts ...grpc.CallOption) (*RegisterMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RegisterMemberResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RegisterMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) DrainMember(ctx context.Context, in *DrainMemberRequest, opts ...grpc.CallOption) (*DrainMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DrainMemberResponse)
+	err := c.cc.Invoke(ctx, Coordinator_DrainMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) FailMember(ctx context.Context, in *FailMemberRequest, opts ...grpc.CallOption) (*FailMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FailMemberResponse)
+	err := c.cc.Invoke(ctx, Coordinator_FailMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveMemberResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RemoveMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) AssignRegions(ctx context.Context, in *AssignRegionsRequest, opts ...grpc.CallOption) (*AssignRegionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AssignRegionsResponse)
+	err := c.cc.Invoke(ctx, Coordinator_AssignRegions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) RotatePinKey(ctx context.Context, in *RotatePinKeyRequest, opts ...grpc.CallOption) (*RotatePinKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotatePinKeyResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RotatePinKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *coordinatorClient) StoreHeartbeat(ctx context.Context, in *StoreHeartbeatRequest, opts ...grpc.CallOption) (*StoreHeartbeatResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StoreHeartbeatResponse)
@@ -411,6 +513,11 @@ func (c *coordinatorClient) Witness(ctx context.Context, in *WitnessRequest, opt
 // REASON_TENURE_NOT_HELD, and say who holds it. Changes go to the root from
 // any coordinator. Every unary call needs a deadline. Refusals carry a
 // nokv.root.v1.ErrorDetail in the status details.
+//
+// A call names the cluster that it is for in the metadata "nokv-cluster", 16
+// hexadecimal digits; another cluster refuses it. Calls that change something
+// must. Requests that change something carry an identity, so that a repetition
+// is recognised.
 type CoordinatorServer interface {
 	// GetRegionByKey finds the region that holds a key.
 	GetRegionByKey(context.Context, *GetRegionByKeyRequest) (*GetRegionByKeyResponse, error)
@@ -428,6 +535,9 @@ type CoordinatorServer interface {
 	WatchRegions(*WatchRegionsRequest, grpc.ServerStreamingServer[WatchRegionsResponse]) error
 	// AllocID hands out a contiguous run of unused ids.
 	AllocID(context.Context, *AllocIDRequest) (*AllocIDResponse, error)
+	// AllocIDStream is AllocID without a round trip for each request: responses
+	// come in the order of the requests.
+	AllocIDStream(grpc.BidiStreamingServer[AllocIDRequest, AllocIDResponse]) error
 	// Tso hands out a contiguous run of timestamps.
 	Tso(context.Context, *TsoRequest) (*TsoResponse, error)
 	// TsoStream is Tso without a round trip for each request: responses come in
@@ -443,14 +553,28 @@ type CoordinatorServer interface {
 	AssessRootEvent(context.Context, *AssessRootEventRequest) (*AssessRootEventResponse, error)
 	// ListTransitions lists planned changes and how the recent ones ended.
 	ListTransitions(context.Context, *ListTransitionsRequest) (*ListTransitionsResponse, error)
-	// RemoveRegion removes a region. Nothing is remembered of it: a publish
-	// without expected_epoch, or a heartbeat, that arrives later makes it again.
+	// RemoveRegion removes a region. A publish or a heartbeat of its last epoch,
+	// or an older one, that arrives later does not make it again.
 	RemoveRegion(context.Context, *RemoveRegionRequest) (*RemoveRegionResponse, error)
 	CreateKeyspace(context.Context, *CreateKeyspaceRequest) (*CreateKeyspaceResponse, error)
 	UpdateKeyspace(context.Context, *UpdateKeyspaceRequest) (*UpdateKeyspaceResponse, error)
 	DeleteKeyspace(context.Context, *DeleteKeyspaceRequest) (*DeleteKeyspaceResponse, error)
 	GetKeyspace(context.Context, *GetKeyspaceRequest) (*GetKeyspaceResponse, error)
 	ListKeyspaces(context.Context, *ListKeyspacesRequest) (*ListKeyspacesResponse, error)
+	// RegisterMember registers a member process and gives it an incarnation; its
+	// older processes are superseded.
+	RegisterMember(context.Context, *RegisterMemberRequest) (*RegisterMemberResponse, error)
+	// DrainMember keeps new regions away from a member; with undo it takes that
+	// back.
+	DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error)
+	// FailMember is the verdict that an incarnation of a member is dead.
+	FailMember(context.Context, *FailMemberRequest) (*FailMemberResponse, error)
+	// RemoveMember retires a member that owns nothing.
+	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
+	// AssignRegions sets the owners of regions of assigned keyspaces, all or none.
+	AssignRegions(context.Context, *AssignRegionsRequest) (*AssignRegionsResponse, error)
+	// RotatePinKey makes a new key for pins.
+	RotatePinKey(context.Context, *RotatePinKeyRequest) (*RotatePinKeyResponse, error)
 	// StoreHeartbeat reports a member's load; any coordinator takes it.
 	StoreHeartbeat(context.Context, *StoreHeartbeatRequest) (*StoreHeartbeatResponse, error)
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
@@ -496,6 +620,9 @@ func (UnimplementedCoordinatorServer) WatchRegions(*WatchRegionsRequest, grpc.Se
 func (UnimplementedCoordinatorServer) AllocID(context.Context, *AllocIDRequest) (*AllocIDResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AllocID not implemented")
 }
+func (UnimplementedCoordinatorServer) AllocIDStream(grpc.BidiStreamingServer[AllocIDRequest, AllocIDResponse]) error {
+	return status.Error(codes.Unimplemented, "method AllocIDStream not implemented")
+}
 func (UnimplementedCoordinatorServer) Tso(context.Context, *TsoRequest) (*TsoResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Tso not implemented")
 }
@@ -534,6 +661,24 @@ func (UnimplementedCoordinatorServer) GetKeyspace(context.Context, *GetKeyspaceR
 }
 func (UnimplementedCoordinatorServer) ListKeyspaces(context.Context, *ListKeyspacesRequest) (*ListKeyspacesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListKeyspaces not implemented")
+}
+func (UnimplementedCoordinatorServer) RegisterMember(context.Context, *RegisterMemberRequest) (*RegisterMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RegisterMember not implemented")
+}
+func (UnimplementedCoordinatorServer) DrainMember(context.Context, *DrainMemberRequest) (*DrainMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DrainMember not implemented")
+}
+func (UnimplementedCoordinatorServer) FailMember(context.Context, *FailMemberRequest) (*FailMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FailMember not implemented")
+}
+func (UnimplementedCoordinatorServer) RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
+}
+func (UnimplementedCoordinatorServer) AssignRegions(context.Context, *AssignRegionsRequest) (*AssignRegionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AssignRegions not implemented")
+}
+func (UnimplementedCoordinatorServer) RotatePinKey(context.Context, *RotatePinKeyRequest) (*RotatePinKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotatePinKey not implemented")
 }
 func (UnimplementedCoordinatorServer) StoreHeartbeat(context.Context, *StoreHeartbeatRequest) (*StoreHeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StoreHeartbeat not implemented")
@@ -681,6 +826,13 @@ func _Coordinator_AllocID_Handler(srv interface{}, ctx context.Context, dec func
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Coordinator_AllocIDStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(CoordinatorServer).AllocIDStream(&grpc.GenericServerStream[AllocIDRequest, AllocIDResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_AllocIDStreamServer = grpc.BidiStreamingServer[AllocIDRequest, AllocIDResponse]
 
 func _Coordinator_Tso_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TsoRequest)
@@ -894,6 +1046,114 @@ func _Coordinator_ListKeyspaces_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_RegisterMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RegisterMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RegisterMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RegisterMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RegisterMember(ctx, req.(*RegisterMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_DrainMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DrainMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).DrainMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_DrainMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).DrainMember(ctx, req.(*DrainMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_FailMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FailMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).FailMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_FailMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).FailMember(ctx, req.(*FailMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_RemoveMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RemoveMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RemoveMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RemoveMember(ctx, req.(*RemoveMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_AssignRegions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AssignRegionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).AssignRegions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_AssignRegions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).AssignRegions(ctx, req.(*AssignRegionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_RotatePinKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotatePinKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RotatePinKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RotatePinKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RotatePinKey(ctx, req.(*RotatePinKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Coordinator_StoreHeartbeat_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StoreHeartbeatRequest)
 	if err := dec(in); err != nil {
@@ -1074,6 +1334,30 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Coordinator_ListKeyspaces_Handler,
 		},
 		{
+			MethodName: "RegisterMember",
+			Handler:    _Coordinator_RegisterMember_Handler,
+		},
+		{
+			MethodName: "DrainMember",
+			Handler:    _Coordinator_DrainMember_Handler,
+		},
+		{
+			MethodName: "FailMember",
+			Handler:    _Coordinator_FailMember_Handler,
+		},
+		{
+			MethodName: "RemoveMember",
+			Handler:    _Coordinator_RemoveMember_Handler,
+		},
+		{
+			MethodName: "AssignRegions",
+			Handler:    _Coordinator_AssignRegions_Handler,
+		},
+		{
+			MethodName: "RotatePinKey",
+			Handler:    _Coordinator_RotatePinKey_Handler,
+		},
+		{
 			MethodName: "StoreHeartbeat",
 			Handler:    _Coordinator_StoreHeartbeat_Handler,
 		},
@@ -1109,6 +1393,12 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "WatchRegions",
 			Handler:       _Coordinator_WatchRegions_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "AllocIDStream",
+			Handler:       _Coordinator_AllocIDStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 		{
 			StreamName:    "TsoStream",

@@ -79,13 +79,15 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 
 // Command asks for events. All of them apply, in order and atomically, or
 // none does. Preconditions are judged when the command is applied. Sending a
-// command again after an unknown outcome is safe: what it asks for is found
-// already applied.
+// command again after an unknown outcome is safe: its identity is recognised,
+// or, without one, what it asks for is found already applied.
 type Command struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Applies only while this era is active. 0: no condition.
-	RequireEra    uint64 `protobuf:"varint,2,opt,name=require_era,json=requireEra,proto3" json:"require_era,omitempty"`
+	RequireEra uint64 `protobuf:"varint,2,opt,name=require_era,json=requireEra,proto3" json:"require_era,omitempty"`
+	// Absent: the command is judged by its content alone, whenever it comes.
+	Identity      *CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -132,6 +134,13 @@ func (x *Command) GetRequireEra() uint64 {
 		return x.RequireEra
 	}
 	return 0
+}
+
+func (x *Command) GetIdentity() *CommandIdentity {
+	if x != nil {
+		return x.Identity
+	}
+	return nil
 }
 
 // Entry is the payload of one log entry: commands of many callers.
@@ -210,6 +219,9 @@ type Event struct {
 	//	*Event_RootPeerPromoted
 	//	*Event_RootPeersSettled
 	//	*Event_RootPeerDropped
+	//	*Event_FeatureLevelRaised
+	//	*Event_MovePlanned
+	//	*Event_MoveReady
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -486,6 +498,33 @@ func (x *Event) GetRootPeerDropped() *RootPeerDropped {
 	return nil
 }
 
+func (x *Event) GetFeatureLevelRaised() *FeatureLevelRaised {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_FeatureLevelRaised); ok {
+			return x.FeatureLevelRaised
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetMovePlanned() *MovePlanned {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_MovePlanned); ok {
+			return x.MovePlanned
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetMoveReady() *MoveReady {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_MoveReady); ok {
+			return x.MoveReady
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -594,6 +633,18 @@ type Event_RootPeerDropped struct {
 	RootPeerDropped *RootPeerDropped `protobuf:"bytes,26,opt,name=root_peer_dropped,json=rootPeerDropped,proto3,oneof"`
 }
 
+type Event_FeatureLevelRaised struct {
+	FeatureLevelRaised *FeatureLevelRaised `protobuf:"bytes,27,opt,name=feature_level_raised,json=featureLevelRaised,proto3,oneof"`
+}
+
+type Event_MovePlanned struct {
+	MovePlanned *MovePlanned `protobuf:"bytes,28,opt,name=move_planned,json=movePlanned,proto3,oneof"`
+}
+
+type Event_MoveReady struct {
+	MoveReady *MoveReady `protobuf:"bytes,29,opt,name=move_ready,json=moveReady,proto3,oneof"`
+}
+
 func (*Event_ClusterBootstrapped) isEvent_Kind() {}
 
 func (*Event_FenceExtended) isEvent_Kind() {}
@@ -645,6 +696,12 @@ func (*Event_RootPeerPromoted) isEvent_Kind() {}
 func (*Event_RootPeersSettled) isEvent_Kind() {}
 
 func (*Event_RootPeerDropped) isEvent_Kind() {}
+
+func (*Event_FeatureLevelRaised) isEvent_Kind() {}
+
+func (*Event_MovePlanned) isEvent_Kind() {}
+
+func (*Event_MoveReady) isEvent_Kind() {}
 
 // ClusterBootstrapped is the first event of a cluster. It also makes keyspace
 // 1, "default": ranges, reported.
@@ -701,7 +758,12 @@ type FenceExtended struct {
 	// Fence the holder believes in; must be the rooted one.
 	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
 	// New fence, above from.
-	To            uint64 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
+	To uint64 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
+	// The window begins above the rooted fence, or above floor if that is higher,
+	// and has size values: whoever else raised the fence is no obstacle. They
+	// replace from and to.
+	Floor         uint64 `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"`
+	Size          uint64 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +822,20 @@ func (x *FenceExtended) GetFrom() uint64 {
 func (x *FenceExtended) GetTo() uint64 {
 	if x != nil {
 		return x.To
+	}
+	return 0
+}
+
+func (x *FenceExtended) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
+func (x *FenceExtended) GetSize() uint64 {
+	if x != nil {
+		return x.Size
 	}
 	return 0
 }
@@ -987,10 +1063,15 @@ func (x *HandoverAdvanced) GetStage() HandoverStage {
 // CoordinatorJoined registers a coordinator process under its id. A newer
 // process supersedes an older one.
 type CoordinatorJoined struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	Incarnation   uint64                 `protobuf:"fixed64,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Address     string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Incarnation uint64                 `protobuf:"fixed64,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Incarnation that this process follows: the rooted one when it started; 0
+	// for none. Another one is rooted: it was overtaken.
+	Follows uint64 `protobuf:"fixed64,4,opt,name=follows,proto3" json:"follows,omitempty"`
+	// Highest feature level that the process understands. 0 counts as 1.
+	FeatureLevel  uint32 `protobuf:"varint,5,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1042,6 +1123,20 @@ func (x *CoordinatorJoined) GetAddress() string {
 func (x *CoordinatorJoined) GetIncarnation() uint64 {
 	if x != nil {
 		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *CoordinatorJoined) GetFollows() uint64 {
+	if x != nil {
+		return x.Follows
+	}
+	return 0
+}
+
+func (x *CoordinatorJoined) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
 	}
 	return 0
 }
@@ -1103,7 +1198,10 @@ func (x *CoordinatorLeft) GetIncarnation() uint64 {
 type MemberJoined struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// incarnation, state, reason, signals and revision are the root's to set.
-	Member        *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Member *Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	// Incarnation that this registration follows: the rooted one when the process
+	// first asked; 0 for none. Another one is rooted: it was overtaken.
+	Follows       uint64 `protobuf:"varint,2,opt,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1145,18 +1243,27 @@ func (x *MemberJoined) GetMember() *Member {
 	return nil
 }
 
+func (x *MemberJoined) GetFollows() uint64 {
+	if x != nil {
+		return x.Follows
+	}
+	return 0
+}
+
 // MemberStateChanged changes the administrative state of one incarnation.
 // MEMBER_STATE_REMOVED retires the member; it must own nothing.
 type MemberStateChanged struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	MemberId string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	// Incarnation the verdict is about. 0: the current one.
-	Incarnation   uint64      `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	State         MemberState `protobuf:"varint,3,opt,name=state,proto3,enum=nokv.root.v1.MemberState" json:"state,omitempty"`
-	Reason        string      `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	Signals       []string    `protobuf:"bytes,5,rep,name=signals,proto3" json:"signals,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Incarnation uint64      `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	State       MemberState `protobuf:"varint,3,opt,name=state,proto3,enum=nokv.root.v1.MemberState" json:"state,omitempty"`
+	Reason      string      `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Signals     []string    `protobuf:"bytes,5,rep,name=signals,proto3" json:"signals,omitempty"`
+	// Revision of the member that the sender saw. 0: any.
+	ExpectedRevision uint64 `protobuf:"varint,6,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *MemberStateChanged) Reset() {
@@ -1224,6 +1331,13 @@ func (x *MemberStateChanged) GetSignals() []string {
 	return nil
 }
 
+func (x *MemberStateChanged) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
 // KeyspaceCreated makes a keyspace; slots get their regions at once.
 type KeyspaceCreated struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1283,8 +1397,10 @@ type KeyspaceUpdated struct {
 	KeyspaceId      uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	ExpectedVersion uint64                 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	Settings        *KeyspaceSettings      `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Name instead of an id.
+	Name          string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KeyspaceUpdated) Reset() {
@@ -1338,14 +1454,23 @@ func (x *KeyspaceUpdated) GetSettings() *KeyspaceSettings {
 	return nil
 }
 
+func (x *KeyspaceUpdated) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // KeyspaceDeleted removes a keyspace that has no regions, or only its slots
 // with no owners.
 type KeyspaceDeleted struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	KeyspaceId      uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	ExpectedVersion uint64                 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Name instead of an id.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *KeyspaceDeleted) Reset() {
@@ -1390,6 +1515,13 @@ func (x *KeyspaceDeleted) GetExpectedVersion() uint64 {
 		return x.ExpectedVersion
 	}
 	return 0
+}
+
+func (x *KeyspaceDeleted) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 // RegionBootstrapped publishes a region only if its keyspace has none.
@@ -1599,8 +1731,10 @@ type Assignment struct {
 	// Empty: the region is released. Incarnation 0: the member's current one.
 	Owners []*Owner `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
 	// Set when set_frontier is.
-	Frontier      []byte `protobuf:"bytes,4,opt,name=frontier,proto3" json:"frontier,omitempty"`
-	SetFrontier   bool   `protobuf:"varint,5,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
+	Frontier    []byte `protobuf:"bytes,4,opt,name=frontier,proto3" json:"frontier,omitempty"`
+	SetFrontier bool   `protobuf:"varint,5,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
+	// Why.
+	Reason        OperationReason `protobuf:"varint,6,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1668,6 +1802,13 @@ func (x *Assignment) GetSetFrontier() bool {
 		return x.SetFrontier
 	}
 	return false
+}
+
+func (x *Assignment) GetReason() OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
 }
 
 // PeerChangePlanned plans to add or remove one owner of a region.
@@ -1880,17 +2021,174 @@ func (x *MergePlanned) GetRightExpectedEpoch() *RegionEpoch {
 	return nil
 }
 
+// MovePlanned plans to give one owner's share of a region of an assigned
+// keyspace to another member. Completed, it ends the old ownership and grants
+// the new one in one step.
+type MovePlanned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	ExpectedEpoch *RegionEpoch           `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
+	// Owner that gives, as rooted. Incarnation 0: the rooted one.
+	From *Owner `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Owner that takes. Incarnation 0: the member's current one.
+	To *Owner `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	// How long the next owner may prepare, and how long the whole change may
+	// take, in milliseconds, by the planner's clock. 0: no bound.
+	PrepareMaxMillis uint64 `protobuf:"varint,5,opt,name=prepare_max_millis,json=prepareMaxMillis,proto3" json:"prepare_max_millis,omitempty"`
+	DeadlineMillis   uint64 `protobuf:"varint,6,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
+	// Why.
+	Reason        OperationReason `protobuf:"varint,7,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MovePlanned) Reset() {
+	*x = MovePlanned{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MovePlanned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MovePlanned) ProtoMessage() {}
+
+func (x *MovePlanned) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MovePlanned.ProtoReflect.Descriptor instead.
+func (*MovePlanned) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *MovePlanned) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *MovePlanned) GetExpectedEpoch() *RegionEpoch {
+	if x != nil {
+		return x.ExpectedEpoch
+	}
+	return nil
+}
+
+func (x *MovePlanned) GetFrom() *Owner {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *MovePlanned) GetTo() *Owner {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *MovePlanned) GetPrepareMaxMillis() uint64 {
+	if x != nil {
+		return x.PrepareMaxMillis
+	}
+	return 0
+}
+
+func (x *MovePlanned) GetDeadlineMillis() uint64 {
+	if x != nil {
+		return x.DeadlineMillis
+	}
+	return 0
+}
+
+func (x *MovePlanned) GetReason() OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
+}
+
+// MoveReady is the next owner's word that it can take the region.
+type MoveReady struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
+	// Incarnation of the next owner that says so.
+	Incarnation   uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveReady) Reset() {
+	*x = MoveReady{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveReady) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveReady) ProtoMessage() {}
+
+func (x *MoveReady) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveReady.ProtoReflect.Descriptor instead.
+func (*MoveReady) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *MoveReady) GetTransitionId() string {
+	if x != nil {
+		return x.TransitionId
+	}
+	return ""
+}
+
+func (x *MoveReady) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
 // TransitionCompleted makes a planned change true.
 type TransitionCompleted struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TransitionId  string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
+	// How far the old owner of a move got, exactly; set when set_frontier is.
+	Frontier      []byte `protobuf:"bytes,2,opt,name=frontier,proto3" json:"frontier,omitempty"`
+	SetFrontier   bool   `protobuf:"varint,3,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TransitionCompleted) Reset() {
 	*x = TransitionCompleted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2200,7 @@ func (x *TransitionCompleted) String() string {
 func (*TransitionCompleted) ProtoMessage() {}
 
 func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2213,7 @@ func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCompleted.ProtoReflect.Descriptor instead.
 func (*TransitionCompleted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransitionCompleted) GetTransitionId() string {
@@ -1923,6 +2221,20 @@ func (x *TransitionCompleted) GetTransitionId() string {
 		return x.TransitionId
 	}
 	return ""
+}
+
+func (x *TransitionCompleted) GetFrontier() []byte {
+	if x != nil {
+		return x.Frontier
+	}
+	return nil
+}
+
+func (x *TransitionCompleted) GetSetFrontier() bool {
+	if x != nil {
+		return x.SetFrontier
+	}
+	return false
 }
 
 // TransitionCancelled gives a planned change up.
@@ -1938,7 +2250,7 @@ type TransitionCancelled struct {
 
 func (x *TransitionCancelled) Reset() {
 	*x = TransitionCancelled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2262,7 @@ func (x *TransitionCancelled) String() string {
 func (*TransitionCancelled) ProtoMessage() {}
 
 func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2275,7 @@ func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCancelled.ProtoReflect.Descriptor instead.
 func (*TransitionCancelled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TransitionCancelled) GetTransitionId() string {
@@ -1992,15 +2304,18 @@ type PinKeyRotated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key id the caller saw as newest; 0 for none.
 	ExpectedId uint32 `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
-	// 32 bytes.
-	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// 32 bytes. Left out of what is sent to readers that need no secrets: the
+	// digest then stands for it, and the state's hash is the same.
+	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// SHA-256 of the secret. Empty with a secret: the root makes it.
+	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PinKeyRotated) Reset() {
 	*x = PinKeyRotated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2327,7 @@ func (x *PinKeyRotated) String() string {
 func (*PinKeyRotated) ProtoMessage() {}
 
 func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2340,7 @@ func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKeyRotated.ProtoReflect.Descriptor instead.
 func (*PinKeyRotated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PinKeyRotated) GetExpectedId() uint32 {
@@ -2042,6 +2357,68 @@ func (x *PinKeyRotated) GetSecret() []byte {
 	return nil
 }
 
+func (x *PinKeyRotated) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// FeatureLevelRaised allows what every process understands by now. Only root
+// peers make it.
+type FeatureLevelRaised struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Level before.
+	From          uint32 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	To            uint32 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureLevelRaised) Reset() {
+	*x = FeatureLevelRaised{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureLevelRaised) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureLevelRaised) ProtoMessage() {}
+
+func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureLevelRaised.ProtoReflect.Descriptor instead.
+func (*FeatureLevelRaised) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *FeatureLevelRaised) GetFrom() uint32 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *FeatureLevelRaised) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
 // RootPeerAdded makes a new peer a learner, to replace another later. One change
 // is under way at a time.
 type RootPeerAdded struct {
@@ -2056,7 +2433,7 @@ type RootPeerAdded struct {
 
 func (x *RootPeerAdded) Reset() {
 	*x = RootPeerAdded{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2445,7 @@ func (x *RootPeerAdded) String() string {
 func (*RootPeerAdded) ProtoMessage() {}
 
 func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2458,7 @@ func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerAdded.ProtoReflect.Descriptor instead.
 func (*RootPeerAdded) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RootPeerAdded) GetPeer() *RootPeer {
@@ -2109,7 +2486,7 @@ type RootPeerPromoted struct {
 
 func (x *RootPeerPromoted) Reset() {
 	*x = RootPeerPromoted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2498,7 @@ func (x *RootPeerPromoted) String() string {
 func (*RootPeerPromoted) ProtoMessage() {}
 
 func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2511,7 @@ func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerPromoted.ProtoReflect.Descriptor instead.
 func (*RootPeerPromoted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RootPeerPromoted) GetNodeId() uint64 {
@@ -2154,7 +2531,7 @@ type RootPeersSettled struct {
 
 func (x *RootPeersSettled) Reset() {
 	*x = RootPeersSettled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2543,7 @@ func (x *RootPeersSettled) String() string {
 func (*RootPeersSettled) ProtoMessage() {}
 
 func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2556,7 @@ func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeersSettled.ProtoReflect.Descriptor instead.
 func (*RootPeersSettled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RootPeersSettled) GetNodeId() uint64 {
@@ -2199,7 +2576,7 @@ type RootPeerDropped struct {
 
 func (x *RootPeerDropped) Reset() {
 	*x = RootPeerDropped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2588,7 @@ func (x *RootPeerDropped) String() string {
 func (*RootPeerDropped) ProtoMessage() {}
 
 func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2601,7 @@ func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerDropped.ProtoReflect.Descriptor instead.
 func (*RootPeerDropped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RootPeerDropped) GetNodeId() uint64 {
@@ -2243,14 +2620,21 @@ type CommandResult struct {
 	// Why it was rejected, with the way out.
 	Error *ErrorDetail `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// What the events made, in order of the command's events.
-	Events        []*EventResult `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
+	Events []*EventResult `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
+	// This very command was applied before, at token; with
+	// OUTCOME_ALREADY_APPLIED. Events say what is there now; a region that is gone
+	// carries its id alone.
+	Repetition bool `protobuf:"varint,5,opt,name=repetition,proto3" json:"repetition,omitempty"`
+	// Records were left out of events: with them the answer would be too long.
+	// Read them at token.
+	Shortened     bool `protobuf:"varint,6,opt,name=shortened,proto3" json:"shortened,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2262,7 +2646,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2275,7 +2659,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CommandResult) GetOutcome() Outcome {
@@ -2306,6 +2690,20 @@ func (x *CommandResult) GetEvents() []*EventResult {
 	return nil
 }
 
+func (x *CommandResult) GetRepetition() bool {
+	if x != nil {
+		return x.Repetition
+	}
+	return false
+}
+
+func (x *CommandResult) GetShortened() bool {
+	if x != nil {
+		return x.Shortened
+	}
+	return false
+}
+
 // EventResult is what one event made or found. Only what the caller cannot
 // know itself is set.
 type EventResult struct {
@@ -2327,7 +2725,7 @@ type EventResult struct {
 
 func (x *EventResult) Reset() {
 	*x = EventResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2339,7 +2737,7 @@ func (x *EventResult) String() string {
 func (*EventResult) ProtoMessage() {}
 
 func (x *EventResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2352,7 +2750,7 @@ func (x *EventResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventResult.ProtoReflect.Descriptor instead.
 func (*EventResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *EventResult) GetRegion() *Region {
@@ -2422,13 +2820,14 @@ var File_nokv_root_v1_events_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
-	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"W\n" +
+	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\x92\x01\n" +
 	"\aCommand\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.nokv.root.v1.EventR\x06events\x12\x1f\n" +
 	"\vrequire_era\x18\x02 \x01(\x04R\n" +
-	"requireEra\":\n" +
+	"requireEra\x129\n" +
+	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\":\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xe3\x0f\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xb3\x11\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
@@ -2456,15 +2855,21 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x0froot_peer_added\x18\x17 \x01(\v2\x1b.nokv.root.v1.RootPeerAddedH\x00R\rrootPeerAdded\x12N\n" +
 	"\x12root_peer_promoted\x18\x18 \x01(\v2\x1e.nokv.root.v1.RootPeerPromotedH\x00R\x10rootPeerPromoted\x12N\n" +
 	"\x12root_peers_settled\x18\x19 \x01(\v2\x1e.nokv.root.v1.RootPeersSettledH\x00R\x10rootPeersSettled\x12K\n" +
-	"\x11root_peer_dropped\x18\x1a \x01(\v2\x1d.nokv.root.v1.RootPeerDroppedH\x00R\x0frootPeerDroppedB\x06\n" +
+	"\x11root_peer_dropped\x18\x1a \x01(\v2\x1d.nokv.root.v1.RootPeerDroppedH\x00R\x0frootPeerDropped\x12T\n" +
+	"\x14feature_level_raised\x18\x1b \x01(\v2 .nokv.root.v1.FeatureLevelRaisedH\x00R\x12featureLevelRaised\x12>\n" +
+	"\fmove_planned\x18\x1c \x01(\v2\x19.nokv.root.v1.MovePlannedH\x00R\vmovePlanned\x128\n" +
+	"\n" +
+	"move_ready\x18\x1d \x01(\v2\x17.nokv.root.v1.MoveReadyH\x00R\tmoveReadyB\x06\n" +
 	"\x04kind\"F\n" +
 	"\x13ClusterBootstrapped\x12/\n" +
-	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"v\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"\xa0\x01\n" +
 	"\rFenceExtended\x12/\n" +
 	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x04 \x01(\x04R\x02to\"\xa8\x02\n" +
+	"\x02to\x18\x04 \x01(\x04R\x02to\x12\x14\n" +
+	"\x05floor\x18\x05 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x04size\x18\x06 \x01(\x04R\x04size\"\xa8\x02\n" +
 	"\rTenureClaimed\x12\x1b\n" +
 	"\tholder_id\x18\x01 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x02 \x01(\x06R\x11holderIncarnation\x12%\n" +
@@ -2481,34 +2886,40 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\"W\n" +
 	"\x10HandoverAdvanced\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x121\n" +
-	"\x05stage\x18\x02 \x01(\x0e2\x1b.nokv.root.v1.HandoverStageR\x05stage\"_\n" +
+	"\x05stage\x18\x02 \x01(\x0e2\x1b.nokv.root.v1.HandoverStageR\x05stage\"\x9e\x01\n" +
 	"\x11CoordinatorJoined\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\"C\n" +
+	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\x12\x18\n" +
+	"\afollows\x18\x04 \x01(\x06R\afollows\x12#\n" +
+	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"C\n" +
 	"\x0fCoordinatorLeft\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"<\n" +
+	"\vincarnation\x18\x02 \x01(\x06R\vincarnation\"V\n" +
 	"\fMemberJoined\x12,\n" +
-	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\"\xb6\x01\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12\x18\n" +
+	"\afollows\x18\x02 \x01(\x04R\afollows\"\xe3\x01\n" +
 	"\x12MemberStateChanged\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12/\n" +
 	"\x05state\x18\x03 \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
-	"\asignals\x18\x05 \x03(\tR\asignals\"a\n" +
+	"\asignals\x18\x05 \x03(\tR\asignals\x12+\n" +
+	"\x11expected_revision\x18\x06 \x01(\x04R\x10expectedRevision\"a\n" +
 	"\x0fKeyspaceCreated\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12:\n" +
-	"\bsettings\x18\x02 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\x99\x01\n" +
+	"\bsettings\x18\x02 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\xad\x01\n" +
 	"\x0fKeyspaceUpdated\x12\x1f\n" +
 	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
 	"keyspaceId\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12:\n" +
-	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"]\n" +
+	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"q\n" +
 	"\x0fKeyspaceDeleted\x12\x1f\n" +
 	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
 	"keyspaceId\x12)\n" +
-	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\"B\n" +
+	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"B\n" +
 	"\x12RegionBootstrapped\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\"\x81\x01\n" +
 	"\x0fRegionPublished\x12,\n" +
@@ -2518,14 +2929,15 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"M\n" +
 	"\x0fRegionsAssigned\x12:\n" +
-	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\xd7\x01\n" +
+	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\x8e\x02\n" +
 	"\n" +
 	"Assignment\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x12+\n" +
 	"\x06owners\x18\x03 \x03(\v2\x13.nokv.root.v1.OwnerR\x06owners\x12\x1a\n" +
 	"\bfrontier\x18\x04 \x01(\fR\bfrontier\x12!\n" +
-	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\"\xcf\x01\n" +
+	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\x125\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\xcf\x01\n" +
 	"\x11PeerChangePlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x120\n" +
@@ -2540,17 +2952,34 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x0eleft_region_id\x18\x01 \x01(\x04R\fleftRegionId\x12I\n" +
 	"\x13left_expected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x11leftExpectedEpoch\x12&\n" +
 	"\x0fright_region_id\x18\x03 \x01(\x04R\rrightRegionId\x12K\n" +
-	"\x14right_expected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x12rightExpectedEpoch\":\n" +
+	"\x14right_expected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x12rightExpectedEpoch\"\xc8\x02\n" +
+	"\vMovePlanned\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
+	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x12'\n" +
+	"\x04from\x18\x03 \x01(\v2\x13.nokv.root.v1.OwnerR\x04from\x12#\n" +
+	"\x02to\x18\x04 \x01(\v2\x13.nokv.root.v1.OwnerR\x02to\x12,\n" +
+	"\x12prepare_max_millis\x18\x05 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
+	"\x0fdeadline_millis\x18\x06 \x01(\x04R\x0edeadlineMillis\x125\n" +
+	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"R\n" +
+	"\tMoveReady\x12#\n" +
+	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"y\n" +
 	"\x13TransitionCompleted\x12#\n" +
-	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\"l\n" +
+	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12\x1a\n" +
+	"\bfrontier\x18\x02 \x01(\fR\bfrontier\x12!\n" +
+	"\fset_frontier\x18\x03 \x01(\bR\vsetFrontier\"l\n" +
 	"\x13TransitionCancelled\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12\x18\n" +
 	"\aaborted\x18\x02 \x01(\bR\aaborted\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"H\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"`\n" +
 	"\rPinKeyRotated\x12\x1f\n" +
 	"\vexpected_id\x18\x01 \x01(\rR\n" +
 	"expectedId\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\fR\x06secret\"W\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"8\n" +
+	"\x12FeatureLevelRaised\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\rR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\rR\x02to\"W\n" +
 	"\rRootPeerAdded\x12*\n" +
 	"\x04peer\x18\x01 \x01(\v2\x16.nokv.root.v1.RootPeerR\x04peer\x12\x1a\n" +
 	"\breplaces\x18\x02 \x01(\x04R\breplaces\"+\n" +
@@ -2559,12 +2988,16 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x10RootPeersSettled\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"*\n" +
 	"\x0fRootPeerDropped\x12\x17\n" +
-	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"\xd3\x01\n" +
+	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\"\x91\x02\n" +
 	"\rCommandResult\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x15.nokv.root.v1.OutcomeR\aoutcome\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12/\n" +
 	"\x05error\x18\x03 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\x121\n" +
-	"\x06events\x18\x04 \x03(\v2\x19.nokv.root.v1.EventResultR\x06events\"\xdd\x03\n" +
+	"\x06events\x18\x04 \x03(\v2\x19.nokv.root.v1.EventResultR\x06events\x12\x1e\n" +
+	"\n" +
+	"repetition\x18\x05 \x01(\bR\n" +
+	"repetition\x12\x1c\n" +
+	"\tshortened\x18\x06 \x01(\bR\tshortened\"\xdd\x03\n" +
 	"\vEventResult\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x127\n" +
 	"\fright_region\x18\x02 \x01(\v2\x14.nokv.root.v1.RegionR\vrightRegion\x122\n" +
@@ -2596,7 +3029,7 @@ func file_nokv_root_v1_events_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_events_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_nokv_root_v1_events_proto_goTypes = []any{
 	(Outcome)(0),                // 0: nokv.root.v1.Outcome
 	(*Command)(nil),             // 1: nokv.root.v1.Command
@@ -2622,106 +3055,120 @@ var file_nokv_root_v1_events_proto_goTypes = []any{
 	(*PeerChangePlanned)(nil),   // 21: nokv.root.v1.PeerChangePlanned
 	(*SplitPlanned)(nil),        // 22: nokv.root.v1.SplitPlanned
 	(*MergePlanned)(nil),        // 23: nokv.root.v1.MergePlanned
-	(*TransitionCompleted)(nil), // 24: nokv.root.v1.TransitionCompleted
-	(*TransitionCancelled)(nil), // 25: nokv.root.v1.TransitionCancelled
-	(*PinKeyRotated)(nil),       // 26: nokv.root.v1.PinKeyRotated
-	(*RootPeerAdded)(nil),       // 27: nokv.root.v1.RootPeerAdded
-	(*RootPeerPromoted)(nil),    // 28: nokv.root.v1.RootPeerPromoted
-	(*RootPeersSettled)(nil),    // 29: nokv.root.v1.RootPeersSettled
-	(*RootPeerDropped)(nil),     // 30: nokv.root.v1.RootPeerDropped
-	(*CommandResult)(nil),       // 31: nokv.root.v1.CommandResult
-	(*EventResult)(nil),         // 32: nokv.root.v1.EventResult
-	(*Cluster)(nil),             // 33: nokv.root.v1.Cluster
-	(Mandate)(0),                // 34: nokv.root.v1.Mandate
-	(*Frontiers)(nil),           // 35: nokv.root.v1.Frontiers
-	(HandoverStage)(0),          // 36: nokv.root.v1.HandoverStage
-	(*Member)(nil),              // 37: nokv.root.v1.Member
-	(MemberState)(0),            // 38: nokv.root.v1.MemberState
-	(*KeyspaceSettings)(nil),    // 39: nokv.root.v1.KeyspaceSettings
-	(*Region)(nil),              // 40: nokv.root.v1.Region
-	(*RegionEpoch)(nil),         // 41: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),               // 42: nokv.root.v1.Owner
-	(TransitionKind)(0),         // 43: nokv.root.v1.TransitionKind
-	(*RootPeer)(nil),            // 44: nokv.root.v1.RootPeer
-	(*RootToken)(nil),           // 45: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),         // 46: nokv.root.v1.ErrorDetail
-	(*Keyspace)(nil),            // 47: nokv.root.v1.Keyspace
-	(*Tenure)(nil),              // 48: nokv.root.v1.Tenure
-	(*Handover)(nil),            // 49: nokv.root.v1.Handover
-	(*Transition)(nil),          // 50: nokv.root.v1.Transition
-	(*Window)(nil),              // 51: nokv.root.v1.Window
-	(*Coordinator)(nil),         // 52: nokv.root.v1.Coordinator
+	(*MovePlanned)(nil),         // 24: nokv.root.v1.MovePlanned
+	(*MoveReady)(nil),           // 25: nokv.root.v1.MoveReady
+	(*TransitionCompleted)(nil), // 26: nokv.root.v1.TransitionCompleted
+	(*TransitionCancelled)(nil), // 27: nokv.root.v1.TransitionCancelled
+	(*PinKeyRotated)(nil),       // 28: nokv.root.v1.PinKeyRotated
+	(*FeatureLevelRaised)(nil),  // 29: nokv.root.v1.FeatureLevelRaised
+	(*RootPeerAdded)(nil),       // 30: nokv.root.v1.RootPeerAdded
+	(*RootPeerPromoted)(nil),    // 31: nokv.root.v1.RootPeerPromoted
+	(*RootPeersSettled)(nil),    // 32: nokv.root.v1.RootPeersSettled
+	(*RootPeerDropped)(nil),     // 33: nokv.root.v1.RootPeerDropped
+	(*CommandResult)(nil),       // 34: nokv.root.v1.CommandResult
+	(*EventResult)(nil),         // 35: nokv.root.v1.EventResult
+	(*CommandIdentity)(nil),     // 36: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),             // 37: nokv.root.v1.Cluster
+	(Mandate)(0),                // 38: nokv.root.v1.Mandate
+	(*Frontiers)(nil),           // 39: nokv.root.v1.Frontiers
+	(HandoverStage)(0),          // 40: nokv.root.v1.HandoverStage
+	(*Member)(nil),              // 41: nokv.root.v1.Member
+	(MemberState)(0),            // 42: nokv.root.v1.MemberState
+	(*KeyspaceSettings)(nil),    // 43: nokv.root.v1.KeyspaceSettings
+	(*Region)(nil),              // 44: nokv.root.v1.Region
+	(*RegionEpoch)(nil),         // 45: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),               // 46: nokv.root.v1.Owner
+	(OperationReason)(0),        // 47: nokv.root.v1.OperationReason
+	(TransitionKind)(0),         // 48: nokv.root.v1.TransitionKind
+	(*RootPeer)(nil),            // 49: nokv.root.v1.RootPeer
+	(*RootToken)(nil),           // 50: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),         // 51: nokv.root.v1.ErrorDetail
+	(*Keyspace)(nil),            // 52: nokv.root.v1.Keyspace
+	(*Tenure)(nil),              // 53: nokv.root.v1.Tenure
+	(*Handover)(nil),            // 54: nokv.root.v1.Handover
+	(*Transition)(nil),          // 55: nokv.root.v1.Transition
+	(*Window)(nil),              // 56: nokv.root.v1.Window
+	(*Coordinator)(nil),         // 57: nokv.root.v1.Coordinator
 }
 var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	3,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
-	1,  // 1: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
-	4,  // 2: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
-	5,  // 3: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
-	6,  // 4: nokv.root.v1.Event.tenure_claimed:type_name -> nokv.root.v1.TenureClaimed
-	7,  // 5: nokv.root.v1.Event.tenure_retired:type_name -> nokv.root.v1.TenureRetired
-	8,  // 6: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
-	9,  // 7: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
-	10, // 8: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
-	11, // 9: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
-	12, // 10: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
-	13, // 11: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
-	14, // 12: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
-	15, // 13: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
-	16, // 14: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
-	17, // 15: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
-	18, // 16: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
-	19, // 17: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
-	21, // 18: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
-	22, // 19: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
-	23, // 20: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
-	24, // 21: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
-	25, // 22: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
-	26, // 23: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
-	27, // 24: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
-	28, // 25: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
-	29, // 26: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
-	30, // 27: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
-	33, // 28: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
-	34, // 29: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
-	34, // 30: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
-	35, // 31: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
-	36, // 32: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
-	37, // 33: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
-	38, // 34: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
-	39, // 35: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	39, // 36: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	40, // 37: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
-	40, // 38: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
-	41, // 39: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	41, // 40: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	20, // 41: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
-	41, // 42: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	42, // 43: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
-	41, // 44: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	43, // 45: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
-	42, // 46: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	41, // 47: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	41, // 48: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	41, // 49: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	44, // 50: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
-	0,  // 51: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	45, // 52: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	46, // 53: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	32, // 54: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	40, // 55: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	40, // 56: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	47, // 57: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	37, // 58: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	48, // 59: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	49, // 60: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	50, // 61: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	51, // 62: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	52, // 63: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	36, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
+	1,  // 2: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
+	4,  // 3: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
+	5,  // 4: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
+	6,  // 5: nokv.root.v1.Event.tenure_claimed:type_name -> nokv.root.v1.TenureClaimed
+	7,  // 6: nokv.root.v1.Event.tenure_retired:type_name -> nokv.root.v1.TenureRetired
+	8,  // 7: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
+	9,  // 8: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
+	10, // 9: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
+	11, // 10: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
+	12, // 11: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
+	13, // 12: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
+	14, // 13: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
+	15, // 14: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
+	16, // 15: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
+	17, // 16: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
+	18, // 17: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
+	19, // 18: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
+	21, // 19: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
+	22, // 20: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
+	23, // 21: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
+	26, // 22: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
+	27, // 23: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
+	28, // 24: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
+	30, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
+	31, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
+	32, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
+	33, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
+	29, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
+	24, // 30: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
+	25, // 31: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
+	37, // 32: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
+	38, // 33: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
+	38, // 34: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
+	39, // 35: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
+	40, // 36: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
+	41, // 37: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
+	42, // 38: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
+	43, // 39: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	43, // 40: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	44, // 41: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
+	44, // 42: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
+	45, // 43: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 44: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	20, // 45: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
+	45, // 46: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 47: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
+	47, // 48: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
+	45, // 49: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 50: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
+	46, // 51: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
+	45, // 52: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 53: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 54: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 55: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 56: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
+	46, // 57: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
+	47, // 58: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	49, // 59: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 60: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	50, // 61: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	51, // 62: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	35, // 63: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	44, // 64: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	44, // 65: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	52, // 66: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	41, // 67: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	53, // 68: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	54, // 69: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	55, // 70: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	56, // 71: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	57, // 72: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }
@@ -2757,6 +3204,9 @@ func file_nokv_root_v1_events_proto_init() {
 		(*Event_RootPeerPromoted)(nil),
 		(*Event_RootPeersSettled)(nil),
 		(*Event_RootPeerDropped)(nil),
+		(*Event_FeatureLevelRaised)(nil),
+		(*Event_MovePlanned)(nil),
+		(*Event_MoveReady)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2764,7 +3214,7 @@ func file_nokv_root_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_events_proto_rawDesc), len(file_nokv_root_v1_events_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -136,6 +136,212 @@ func (RaftRole) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
 }
 
+type RaiseFeatureLevelRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster the caller means. 0: any.
+	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Level to raise to. 0: the highest that every process understands.
+	To uint32 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Nothing is raised; the answer says what would be.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseFeatureLevelRequest) Reset() {
+	*x = RaiseFeatureLevelRequest{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseFeatureLevelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseFeatureLevelRequest) ProtoMessage() {}
+
+func (x *RaiseFeatureLevelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseFeatureLevelRequest.ProtoReflect.Descriptor instead.
+func (*RaiseFeatureLevelRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *RaiseFeatureLevelRequest) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *RaiseFeatureLevelRequest) GetTo() uint32 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *RaiseFeatureLevelRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type RaiseFeatureLevelResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rooted level afterwards.
+	FeatureLevel uint32 `protobuf:"varint,1,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	// Highest level that every process understands.
+	CommonLevel uint32 `protobuf:"varint,2,opt,name=common_level,json=commonLevel,proto3" json:"common_level,omitempty"`
+	// Who stands in the way of more, or of the level asked for.
+	Below         []*FeatureSupport `protobuf:"bytes,3,rep,name=below,proto3" json:"below,omitempty"`
+	Token         *RootToken        `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseFeatureLevelResponse) Reset() {
+	*x = RaiseFeatureLevelResponse{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseFeatureLevelResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseFeatureLevelResponse) ProtoMessage() {}
+
+func (x *RaiseFeatureLevelResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseFeatureLevelResponse.ProtoReflect.Descriptor instead.
+func (*RaiseFeatureLevelResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RaiseFeatureLevelResponse) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
+func (x *RaiseFeatureLevelResponse) GetCommonLevel() uint32 {
+	if x != nil {
+		return x.CommonLevel
+	}
+	return 0
+}
+
+func (x *RaiseFeatureLevelResponse) GetBelow() []*FeatureSupport {
+	if x != nil {
+		return x.Below
+	}
+	return nil
+}
+
+func (x *RaiseFeatureLevelResponse) GetToken() *RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+// FeatureSupport is what a process understands.
+type FeatureSupport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is: "root peer", "coordinator" or "reader".
+	Process string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	// Its id.
+	Id      string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// 0: not known, because it is not heard from.
+	FeatureLevel  uint32 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FeatureSupport) Reset() {
+	*x = FeatureSupport{}
+	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FeatureSupport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FeatureSupport) ProtoMessage() {}
+
+func (x *FeatureSupport) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FeatureSupport.ProtoReflect.Descriptor instead.
+func (*FeatureSupport) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FeatureSupport) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *FeatureSupport) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *FeatureSupport) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *FeatureSupport) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
 type ReplacePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cluster the caller means. 0: any.
@@ -154,7 +360,7 @@ type ReplacePeerRequest struct {
 
 func (x *ReplacePeerRequest) Reset() {
 	*x = ReplacePeerRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -166,7 +372,7 @@ func (x *ReplacePeerRequest) String() string {
 func (*ReplacePeerRequest) ProtoMessage() {}
 
 func (x *ReplacePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[0]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -179,7 +385,7 @@ func (x *ReplacePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplacePeerRequest.ProtoReflect.Descriptor instead.
 func (*ReplacePeerRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{0}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReplacePeerRequest) GetClusterId() uint64 {
@@ -234,7 +440,7 @@ type ReplacePeerResponse struct {
 
 func (x *ReplacePeerResponse) Reset() {
 	*x = ReplacePeerResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -246,7 +452,7 @@ func (x *ReplacePeerResponse) String() string {
 func (*ReplacePeerResponse) ProtoMessage() {}
 
 func (x *ReplacePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[1]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -259,7 +465,7 @@ func (x *ReplacePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplacePeerResponse.ProtoReflect.Descriptor instead.
 func (*ReplacePeerResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{1}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ReplacePeerResponse) GetStage() ReplaceStage {
@@ -311,7 +517,7 @@ type ProposeRequest struct {
 
 func (x *ProposeRequest) Reset() {
 	*x = ProposeRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +529,7 @@ func (x *ProposeRequest) String() string {
 func (*ProposeRequest) ProtoMessage() {}
 
 func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +542,7 @@ func (x *ProposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeRequest.ProtoReflect.Descriptor instead.
 func (*ProposeRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{2}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ProposeRequest) GetRequestId() uint64 {
@@ -374,7 +580,7 @@ type ProposeResponse struct {
 
 func (x *ProposeResponse) Reset() {
 	*x = ProposeResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -386,7 +592,7 @@ func (x *ProposeResponse) String() string {
 func (*ProposeResponse) ProtoMessage() {}
 
 func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -399,7 +605,7 @@ func (x *ProposeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProposeResponse.ProtoReflect.Descriptor instead.
 func (*ProposeResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ProposeResponse) GetRequestId() uint64 {
@@ -429,15 +635,19 @@ type TailRequest struct {
 	After *RootToken `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// Cluster the caller means. 0: any.
 	ClusterId uint64 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// Coordinator that reads, so that its absence is noticed. Empty: a tool.
-	ReaderId      string `protobuf:"bytes,3,opt,name=reader_id,json=readerId,proto3" json:"reader_id,omitempty"`
+	// Coordinator that reads, so that its absence is noticed. Empty: a tool, which
+	// gets no secrets.
+	ReaderId string `protobuf:"bytes,3,opt,name=reader_id,json=readerId,proto3" json:"reader_id,omitempty"`
+	// Highest feature level that the reader understands. 0 counts as 1. Below the
+	// rooted one: it is refused with REASON_TOO_OLD.
+	FeatureLevel  uint32 `protobuf:"varint,4,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TailRequest) Reset() {
 	*x = TailRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +659,7 @@ func (x *TailRequest) String() string {
 func (*TailRequest) ProtoMessage() {}
 
 func (x *TailRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +672,7 @@ func (x *TailRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailRequest.ProtoReflect.Descriptor instead.
 func (*TailRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TailRequest) GetAfter() *RootToken {
@@ -484,6 +694,13 @@ func (x *TailRequest) GetReaderId() string {
 		return x.ReaderId
 	}
 	return ""
+}
+
+func (x *TailRequest) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
 }
 
 type TailResponse struct {
@@ -509,7 +726,7 @@ type TailResponse struct {
 
 func (x *TailResponse) Reset() {
 	*x = TailResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +738,7 @@ func (x *TailResponse) String() string {
 func (*TailResponse) ProtoMessage() {}
 
 func (x *TailResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,7 +751,7 @@ func (x *TailResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailResponse.ProtoReflect.Descriptor instead.
 func (*TailResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TailResponse) GetEntries() []*TailEntry {
@@ -599,7 +816,7 @@ type TailEntry struct {
 
 func (x *TailEntry) Reset() {
 	*x = TailEntry{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +828,7 @@ func (x *TailEntry) String() string {
 func (*TailEntry) ProtoMessage() {}
 
 func (x *TailEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +841,7 @@ func (x *TailEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TailEntry.ProtoReflect.Descriptor instead.
 func (*TailEntry) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TailEntry) GetTerm() uint64 {
@@ -649,15 +866,18 @@ func (x *TailEntry) GetEntry() []byte {
 }
 
 type SnapshotRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClusterId     uint64                 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId uint64                 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// As in TailRequest.
+	ReaderId      string `protobuf:"bytes,2,opt,name=reader_id,json=readerId,proto3" json:"reader_id,omitempty"`
+	FeatureLevel  uint32 `protobuf:"varint,3,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotRequest) Reset() {
 	*x = SnapshotRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +889,7 @@ func (x *SnapshotRequest) String() string {
 func (*SnapshotRequest) ProtoMessage() {}
 
 func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,12 +902,26 @@ func (x *SnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotRequest) GetClusterId() uint64 {
 	if x != nil {
 		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *SnapshotRequest) GetReaderId() string {
+	if x != nil {
+		return x.ReaderId
+	}
+	return ""
+}
+
+func (x *SnapshotRequest) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
 	}
 	return 0
 }
@@ -708,7 +942,7 @@ type SnapshotChunk struct {
 
 func (x *SnapshotChunk) Reset() {
 	*x = SnapshotChunk{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +954,7 @@ func (x *SnapshotChunk) String() string {
 func (*SnapshotChunk) ProtoMessage() {}
 
 func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +967,7 @@ func (x *SnapshotChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotChunk.ProtoReflect.Descriptor instead.
 func (*SnapshotChunk) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotChunk) GetToken() *RootToken {
@@ -780,7 +1014,7 @@ type ReadIndexRequest struct {
 
 func (x *ReadIndexRequest) Reset() {
 	*x = ReadIndexRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +1026,7 @@ func (x *ReadIndexRequest) String() string {
 func (*ReadIndexRequest) ProtoMessage() {}
 
 func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +1039,7 @@ func (x *ReadIndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexRequest.ProtoReflect.Descriptor instead.
 func (*ReadIndexRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadIndexRequest) GetClusterId() uint64 {
@@ -825,7 +1059,7 @@ type ReadIndexResponse struct {
 
 func (x *ReadIndexResponse) Reset() {
 	*x = ReadIndexResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +1071,7 @@ func (x *ReadIndexResponse) String() string {
 func (*ReadIndexResponse) ProtoMessage() {}
 
 func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +1084,7 @@ func (x *ReadIndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadIndexResponse.ProtoReflect.Descriptor instead.
 func (*ReadIndexResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReadIndexResponse) GetToken() *RootToken {
@@ -875,7 +1109,7 @@ type ClaimTenureRequest struct {
 
 func (x *ClaimTenureRequest) Reset() {
 	*x = ClaimTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -887,7 +1121,7 @@ func (x *ClaimTenureRequest) String() string {
 func (*ClaimTenureRequest) ProtoMessage() {}
 
 func (x *ClaimTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -900,7 +1134,7 @@ func (x *ClaimTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureRequest.ProtoReflect.Descriptor instead.
 func (*ClaimTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClaimTenureRequest) GetClaim() *TenureClaimed {
@@ -939,7 +1173,7 @@ type FirstWindow struct {
 
 func (x *FirstWindow) Reset() {
 	*x = FirstWindow{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -951,7 +1185,7 @@ func (x *FirstWindow) String() string {
 func (*FirstWindow) ProtoMessage() {}
 
 func (x *FirstWindow) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -964,7 +1198,7 @@ func (x *FirstWindow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstWindow.ProtoReflect.Descriptor instead.
 func (*FirstWindow) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FirstWindow) GetMandate() Mandate {
@@ -1000,7 +1234,7 @@ type ClaimTenureResponse struct {
 
 func (x *ClaimTenureResponse) Reset() {
 	*x = ClaimTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1246,7 @@ func (x *ClaimTenureResponse) String() string {
 func (*ClaimTenureResponse) ProtoMessage() {}
 
 func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1259,7 @@ func (x *ClaimTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimTenureResponse.ProtoReflect.Descriptor instead.
 func (*ClaimTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClaimTenureResponse) GetResult() *CommandResult {
@@ -1054,7 +1288,7 @@ type ConfirmTenureRequest struct {
 
 func (x *ConfirmTenureRequest) Reset() {
 	*x = ConfirmTenureRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1300,7 @@ func (x *ConfirmTenureRequest) String() string {
 func (*ConfirmTenureRequest) ProtoMessage() {}
 
 func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1313,7 @@ func (x *ConfirmTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfirmTenureRequest) GetEra() uint64 {
@@ -1123,7 +1357,7 @@ type ConfirmTenureResponse struct {
 
 func (x *ConfirmTenureResponse) Reset() {
 	*x = ConfirmTenureResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1369,7 @@ func (x *ConfirmTenureResponse) String() string {
 func (*ConfirmTenureResponse) ProtoMessage() {}
 
 func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1382,7 @@ func (x *ConfirmTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmTenureResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConfirmTenureResponse) GetActive() bool {
@@ -1180,7 +1414,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1426,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1439,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{19}
 }
 
 type StatusResponse struct {
@@ -1241,14 +1475,17 @@ type StatusResponse struct {
 	// Last handover.
 	Handover *Handover `protobuf:"bytes,24,opt,name=handover,proto3" json:"handover,omitempty"`
 	// Peers that were replaced, the newest last.
-	Replaced      []*RootPeer `protobuf:"bytes,25,rep,name=replaced,proto3" json:"replaced,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Replaced []*RootPeer `protobuf:"bytes,25,rep,name=replaced,proto3" json:"replaced,omitempty"`
+	// Rooted feature level, and the highest that this peer understands.
+	FeatureLevel          uint32 `protobuf:"varint,26,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	SupportedFeatureLevel uint32 `protobuf:"varint,27,opt,name=supported_feature_level,json=supportedFeatureLevel,proto3" json:"supported_feature_level,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1497,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1510,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StatusResponse) GetClusterId() uint64 {
@@ -1451,6 +1688,20 @@ func (x *StatusResponse) GetReplaced() []*RootPeer {
 	return nil
 }
 
+func (x *StatusResponse) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetSupportedFeatureLevel() uint32 {
+	if x != nil {
+		return x.SupportedFeatureLevel
+	}
+	return 0
+}
+
 // RootPeerStatus is what the leader knows of a peer.
 type RootPeerStatus struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
@@ -1463,14 +1714,16 @@ type RootPeerStatus struct {
 	MatchIndex uint64       `protobuf:"varint,5,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
 	Role       RootPeerRole `protobuf:"varint,6,opt,name=role,proto3,enum=nokv.root.v1.RootPeerRole" json:"role,omitempty"`
 	// Node id of the peer that a learner or joining peer is to replace.
-	Replaces      uint64 `protobuf:"varint,7,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	Replaces uint64 `protobuf:"varint,7,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	// Highest feature level that the peer understands. 0: not known.
+	FeatureLevel  uint32 `protobuf:"varint,8,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RootPeerStatus) Reset() {
 	*x = RootPeerStatus{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1735,7 @@ func (x *RootPeerStatus) String() string {
 func (*RootPeerStatus) ProtoMessage() {}
 
 func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1748,7 @@ func (x *RootPeerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerStatus.ProtoReflect.Descriptor instead.
 func (*RootPeerStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RootPeerStatus) GetNodeId() uint64 {
@@ -1547,6 +1800,13 @@ func (x *RootPeerStatus) GetReplaces() uint64 {
 	return 0
 }
 
+func (x *RootPeerStatus) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
 type TransferLeadershipRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Peer to hand over to. 0: the most advanced one.
@@ -1559,7 +1819,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1831,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1844,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TransferLeadershipRequest) GetNodeId() uint64 {
@@ -1611,7 +1871,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1883,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_root_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_root_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1896,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_root_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TransferLeadershipResponse) GetLeaderId() uint64 {
@@ -1650,7 +1910,22 @@ var File_nokv_root_v1_root_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\n" +
-	"\x17nokv/root/v1/root.proto\x12\fnokv.root.v1\x1a\x19nokv/root/v1/events.proto\x1a\x18nokv/root/v1/types.proto\"\x89\x01\n" +
+	"\x17nokv/root/v1/root.proto\x12\fnokv.root.v1\x1a\x19nokv/root/v1/events.proto\x1a\x18nokv/root/v1/types.proto\"b\n" +
+	"\x18RaiseFeatureLevelRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\rR\x02to\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\xc6\x01\n" +
+	"\x19RaiseFeatureLevelResponse\x12#\n" +
+	"\rfeature_level\x18\x01 \x01(\rR\ffeatureLevel\x12!\n" +
+	"\fcommon_level\x18\x02 \x01(\rR\vcommonLevel\x122\n" +
+	"\x05below\x18\x03 \x03(\v2\x1c.nokv.root.v1.FeatureSupportR\x05below\x12-\n" +
+	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"y\n" +
+	"\x0eFeatureSupport\x12\x18\n" +
+	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12#\n" +
+	"\rfeature_level\x18\x04 \x01(\rR\ffeatureLevel\"\x89\x01\n" +
 	"\x12ReplacePeerRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12\x12\n" +
@@ -1674,12 +1949,13 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x01 \x01(\x04R\trequestId\x125\n" +
 	"\aresults\x18\x02 \x03(\v2\x1b.nokv.root.v1.CommandResultR\aresults\x12/\n" +
-	"\x05error\x18\x03 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"x\n" +
+	"\x05error\x18\x03 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"\x9d\x01\n" +
 	"\vTailRequest\x12-\n" +
 	"\x05after\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\x06R\tclusterId\x12\x1b\n" +
-	"\treader_id\x18\x03 \x01(\tR\breaderId\"\x90\x02\n" +
+	"\treader_id\x18\x03 \x01(\tR\breaderId\x12#\n" +
+	"\rfeature_level\x18\x04 \x01(\rR\ffeatureLevel\"\x90\x02\n" +
 	"\fTailResponse\x121\n" +
 	"\aentries\x18\x01 \x03(\v2\x17.nokv.root.v1.TailEntryR\aentries\x12!\n" +
 	"\fcommit_index\x18\x02 \x01(\x04R\vcommitIndex\x12\x1b\n" +
@@ -1693,10 +1969,12 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\tTailEntry\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
-	"\x05entry\x18\x03 \x01(\fR\x05entry\"0\n" +
+	"\x05entry\x18\x03 \x01(\fR\x05entry\"r\n" +
 	"\x0fSnapshotRequest\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\x06R\tclusterId\"\xc4\x01\n" +
+	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12\x1b\n" +
+	"\treader_id\x18\x02 \x01(\tR\breaderId\x12#\n" +
+	"\rfeature_level\x18\x03 \x01(\rR\ffeatureLevel\"\xc4\x01\n" +
 	"\rSnapshotChunk\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12.\n" +
 	"\arecords\x18\x02 \x03(\v2\x14.nokv.root.v1.RecordR\arecords\x12\x12\n" +
@@ -1731,7 +2009,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\xa2\a\n" +
+	"\rStatusRequest\"\xff\a\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -1764,7 +2042,9 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\ftail_readers\x18\x16 \x01(\x04R\vtailReaders\x12\x18\n" +
 	"\astalled\x18\x17 \x01(\bR\astalled\x122\n" +
 	"\bhandover\x18\x18 \x01(\v2\x16.nokv.root.v1.HandoverR\bhandover\x122\n" +
-	"\breplaced\x18\x19 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\"\xfb\x01\n" +
+	"\breplaced\x18\x19 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\x12#\n" +
+	"\rfeature_level\x18\x1a \x01(\rR\ffeatureLevel\x126\n" +
+	"\x17supported_feature_level\x18\x1b \x01(\rR\x15supportedFeatureLevel\"\xa0\x02\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
@@ -1773,7 +2053,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\vmatch_index\x18\x05 \x01(\x04R\n" +
 	"matchIndex\x12.\n" +
 	"\x04role\x18\x06 \x01(\x0e2\x1a.nokv.root.v1.RootPeerRoleR\x04role\x12\x1a\n" +
-	"\breplaces\x18\a \x01(\x04R\breplaces\"S\n" +
+	"\breplaces\x18\a \x01(\x04R\breplaces\x12#\n" +
+	"\rfeature_level\x18\b \x01(\rR\ffeatureLevel\"S\n" +
 	"\x19TransferLeadershipRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x1d\n" +
 	"\n" +
@@ -1790,7 +2071,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x15RAFT_ROLE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RAFT_ROLE_FOLLOWER\x10\x01\x12\x17\n" +
 	"\x13RAFT_ROLE_CANDIDATE\x10\x02\x12\x14\n" +
-	"\x10RAFT_ROLE_LEADER\x10\x032\x87\a\n" +
+	"\x10RAFT_ROLE_LEADER\x10\x032\xed\a\n" +
 	"\x04Root\x12F\n" +
 	"\aPropose\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse\x12P\n" +
 	"\rProposeStream\x12\x1c.nokv.root.v1.ProposeRequest\x1a\x1d.nokv.root.v1.ProposeResponse(\x010\x01\x12?\n" +
@@ -1802,7 +2083,8 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\rConfirmStream\x12\".nokv.root.v1.ConfirmTenureRequest\x1a#.nokv.root.v1.ConfirmTenureResponse(\x010\x01\x12C\n" +
 	"\x06Status\x12\x1b.nokv.root.v1.StatusRequest\x1a\x1c.nokv.root.v1.StatusResponse\x12g\n" +
 	"\x12TransferLeadership\x12'.nokv.root.v1.TransferLeadershipRequest\x1a(.nokv.root.v1.TransferLeadershipResponse\x12R\n" +
-	"\vReplacePeer\x12 .nokv.root.v1.ReplacePeerRequest\x1a!.nokv.root.v1.ReplacePeerResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
+	"\vReplacePeer\x12 .nokv.root.v1.ReplacePeerRequest\x1a!.nokv.root.v1.ReplacePeerResponse\x12d\n" +
+	"\x11RaiseFeatureLevel\x12&.nokv.root.v1.RaiseFeatureLevelRequest\x1a'.nokv.root.v1.RaiseFeatureLevelResponseB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
 
 var (
 	file_nokv_root_v1_root_proto_rawDescOnce sync.Once
@@ -1817,96 +2099,103 @@ func file_nokv_root_v1_root_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_root_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_nokv_root_v1_root_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_nokv_root_v1_root_proto_goTypes = []any{
 	(ReplaceStage)(0),                  // 0: nokv.root.v1.ReplaceStage
 	(RaftRole)(0),                      // 1: nokv.root.v1.RaftRole
-	(*ReplacePeerRequest)(nil),         // 2: nokv.root.v1.ReplacePeerRequest
-	(*ReplacePeerResponse)(nil),        // 3: nokv.root.v1.ReplacePeerResponse
-	(*ProposeRequest)(nil),             // 4: nokv.root.v1.ProposeRequest
-	(*ProposeResponse)(nil),            // 5: nokv.root.v1.ProposeResponse
-	(*TailRequest)(nil),                // 6: nokv.root.v1.TailRequest
-	(*TailResponse)(nil),               // 7: nokv.root.v1.TailResponse
-	(*TailEntry)(nil),                  // 8: nokv.root.v1.TailEntry
-	(*SnapshotRequest)(nil),            // 9: nokv.root.v1.SnapshotRequest
-	(*SnapshotChunk)(nil),              // 10: nokv.root.v1.SnapshotChunk
-	(*ReadIndexRequest)(nil),           // 11: nokv.root.v1.ReadIndexRequest
-	(*ReadIndexResponse)(nil),          // 12: nokv.root.v1.ReadIndexResponse
-	(*ClaimTenureRequest)(nil),         // 13: nokv.root.v1.ClaimTenureRequest
-	(*FirstWindow)(nil),                // 14: nokv.root.v1.FirstWindow
-	(*ClaimTenureResponse)(nil),        // 15: nokv.root.v1.ClaimTenureResponse
-	(*ConfirmTenureRequest)(nil),       // 16: nokv.root.v1.ConfirmTenureRequest
-	(*ConfirmTenureResponse)(nil),      // 17: nokv.root.v1.ConfirmTenureResponse
-	(*StatusRequest)(nil),              // 18: nokv.root.v1.StatusRequest
-	(*StatusResponse)(nil),             // 19: nokv.root.v1.StatusResponse
-	(*RootPeerStatus)(nil),             // 20: nokv.root.v1.RootPeerStatus
-	(*TransferLeadershipRequest)(nil),  // 21: nokv.root.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 22: nokv.root.v1.TransferLeadershipResponse
-	(*RootPeer)(nil),                   // 23: nokv.root.v1.RootPeer
-	(*RootToken)(nil),                  // 24: nokv.root.v1.RootToken
-	(*Command)(nil),                    // 25: nokv.root.v1.Command
-	(*CommandResult)(nil),              // 26: nokv.root.v1.CommandResult
-	(*ErrorDetail)(nil),                // 27: nokv.root.v1.ErrorDetail
-	(*Record)(nil),                     // 28: nokv.root.v1.Record
-	(*TenureClaimed)(nil),              // 29: nokv.root.v1.TenureClaimed
-	(Mandate)(0),                       // 30: nokv.root.v1.Mandate
-	(*Tenure)(nil),                     // 31: nokv.root.v1.Tenure
-	(*Allocators)(nil),                 // 32: nokv.root.v1.Allocators
-	(*Handover)(nil),                   // 33: nokv.root.v1.Handover
-	(RootPeerRole)(0),                  // 34: nokv.root.v1.RootPeerRole
+	(*RaiseFeatureLevelRequest)(nil),   // 2: nokv.root.v1.RaiseFeatureLevelRequest
+	(*RaiseFeatureLevelResponse)(nil),  // 3: nokv.root.v1.RaiseFeatureLevelResponse
+	(*FeatureSupport)(nil),             // 4: nokv.root.v1.FeatureSupport
+	(*ReplacePeerRequest)(nil),         // 5: nokv.root.v1.ReplacePeerRequest
+	(*ReplacePeerResponse)(nil),        // 6: nokv.root.v1.ReplacePeerResponse
+	(*ProposeRequest)(nil),             // 7: nokv.root.v1.ProposeRequest
+	(*ProposeResponse)(nil),            // 8: nokv.root.v1.ProposeResponse
+	(*TailRequest)(nil),                // 9: nokv.root.v1.TailRequest
+	(*TailResponse)(nil),               // 10: nokv.root.v1.TailResponse
+	(*TailEntry)(nil),                  // 11: nokv.root.v1.TailEntry
+	(*SnapshotRequest)(nil),            // 12: nokv.root.v1.SnapshotRequest
+	(*SnapshotChunk)(nil),              // 13: nokv.root.v1.SnapshotChunk
+	(*ReadIndexRequest)(nil),           // 14: nokv.root.v1.ReadIndexRequest
+	(*ReadIndexResponse)(nil),          // 15: nokv.root.v1.ReadIndexResponse
+	(*ClaimTenureRequest)(nil),         // 16: nokv.root.v1.ClaimTenureRequest
+	(*FirstWindow)(nil),                // 17: nokv.root.v1.FirstWindow
+	(*ClaimTenureResponse)(nil),        // 18: nokv.root.v1.ClaimTenureResponse
+	(*ConfirmTenureRequest)(nil),       // 19: nokv.root.v1.ConfirmTenureRequest
+	(*ConfirmTenureResponse)(nil),      // 20: nokv.root.v1.ConfirmTenureResponse
+	(*StatusRequest)(nil),              // 21: nokv.root.v1.StatusRequest
+	(*StatusResponse)(nil),             // 22: nokv.root.v1.StatusResponse
+	(*RootPeerStatus)(nil),             // 23: nokv.root.v1.RootPeerStatus
+	(*TransferLeadershipRequest)(nil),  // 24: nokv.root.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 25: nokv.root.v1.TransferLeadershipResponse
+	(*RootToken)(nil),                  // 26: nokv.root.v1.RootToken
+	(*RootPeer)(nil),                   // 27: nokv.root.v1.RootPeer
+	(*Command)(nil),                    // 28: nokv.root.v1.Command
+	(*CommandResult)(nil),              // 29: nokv.root.v1.CommandResult
+	(*ErrorDetail)(nil),                // 30: nokv.root.v1.ErrorDetail
+	(*Record)(nil),                     // 31: nokv.root.v1.Record
+	(*TenureClaimed)(nil),              // 32: nokv.root.v1.TenureClaimed
+	(Mandate)(0),                       // 33: nokv.root.v1.Mandate
+	(*Tenure)(nil),                     // 34: nokv.root.v1.Tenure
+	(*Allocators)(nil),                 // 35: nokv.root.v1.Allocators
+	(*Handover)(nil),                   // 36: nokv.root.v1.Handover
+	(RootPeerRole)(0),                  // 37: nokv.root.v1.RootPeerRole
 }
 var file_nokv_root_v1_root_proto_depIdxs = []int32{
-	0,  // 0: nokv.root.v1.ReplacePeerResponse.stage:type_name -> nokv.root.v1.ReplaceStage
-	23, // 1: nokv.root.v1.ReplacePeerResponse.peer:type_name -> nokv.root.v1.RootPeer
-	24, // 2: nokv.root.v1.ReplacePeerResponse.token:type_name -> nokv.root.v1.RootToken
-	25, // 3: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
-	26, // 4: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
-	27, // 5: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	24, // 6: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
-	8,  // 7: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
-	24, // 8: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
-	28, // 9: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
-	24, // 10: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
-	29, // 11: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
-	14, // 12: nokv.root.v1.ClaimTenureRequest.windows:type_name -> nokv.root.v1.FirstWindow
-	30, // 13: nokv.root.v1.FirstWindow.mandate:type_name -> nokv.root.v1.Mandate
-	26, // 14: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
-	31, // 15: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	24, // 16: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	1,  // 17: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
-	31, // 18: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	32, // 19: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	20, // 20: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
-	33, // 21: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	23, // 22: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
-	34, // 23: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
-	4,  // 24: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
-	4,  // 25: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
-	6,  // 26: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
-	9,  // 27: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
-	11, // 28: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
-	13, // 29: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
-	16, // 30: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	16, // 31: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
-	18, // 32: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	21, // 33: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	2,  // 34: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
-	5,  // 35: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	5,  // 36: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	7,  // 37: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	10, // 38: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	12, // 39: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	15, // 40: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	17, // 41: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	17, // 42: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
-	19, // 43: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	22, // 44: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	3,  // 45: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
-	35, // [35:46] is the sub-list for method output_type
-	24, // [24:35] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	4,  // 0: nokv.root.v1.RaiseFeatureLevelResponse.below:type_name -> nokv.root.v1.FeatureSupport
+	26, // 1: nokv.root.v1.RaiseFeatureLevelResponse.token:type_name -> nokv.root.v1.RootToken
+	0,  // 2: nokv.root.v1.ReplacePeerResponse.stage:type_name -> nokv.root.v1.ReplaceStage
+	27, // 3: nokv.root.v1.ReplacePeerResponse.peer:type_name -> nokv.root.v1.RootPeer
+	26, // 4: nokv.root.v1.ReplacePeerResponse.token:type_name -> nokv.root.v1.RootToken
+	28, // 5: nokv.root.v1.ProposeRequest.commands:type_name -> nokv.root.v1.Command
+	29, // 6: nokv.root.v1.ProposeResponse.results:type_name -> nokv.root.v1.CommandResult
+	30, // 7: nokv.root.v1.ProposeResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	26, // 8: nokv.root.v1.TailRequest.after:type_name -> nokv.root.v1.RootToken
+	11, // 9: nokv.root.v1.TailResponse.entries:type_name -> nokv.root.v1.TailEntry
+	26, // 10: nokv.root.v1.SnapshotChunk.token:type_name -> nokv.root.v1.RootToken
+	31, // 11: nokv.root.v1.SnapshotChunk.records:type_name -> nokv.root.v1.Record
+	26, // 12: nokv.root.v1.ReadIndexResponse.token:type_name -> nokv.root.v1.RootToken
+	32, // 13: nokv.root.v1.ClaimTenureRequest.claim:type_name -> nokv.root.v1.TenureClaimed
+	17, // 14: nokv.root.v1.ClaimTenureRequest.windows:type_name -> nokv.root.v1.FirstWindow
+	33, // 15: nokv.root.v1.FirstWindow.mandate:type_name -> nokv.root.v1.Mandate
+	29, // 16: nokv.root.v1.ClaimTenureResponse.result:type_name -> nokv.root.v1.CommandResult
+	34, // 17: nokv.root.v1.ConfirmTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	26, // 18: nokv.root.v1.ConfirmTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	1,  // 19: nokv.root.v1.StatusResponse.role:type_name -> nokv.root.v1.RaftRole
+	34, // 20: nokv.root.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	35, // 21: nokv.root.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	23, // 22: nokv.root.v1.StatusResponse.peers:type_name -> nokv.root.v1.RootPeerStatus
+	36, // 23: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	27, // 24: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
+	37, // 25: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
+	7,  // 26: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
+	7,  // 27: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
+	9,  // 28: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
+	12, // 29: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
+	14, // 30: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
+	16, // 31: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
+	19, // 32: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
+	19, // 33: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
+	21, // 34: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	24, // 35: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	5,  // 36: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
+	2,  // 37: nokv.root.v1.Root.RaiseFeatureLevel:input_type -> nokv.root.v1.RaiseFeatureLevelRequest
+	8,  // 38: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	8,  // 39: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	10, // 40: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	13, // 41: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	15, // 42: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	18, // 43: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	20, // 44: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	20, // 45: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
+	22, // 46: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	25, // 47: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	6,  // 48: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
+	3,  // 49: nokv.root.v1.Root.RaiseFeatureLevel:output_type -> nokv.root.v1.RaiseFeatureLevelResponse
+	38, // [38:50] is the sub-list for method output_type
+	26, // [26:38] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_root_proto_init() }
@@ -1922,7 +2211,7 @@ func file_nokv_root_v1_root_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_root_proto_rawDesc), len(file_nokv_root_v1_root_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

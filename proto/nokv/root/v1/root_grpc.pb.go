@@ -32,6 +32,7 @@ const (
 	Root_Status_FullMethodName             = "/nokv.root.v1.Root/Status"
 	Root_TransferLeadership_FullMethodName = "/nokv.root.v1.Root/TransferLeadership"
 	Root_ReplacePeer_FullMethodName        = "/nokv.root.v1.Root/ReplacePeer"
+	Root_RaiseFeatureLevel_FullMethodName  = "/nokv.root.v1.Root/RaiseFeatureLevel"
 )
 
 // RootClient is the client API for Root service.
@@ -69,6 +70,9 @@ type RootClient interface {
 	// answers how far it is. Whoever asks calls it again until it is done; any step may be
 	// repeated, by anybody.
 	ReplacePeer(ctx context.Context, in *ReplacePeerRequest, opts ...grpc.CallOption) (*ReplacePeerResponse, error)
+	// RaiseFeatureLevel allows what every process understands by now, or says who
+	// does not.
+	RaiseFeatureLevel(ctx context.Context, in *RaiseFeatureLevelRequest, opts ...grpc.CallOption) (*RaiseFeatureLevelResponse, error)
 }
 
 type rootClient struct {
@@ -213,6 +217,16 @@ func (c *rootClient) ReplacePeer(ctx context.Context, in *ReplacePeerRequest, op
 	return out, nil
 }
 
+func (c *rootClient) RaiseFeatureLevel(ctx context.Context, in *RaiseFeatureLevelRequest, opts ...grpc.CallOption) (*RaiseFeatureLevelResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RaiseFeatureLevelResponse)
+	err := c.cc.Invoke(ctx, Root_RaiseFeatureLevel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RootServer is the server API for Root service.
 // All implementations must embed UnimplementedRootServer
 // for forward compatibility.
@@ -248,6 +262,9 @@ type RootServer interface {
 	// answers how far it is. Whoever asks calls it again until it is done; any step may be
 	// repeated, by anybody.
 	ReplacePeer(context.Context, *ReplacePeerRequest) (*ReplacePeerResponse, error)
+	// RaiseFeatureLevel allows what every process understands by now, or says who
+	// does not.
+	RaiseFeatureLevel(context.Context, *RaiseFeatureLevelRequest) (*RaiseFeatureLevelResponse, error)
 	mustEmbedUnimplementedRootServer()
 }
 
@@ -290,6 +307,9 @@ func (UnimplementedRootServer) TransferLeadership(context.Context, *TransferLead
 }
 func (UnimplementedRootServer) ReplacePeer(context.Context, *ReplacePeerRequest) (*ReplacePeerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReplacePeer not implemented")
+}
+func (UnimplementedRootServer) RaiseFeatureLevel(context.Context, *RaiseFeatureLevelRequest) (*RaiseFeatureLevelResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RaiseFeatureLevel not implemented")
 }
 func (UnimplementedRootServer) mustEmbedUnimplementedRootServer() {}
 func (UnimplementedRootServer) testEmbeddedByValue()              {}
@@ -474,6 +494,24 @@ func _Root_ReplacePeer_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Root_RaiseFeatureLevel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RaiseFeatureLevelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RootServer).RaiseFeatureLevel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Root_RaiseFeatureLevel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RootServer).RaiseFeatureLevel(ctx, req.(*RaiseFeatureLevelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Root_ServiceDesc is the grpc.ServiceDesc for Root service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -508,6 +546,10 @@ var Root_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReplacePeer",
 			Handler:    _Root_ReplacePeer_Handler,
+		},
+		{
+			MethodName: "RaiseFeatureLevel",
+			Handler:    _Root_RaiseFeatureLevel_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

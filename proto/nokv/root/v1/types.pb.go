@@ -110,8 +110,17 @@ const (
 	Reason_REASON_TRANSITION_CLOSED Reason = 39
 	// The allocator's number space is used up.
 	Reason_REASON_EXHAUSTED Reason = 40
-	// The outcome is unknown: sent, not answered. A retry is safe.
+	// The outcome is unknown: sent, not answered. A retry is safe. Also of a
+	// command that is older than the commands that the root remembers: it may
+	// have been applied.
 	Reason_REASON_OUTCOME_UNKNOWN Reason = 41
+	// Some process of the cluster does not understand this yet;
+	// ErrorDetail.feature_level is the rooted level.
+	Reason_REASON_FEATURE_LEVEL Reason = 42
+	// The process is too old for the rooted feature level.
+	Reason_REASON_TOO_OLD Reason = 43
+	// The call changes something and does not name the cluster that it is for.
+	Reason_REASON_CLUSTER_REQUIRED Reason = 44
 )
 
 // Enum value maps for Reason.
@@ -159,6 +168,9 @@ var (
 		39: "REASON_TRANSITION_CLOSED",
 		40: "REASON_EXHAUSTED",
 		41: "REASON_OUTCOME_UNKNOWN",
+		42: "REASON_FEATURE_LEVEL",
+		43: "REASON_TOO_OLD",
+		44: "REASON_CLUSTER_REQUIRED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -203,6 +215,9 @@ var (
 		"REASON_TRANSITION_CLOSED":      39,
 		"REASON_EXHAUSTED":              40,
 		"REASON_OUTCOME_UNKNOWN":        41,
+		"REASON_FEATURE_LEVEL":          42,
+		"REASON_TOO_OLD":                43,
+		"REASON_CLUSTER_REQUIRED":       44,
 	}
 )
 
@@ -785,6 +800,8 @@ const (
 	TransitionKind_TRANSITION_KIND_REMOVE_PEER TransitionKind = 2
 	TransitionKind_TRANSITION_KIND_SPLIT       TransitionKind = 3
 	TransitionKind_TRANSITION_KIND_MERGE       TransitionKind = 4
+	// One owner's share goes to another member.
+	TransitionKind_TRANSITION_KIND_MOVE TransitionKind = 5
 )
 
 // Enum value maps for TransitionKind.
@@ -795,6 +812,7 @@ var (
 		2: "TRANSITION_KIND_REMOVE_PEER",
 		3: "TRANSITION_KIND_SPLIT",
 		4: "TRANSITION_KIND_MERGE",
+		5: "TRANSITION_KIND_MOVE",
 	}
 	TransitionKind_value = map[string]int32{
 		"TRANSITION_KIND_UNSPECIFIED": 0,
@@ -802,6 +820,7 @@ var (
 		"TRANSITION_KIND_REMOVE_PEER": 2,
 		"TRANSITION_KIND_SPLIT":       3,
 		"TRANSITION_KIND_MERGE":       4,
+		"TRANSITION_KIND_MOVE":        5,
 	}
 )
 
@@ -830,6 +849,102 @@ func (x TransitionKind) Number() protoreflect.EnumNumber {
 // Deprecated: Use TransitionKind.Descriptor instead.
 func (TransitionKind) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+// OperationReason says why the planner, or an operator, changed who owns what.
+type OperationReason int32
+
+const (
+	OperationReason_OPERATION_REASON_UNSPECIFIED OperationReason = 0
+	// Somebody asked for it.
+	OperationReason_OPERATION_REASON_OPERATOR OperationReason = 1
+	// A key was asked for that had no owner.
+	OperationReason_OPERATION_REASON_FIRST_TOUCH OperationReason = 2
+	// The region had no owner.
+	OperationReason_OPERATION_REASON_ORPHANED OperationReason = 3
+	// The owner has failed.
+	OperationReason_OPERATION_REASON_MEMBER_FAILED OperationReason = 4
+	// The owner drains.
+	OperationReason_OPERATION_REASON_MEMBER_DRAINING OperationReason = 5
+	// The owner has more regions than others.
+	OperationReason_OPERATION_REASON_COUNT OperationReason = 6
+	// The owner has more load than others.
+	OperationReason_OPERATION_REASON_LOAD OperationReason = 7
+	// The owner is saturated.
+	OperationReason_OPERATION_REASON_SATURATED OperationReason = 8
+	// A limit of the keyspace.
+	OperationReason_OPERATION_REASON_LIMIT OperationReason = 9
+	// A label rule.
+	OperationReason_OPERATION_REASON_LABEL_RULE OperationReason = 10
+	// Nobody used the region.
+	OperationReason_OPERATION_REASON_IDLE OperationReason = 11
+	// The region is hot.
+	OperationReason_OPERATION_REASON_HOT OperationReason = 12
+	// The region and its neighbour are cold.
+	OperationReason_OPERATION_REASON_COLD OperationReason = 13
+)
+
+// Enum value maps for OperationReason.
+var (
+	OperationReason_name = map[int32]string{
+		0:  "OPERATION_REASON_UNSPECIFIED",
+		1:  "OPERATION_REASON_OPERATOR",
+		2:  "OPERATION_REASON_FIRST_TOUCH",
+		3:  "OPERATION_REASON_ORPHANED",
+		4:  "OPERATION_REASON_MEMBER_FAILED",
+		5:  "OPERATION_REASON_MEMBER_DRAINING",
+		6:  "OPERATION_REASON_COUNT",
+		7:  "OPERATION_REASON_LOAD",
+		8:  "OPERATION_REASON_SATURATED",
+		9:  "OPERATION_REASON_LIMIT",
+		10: "OPERATION_REASON_LABEL_RULE",
+		11: "OPERATION_REASON_IDLE",
+		12: "OPERATION_REASON_HOT",
+		13: "OPERATION_REASON_COLD",
+	}
+	OperationReason_value = map[string]int32{
+		"OPERATION_REASON_UNSPECIFIED":     0,
+		"OPERATION_REASON_OPERATOR":        1,
+		"OPERATION_REASON_FIRST_TOUCH":     2,
+		"OPERATION_REASON_ORPHANED":        3,
+		"OPERATION_REASON_MEMBER_FAILED":   4,
+		"OPERATION_REASON_MEMBER_DRAINING": 5,
+		"OPERATION_REASON_COUNT":           6,
+		"OPERATION_REASON_LOAD":            7,
+		"OPERATION_REASON_SATURATED":       8,
+		"OPERATION_REASON_LIMIT":           9,
+		"OPERATION_REASON_LABEL_RULE":      10,
+		"OPERATION_REASON_IDLE":            11,
+		"OPERATION_REASON_HOT":             12,
+		"OPERATION_REASON_COLD":            13,
+	}
+)
+
+func (x OperationReason) Enum() *OperationReason {
+	p := new(OperationReason)
+	*p = x
+	return p
+}
+
+func (x OperationReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OperationReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
+}
+
+func (OperationReason) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_types_proto_enumTypes[12]
+}
+
+func (x OperationReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OperationReason.Descriptor instead.
+func (OperationReason) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 // TransitionStatus is how far a transition is, or how it ended.
@@ -884,11 +999,11 @@ func (x TransitionStatus) String() string {
 }
 
 func (TransitionStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (TransitionStatus) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[12]
+	return &file_nokv_root_v1_types_proto_enumTypes[13]
 }
 
 func (x TransitionStatus) Number() protoreflect.EnumNumber {
@@ -897,7 +1012,7 @@ func (x TransitionStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionStatus.Descriptor instead.
 func (TransitionStatus) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 // RootToken is a position in the rooted log. Tokens of one cluster
@@ -997,7 +1112,13 @@ type ErrorDetail struct {
 	// Current version of the keyspace in the request.
 	KeyspaceVersion uint64 `protobuf:"varint,14,opt,name=keyspace_version,json=keyspaceVersion,proto3" json:"keyspace_version,omitempty"`
 	// Current fence of the allocator in the request.
-	Fence         uint64 `protobuf:"varint,15,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence uint64 `protobuf:"varint,15,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Rooted feature level (REASON_FEATURE_LEVEL, REASON_TOO_OLD).
+	FeatureLevel uint32 `protobuf:"varint,16,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	// Current incarnation of the member or coordinator in the request.
+	Incarnation uint64 `protobuf:"fixed64,17,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Cluster that was asked (REASON_CLUSTER_MISMATCH, REASON_CLUSTER_REQUIRED).
+	ClusterId     uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1137,6 +1258,95 @@ func (x *ErrorDetail) GetFence() uint64 {
 	return 0
 }
 
+func (x *ErrorDetail) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
+func (x *ErrorDetail) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *ErrorDetail) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+// CommandIdentity tells one command from every other, so that a repetition is
+// recognised whatever happened in between. It is made once, before the command
+// is first sent, and goes with every repetition.
+type CommandIdentity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Random number of the process, or client, that made the command; not 0.
+	Origin uint64 `protobuf:"fixed64,1,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Number of the command at its origin, from 1 on. Two commands of one origin
+	// never have the same.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Log index that the origin knew to be committed when it first sent the
+	// command: the command can only have been applied behind it. 0: it knew none.
+	KnownIndex    uint64 `protobuf:"varint,3,opt,name=known_index,json=knownIndex,proto3" json:"known_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommandIdentity) Reset() {
+	*x = CommandIdentity{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommandIdentity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommandIdentity) ProtoMessage() {}
+
+func (x *CommandIdentity) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommandIdentity.ProtoReflect.Descriptor instead.
+func (*CommandIdentity) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CommandIdentity) GetOrigin() uint64 {
+	if x != nil {
+		return x.Origin
+	}
+	return 0
+}
+
+func (x *CommandIdentity) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *CommandIdentity) GetKnownIndex() uint64 {
+	if x != nil {
+		return x.KnownIndex
+	}
+	return 0
+}
+
 // Cluster is the identity of the whole cluster.
 type Cluster struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1156,13 +1366,18 @@ type Cluster struct {
 	// Index of the entry that last changed the peers. 0: nothing did since the
 	// bootstrap or the restore.
 	PeersRevision uint64 `protobuf:"varint,7,opt,name=peers_revision,json=peersRevision,proto3" json:"peers_revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Feature level: events and fields above it are refused. Raised when every
+	// process understands more; never lowered. 0 counts as 1.
+	FeatureLevel uint32 `protobuf:"varint,8,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
+	// Node ids of all peers that were ever replaced, ascending.
+	ReplacedNodeIds []uint64 `protobuf:"varint,9,rep,packed,name=replaced_node_ids,json=replacedNodeIds,proto3" json:"replaced_node_ids,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Cluster) Reset() {
 	*x = Cluster{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1389,7 @@ func (x *Cluster) String() string {
 func (*Cluster) ProtoMessage() {}
 
 func (x *Cluster) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[2]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1402,7 @@ func (x *Cluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cluster.ProtoReflect.Descriptor instead.
 func (*Cluster) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Cluster) GetClusterId() uint64 {
@@ -1239,6 +1454,20 @@ func (x *Cluster) GetPeersRevision() uint64 {
 	return 0
 }
 
+func (x *Cluster) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
+func (x *Cluster) GetReplacedNodeIds() []uint64 {
+	if x != nil {
+		return x.ReplacedNodeIds
+	}
+	return nil
+}
+
 // Restored says which backup a cluster was made of.
 type Restored struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1255,7 +1484,7 @@ type Restored struct {
 
 func (x *Restored) Reset() {
 	*x = Restored{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1496,7 @@ func (x *Restored) String() string {
 func (*Restored) ProtoMessage() {}
 
 func (x *Restored) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[3]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1509,7 @@ func (x *Restored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restored.ProtoReflect.Descriptor instead.
 func (*Restored) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Restored) GetFormerClusterIds() []uint64 {
@@ -1322,7 +1551,7 @@ type RootPeer struct {
 
 func (x *RootPeer) Reset() {
 	*x = RootPeer{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1563,7 @@ func (x *RootPeer) String() string {
 func (*RootPeer) ProtoMessage() {}
 
 func (x *RootPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[4]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1576,7 @@ func (x *RootPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeer.ProtoReflect.Descriptor instead.
 func (*RootPeer) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RootPeer) GetNodeId() uint64 {
@@ -1398,7 +1627,7 @@ type Frontiers struct {
 
 func (x *Frontiers) Reset() {
 	*x = Frontiers{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1639,7 @@ func (x *Frontiers) String() string {
 func (*Frontiers) ProtoMessage() {}
 
 func (x *Frontiers) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[5]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1652,7 @@ func (x *Frontiers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontiers.ProtoReflect.Descriptor instead.
 func (*Frontiers) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Frontiers) GetAllocId() uint64 {
@@ -1457,7 +1686,7 @@ type Allocators struct {
 
 func (x *Allocators) Reset() {
 	*x = Allocators{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1698,7 @@ func (x *Allocators) String() string {
 func (*Allocators) ProtoMessage() {}
 
 func (x *Allocators) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[6]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1711,7 @@ func (x *Allocators) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocators.ProtoReflect.Descriptor instead.
 func (*Allocators) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Allocators) GetIdFence() uint64 {
@@ -1527,7 +1756,7 @@ type Window struct {
 
 func (x *Window) Reset() {
 	*x = Window{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1539,7 +1768,7 @@ func (x *Window) String() string {
 func (*Window) ProtoMessage() {}
 
 func (x *Window) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1552,7 +1781,7 @@ func (x *Window) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Window.ProtoReflect.Descriptor instead.
 func (*Window) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Window) GetEra() uint64 {
@@ -1604,7 +1833,7 @@ type Tenure struct {
 
 func (x *Tenure) Reset() {
 	*x = Tenure{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1845,7 @@ func (x *Tenure) String() string {
 func (*Tenure) ProtoMessage() {}
 
 func (x *Tenure) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1858,7 @@ func (x *Tenure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tenure.ProtoReflect.Descriptor instead.
 func (*Tenure) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Tenure) GetEra() uint64 {
@@ -1722,7 +1951,7 @@ type Legacy struct {
 
 func (x *Legacy) Reset() {
 	*x = Legacy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +1963,7 @@ func (x *Legacy) String() string {
 func (*Legacy) ProtoMessage() {}
 
 func (x *Legacy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +1976,7 @@ func (x *Legacy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Legacy.ProtoReflect.Descriptor instead.
 func (*Legacy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Legacy) GetEra() uint64 {
@@ -1825,7 +2054,7 @@ type Handover struct {
 
 func (x *Handover) Reset() {
 	*x = Handover{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2066,7 @@ func (x *Handover) String() string {
 func (*Handover) ProtoMessage() {}
 
 func (x *Handover) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2079,7 @@ func (x *Handover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handover.ProtoReflect.Descriptor instead.
 func (*Handover) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Handover) GetEra() uint64 {
@@ -1959,7 +2188,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2200,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2213,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Member) GetId() string {
@@ -2073,14 +2302,16 @@ type Coordinator struct {
 	// Random per process start.
 	Incarnation uint64 `protobuf:"fixed64,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Index of the entry that last changed the record.
-	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Highest feature level that the process understands. 0 counts as 1.
+	FeatureLevel  uint32 `protobuf:"varint,5,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Coordinator) Reset() {
 	*x = Coordinator{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2323,7 @@ func (x *Coordinator) String() string {
 func (*Coordinator) ProtoMessage() {}
 
 func (x *Coordinator) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2336,7 @@ func (x *Coordinator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coordinator.ProtoReflect.Descriptor instead.
 func (*Coordinator) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Coordinator) GetId() string {
@@ -2136,6 +2367,13 @@ func (x *Coordinator) GetRevision() uint64 {
 	return 0
 }
 
+func (x *Coordinator) GetFeatureLevel() uint32 {
+	if x != nil {
+		return x.FeatureLevel
+	}
+	return 0
+}
+
 // Keyspace is a named, ordered space of keys: how it is cut, who places it.
 type Keyspace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2154,7 +2392,7 @@ type Keyspace struct {
 
 func (x *Keyspace) Reset() {
 	*x = Keyspace{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2404,7 @@ func (x *Keyspace) String() string {
 func (*Keyspace) ProtoMessage() {}
 
 func (x *Keyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2417,7 @@ func (x *Keyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keyspace.ProtoReflect.Descriptor instead.
 func (*Keyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Keyspace) GetId() uint32 {
@@ -2237,7 +2475,7 @@ type KeyspaceSettings struct {
 
 func (x *KeyspaceSettings) Reset() {
 	*x = KeyspaceSettings{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2487,7 @@ func (x *KeyspaceSettings) String() string {
 func (*KeyspaceSettings) ProtoMessage() {}
 
 func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2500,7 @@ func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceSettings.ProtoReflect.Descriptor instead.
 func (*KeyspaceSettings) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KeyspaceSettings) GetLayout() *Layout {
@@ -2343,7 +2581,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2593,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2606,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Layout) GetKind() isLayout_Kind {
@@ -2446,7 +2684,7 @@ type Ownership struct {
 
 func (x *Ownership) Reset() {
 	*x = Ownership{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2696,7 @@ func (x *Ownership) String() string {
 func (*Ownership) ProtoMessage() {}
 
 func (x *Ownership) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2709,7 @@ func (x *Ownership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ownership.ProtoReflect.Descriptor instead.
 func (*Ownership) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Ownership) GetMaxOwners() uint32 {
@@ -2513,7 +2751,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2763,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2776,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Liveness) GetIntervalMillis() uint64 {
@@ -2596,7 +2834,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2846,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2859,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -2694,7 +2932,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2944,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2957,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -2777,7 +3015,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +3027,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +3040,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -2834,7 +3072,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +3084,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +3097,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -2895,7 +3133,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3145,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3158,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -2957,7 +3195,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2969,7 +3207,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2982,7 +3220,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -3014,7 +3252,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3026,7 +3264,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3039,7 +3277,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -3092,7 +3330,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3104,7 +3342,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3117,7 +3355,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Region) GetId() uint64 {
@@ -3188,7 +3426,7 @@ type Transition struct {
 	KeyspaceId uint32 `protobuf:"varint,5,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	// Epoch the plan was made at.
 	BaseEpoch *RegionEpoch `protobuf:"bytes,6,opt,name=base_epoch,json=baseEpoch,proto3" json:"base_epoch,omitempty"`
-	// Owner added or removed.
+	// Owner added or removed; the next owner of a move.
 	Owner *Owner `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Where a split cuts: first key of the right part.
 	SplitKey []byte `protobuf:"bytes,8,opt,name=split_key,json=splitKey,proto3" json:"split_key,omitempty"`
@@ -3200,14 +3438,24 @@ type Transition struct {
 	// Where it ended; absent while pending.
 	EndedAt *RootToken `protobuf:"bytes,12,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// Why it was cancelled or aborted.
-	Reason        string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Owner whose share moves.
+	From *Owner `protobuf:"bytes,14,opt,name=from,proto3" json:"from,omitempty"`
+	// Where the next owner said that it is ready; absent before.
+	ReadyAt *RootToken `protobuf:"bytes,15,opt,name=ready_at,json=readyAt,proto3" json:"ready_at,omitempty"`
+	// How long the next owner may prepare, and how long the whole change may
+	// take, in milliseconds, by the planner's clock. 0: no bound.
+	PrepareMaxMillis uint64 `protobuf:"varint,16,opt,name=prepare_max_millis,json=prepareMaxMillis,proto3" json:"prepare_max_millis,omitempty"`
+	DeadlineMillis   uint64 `protobuf:"varint,17,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
+	// Why it was planned.
+	Cause         OperationReason `protobuf:"varint,18,opt,name=cause,proto3,enum=nokv.root.v1.OperationReason" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3219,7 +3467,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3232,7 +3480,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Transition) GetId() string {
@@ -3326,22 +3574,59 @@ func (x *Transition) GetReason() string {
 	return ""
 }
 
+func (x *Transition) GetFrom() *Owner {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Transition) GetReadyAt() *RootToken {
+	if x != nil {
+		return x.ReadyAt
+	}
+	return nil
+}
+
+func (x *Transition) GetPrepareMaxMillis() uint64 {
+	if x != nil {
+		return x.PrepareMaxMillis
+	}
+	return 0
+}
+
+func (x *Transition) GetDeadlineMillis() uint64 {
+	if x != nil {
+		return x.DeadlineMillis
+	}
+	return 0
+}
+
+func (x *Transition) GetCause() OperationReason {
+	if x != nil {
+		return x.Cause
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
+}
+
 // PinKey seals and opens pins.
 type PinKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rises with every rotation.
 	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// 32 bytes.
+	// 32 bytes. Empty where it was left out: see PinKeyRotated.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Index of the entry that made it.
-	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// SHA-256 of the secret.
+	Digest        []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3638,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +3651,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -3390,6 +3675,158 @@ func (x *PinKey) GetRevision() uint64 {
 	return 0
 }
 
+func (x *PinKey) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// RemovedRegion remembers a region that is gone: its id is not given to an
+// older epoch again.
+type RemovedRegion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Epoch that it had at last.
+	Epoch *RegionEpoch `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Index of the entry that removed it.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovedRegion) Reset() {
+	*x = RemovedRegion{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovedRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovedRegion) ProtoMessage() {}
+
+func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
+func (*RemovedRegion) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RemovedRegion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RemovedRegion) GetEpoch() *RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *RemovedRegion) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// RememberedCommands are identities of commands that were judged and not
+// rejected, in the order of the log. The lists are of one length.
+type RememberedCommands struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the first one, counted from the cluster's first on.
+	First    uint64   `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Origin   []uint64 `protobuf:"fixed64,2,rep,packed,name=origin,proto3" json:"origin,omitempty"`
+	Sequence []uint64 `protobuf:"varint,3,rep,packed,name=sequence,proto3" json:"sequence,omitempty"`
+	// Index of the entry that holds the command.
+	Index []uint64 `protobuf:"varint,4,rep,packed,name=index,proto3" json:"index,omitempty"`
+	// First number that the root gave to what the command made; 0 for none.
+	Given         []uint64 `protobuf:"varint,5,rep,packed,name=given,proto3" json:"given,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RememberedCommands) Reset() {
+	*x = RememberedCommands{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RememberedCommands) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RememberedCommands) ProtoMessage() {}
+
+func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
+func (*RememberedCommands) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RememberedCommands) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *RememberedCommands) GetOrigin() []uint64 {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+func (x *RememberedCommands) GetSequence() []uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return nil
+}
+
+func (x *RememberedCommands) GetIndex() []uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return nil
+}
+
+func (x *RememberedCommands) GetGiven() []uint64 {
+	if x != nil {
+		return x.Given
+	}
+	return nil
+}
+
 // Counters hand out numbers inside Apply.
 type Counters struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3397,13 +3834,21 @@ type Counters struct {
 	KeyspaceId uint32 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	// Last member incarnation given.
 	MemberIncarnation uint64 `protobuf:"varint,2,opt,name=member_incarnation,json=memberIncarnation,proto3" json:"member_incarnation,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Commands with an identity that were judged and not rejected.
+	Commands uint64 `protobuf:"varint,3,opt,name=commands,proto3" json:"commands,omitempty"`
+	// Index of the newest of those whose identity is forgotten.
+	CommandsForgottenTo uint64 `protobuf:"varint,4,opt,name=commands_forgotten_to,json=commandsForgottenTo,proto3" json:"commands_forgotten_to,omitempty"`
+	// Highest epoch among removed regions that are forgotten.
+	RemovedEpoch *RegionEpoch `protobuf:"bytes,5,opt,name=removed_epoch,json=removedEpoch,proto3" json:"removed_epoch,omitempty"`
+	// Highest id that a region ever had.
+	RegionId      uint64 `protobuf:"varint,6,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3860,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3873,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -3441,6 +3886,34 @@ func (x *Counters) GetKeyspaceId() uint32 {
 func (x *Counters) GetMemberIncarnation() uint64 {
 	if x != nil {
 		return x.MemberIncarnation
+	}
+	return 0
+}
+
+func (x *Counters) GetCommands() uint64 {
+	if x != nil {
+		return x.Commands
+	}
+	return 0
+}
+
+func (x *Counters) GetCommandsForgottenTo() uint64 {
+	if x != nil {
+		return x.CommandsForgottenTo
+	}
+	return 0
+}
+
+func (x *Counters) GetRemovedEpoch() *RegionEpoch {
+	if x != nil {
+		return x.RemovedEpoch
+	}
+	return nil
+}
+
+func (x *Counters) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
 	}
 	return 0
 }
@@ -3462,6 +3935,8 @@ type Record struct {
 	//	*Record_Region
 	//	*Record_Transition
 	//	*Record_PinKey
+	//	*Record_RememberedCommands
+	//	*Record_RemovedRegion
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3469,7 +3944,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3956,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3969,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -3603,6 +4078,24 @@ func (x *Record) GetPinKey() *PinKey {
 	return nil
 }
 
+func (x *Record) GetRememberedCommands() *RememberedCommands {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_RememberedCommands); ok {
+			return x.RememberedCommands
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetRemovedRegion() *RemovedRegion {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_RemovedRegion); ok {
+			return x.RemovedRegion
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -3651,6 +4144,14 @@ type Record_PinKey struct {
 	PinKey *PinKey `protobuf:"bytes,11,opt,name=pin_key,json=pinKey,proto3,oneof"`
 }
 
+type Record_RememberedCommands struct {
+	RememberedCommands *RememberedCommands `protobuf:"bytes,12,opt,name=remembered_commands,json=rememberedCommands,proto3,oneof"`
+}
+
+type Record_RemovedRegion struct {
+	RemovedRegion *RemovedRegion `protobuf:"bytes,13,opt,name=removed_region,json=removedRegion,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Kind() {}
 
 func (*Record_Allocators) isRecord_Kind() {}
@@ -3673,6 +4174,10 @@ func (*Record_Transition) isRecord_Kind() {}
 
 func (*Record_PinKey) isRecord_Kind() {}
 
+func (*Record_RememberedCommands) isRecord_Kind() {}
+
+func (*Record_RemovedRegion) isRecord_Kind() {}
+
 type Layout_Ranges struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3681,7 +4186,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +4198,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +4211,7 @@ func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Ranges.ProtoReflect.Descriptor instead.
 func (*Layout_Ranges) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 0}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type Layout_Slots struct {
@@ -3719,7 +4224,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3731,7 +4236,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3744,7 +4249,7 @@ func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Slots.ProtoReflect.Descriptor instead.
 func (*Layout_Slots) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 1}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 1}
 }
 
 func (x *Layout_Slots) GetCount() uint32 {
@@ -3762,7 +4267,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3774,7 +4279,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3787,7 +4292,7 @@ func (x *Layout_Points) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Points.ProtoReflect.Descriptor instead.
 func (*Layout_Points) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15, 2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 2}
 }
 
 var File_nokv_root_v1_types_proto protoreflect.FileDescriptor
@@ -3798,7 +4303,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tRootToken\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa0\x04\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x86\x05\n" +
 	"\vErrorDetail\x12,\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x14.nokv.root.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
@@ -3815,7 +4320,16 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05limit\x18\f \x01(\x04R\x05limit\x12,\n" +
 	"\x12retry_after_millis\x18\r \x01(\x04R\x10retryAfterMillis\x12)\n" +
 	"\x10keyspace_version\x18\x0e \x01(\x04R\x0fkeyspaceVersion\x12\x14\n" +
-	"\x05fence\x18\x0f \x01(\x04R\x05fence\"\xb7\x02\n" +
+	"\x05fence\x18\x0f \x01(\x04R\x05fence\x12#\n" +
+	"\rfeature_level\x18\x10 \x01(\rR\ffeatureLevel\x12 \n" +
+	"\vincarnation\x18\x11 \x01(\x06R\vincarnation\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x12 \x01(\x06R\tclusterId\"f\n" +
+	"\x0fCommandIdentity\x12\x16\n" +
+	"\x06origin\x18\x01 \x01(\x06R\x06origin\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1f\n" +
+	"\vknown_index\x18\x03 \x01(\x04R\n" +
+	"knownIndex\"\x88\x03\n" +
 	"\aCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -3824,7 +4338,9 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x13created_unix_millis\x18\x04 \x01(\x04R\x11createdUnixMillis\x122\n" +
 	"\brestored\x18\x05 \x01(\v2\x16.nokv.root.v1.RestoredR\brestored\x122\n" +
 	"\breplaced\x18\x06 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\x12%\n" +
-	"\x0epeers_revision\x18\a \x01(\x04R\rpeersRevision\"\x88\x01\n" +
+	"\x0epeers_revision\x18\a \x01(\x04R\rpeersRevision\x12#\n" +
+	"\rfeature_level\x18\b \x01(\rR\ffeatureLevel\x12*\n" +
+	"\x11replaced_node_ids\x18\t \x03(\x04R\x0freplacedNodeIds\"\x88\x01\n" +
 	"\bRestored\x12,\n" +
 	"\x12former_cluster_ids\x18\x01 \x03(\x06R\x10formerClusterIds\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1f\n" +
@@ -3899,12 +4415,13 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\brevision\x18\v \x01(\x04R\brevision\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"u\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x01\n" +
 	"\vCoordinator\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x06R\vincarnation\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xa0\x01\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12#\n" +
+	"\rfeature_level\x18\x05 \x01(\rR\ffeatureLevel\"\xa0\x01\n" +
 	"\bKeyspace\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3995,7 +4512,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12+\n" +
 	"\x06owners\x18\x06 \x03(\v2\x13.nokv.root.v1.OwnerR\x06owners\x12\x1a\n" +
 	"\bfrontier\x18\a \x01(\fR\bfrontier\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x04R\brevision\"\xb7\x04\n" +
+	"\brevision\x18\b \x01(\x04R\brevision\"\xa0\x06\n" +
 	"\n" +
 	"Transition\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
@@ -4014,15 +4531,35 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"planned_at\x18\v \x01(\v2\x17.nokv.root.v1.RootTokenR\tplannedAt\x122\n" +
 	"\bended_at\x18\f \x01(\v2\x17.nokv.root.v1.RootTokenR\aendedAt\x12\x16\n" +
-	"\x06reason\x18\r \x01(\tR\x06reason\"L\n" +
+	"\x06reason\x18\r \x01(\tR\x06reason\x12'\n" +
+	"\x04from\x18\x0e \x01(\v2\x13.nokv.root.v1.OwnerR\x04from\x122\n" +
+	"\bready_at\x18\x0f \x01(\v2\x17.nokv.root.v1.RootTokenR\areadyAt\x12,\n" +
+	"\x12prepare_max_millis\x18\x10 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
+	"\x0fdeadline_millis\x18\x11 \x01(\x04R\x0edeadlineMillis\x123\n" +
+	"\x05cause\x18\x12 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x05cause\"d\n" +
 	"\x06PinKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"Z\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\"l\n" +
+	"\rRemovedRegion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12/\n" +
+	"\x05epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\x8a\x01\n" +
+	"\x12RememberedCommands\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x16\n" +
+	"\x06origin\x18\x02 \x03(\x06R\x06origin\x12\x1a\n" +
+	"\bsequence\x18\x03 \x03(\x04R\bsequence\x12\x14\n" +
+	"\x05index\x18\x04 \x03(\x04R\x05index\x12\x14\n" +
+	"\x05given\x18\x05 \x03(\x04R\x05given\"\x87\x02\n" +
 	"\bCounters\x12\x1f\n" +
 	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
 	"keyspaceId\x12-\n" +
-	"\x12member_incarnation\x18\x02 \x01(\x04R\x11memberIncarnation\"\xdd\x04\n" +
+	"\x12member_incarnation\x18\x02 \x01(\x04R\x11memberIncarnation\x12\x1a\n" +
+	"\bcommands\x18\x03 \x01(\x04R\bcommands\x122\n" +
+	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12>\n" +
+	"\rremoved_epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\fremovedEpoch\x12\x1b\n" +
+	"\tregion_id\x18\x06 \x01(\x04R\bregionId\"\xf8\x05\n" +
 	"\x06Record\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterH\x00R\acluster\x12:\n" +
 	"\n" +
@@ -4039,8 +4576,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"transition\x18\n" +
 	" \x01(\v2\x18.nokv.root.v1.TransitionH\x00R\n" +
 	"transition\x12/\n" +
-	"\apin_key\x18\v \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\x06pinKeyB\x06\n" +
-	"\x04kind*\xde\b\n" +
+	"\apin_key\x18\v \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\x06pinKey\x12S\n" +
+	"\x13remembered_commands\x18\f \x01(\v2 .nokv.root.v1.RememberedCommandsH\x00R\x12rememberedCommands\x12D\n" +
+	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegionB\x06\n" +
+	"\x04kind*\xa9\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REASON_INVALID_REQUEST\x10\x01\x12\x15\n" +
@@ -4084,7 +4623,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x16REASON_LAYOUT_MISMATCH\x10&\x12\x1c\n" +
 	"\x18REASON_TRANSITION_CLOSED\x10'\x12\x14\n" +
 	"\x10REASON_EXHAUSTED\x10(\x12\x1a\n" +
-	"\x16REASON_OUTCOME_UNKNOWN\x10)*\x82\x01\n" +
+	"\x16REASON_OUTCOME_UNKNOWN\x10)\x12\x18\n" +
+	"\x14REASON_FEATURE_LEVEL\x10*\x12\x12\n" +
+	"\x0eREASON_TOO_OLD\x10+\x12\x1b\n" +
+	"\x17REASON_CLUSTER_REQUIRED\x10,*\x82\x01\n" +
 	"\fRootPeerRole\x12\x1e\n" +
 	"\x1aROOT_PEER_ROLE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ROOT_PEER_ROLE_LEARNER\x10\x01\x12\x1a\n" +
@@ -4134,13 +4676,30 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tOwnerRole\x12\x1a\n" +
 	"\x16OWNER_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OWNER_ROLE_VOTER\x10\x01\x12\x16\n" +
-	"\x12OWNER_ROLE_LEARNER\x10\x02*\xa6\x01\n" +
+	"\x12OWNER_ROLE_LEARNER\x10\x02*\xc0\x01\n" +
 	"\x0eTransitionKind\x12\x1f\n" +
 	"\x1bTRANSITION_KIND_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18TRANSITION_KIND_ADD_PEER\x10\x01\x12\x1f\n" +
 	"\x1bTRANSITION_KIND_REMOVE_PEER\x10\x02\x12\x19\n" +
 	"\x15TRANSITION_KIND_SPLIT\x10\x03\x12\x19\n" +
-	"\x15TRANSITION_KIND_MERGE\x10\x04*\x93\x02\n" +
+	"\x15TRANSITION_KIND_MERGE\x10\x04\x12\x18\n" +
+	"\x14TRANSITION_KIND_MOVE\x10\x05*\xc1\x03\n" +
+	"\x0fOperationReason\x12 \n" +
+	"\x1cOPERATION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19OPERATION_REASON_OPERATOR\x10\x01\x12 \n" +
+	"\x1cOPERATION_REASON_FIRST_TOUCH\x10\x02\x12\x1d\n" +
+	"\x19OPERATION_REASON_ORPHANED\x10\x03\x12\"\n" +
+	"\x1eOPERATION_REASON_MEMBER_FAILED\x10\x04\x12$\n" +
+	" OPERATION_REASON_MEMBER_DRAINING\x10\x05\x12\x1a\n" +
+	"\x16OPERATION_REASON_COUNT\x10\x06\x12\x19\n" +
+	"\x15OPERATION_REASON_LOAD\x10\a\x12\x1e\n" +
+	"\x1aOPERATION_REASON_SATURATED\x10\b\x12\x1a\n" +
+	"\x16OPERATION_REASON_LIMIT\x10\t\x12\x1f\n" +
+	"\x1bOPERATION_REASON_LABEL_RULE\x10\n" +
+	"\x12\x19\n" +
+	"\x15OPERATION_REASON_IDLE\x10\v\x12\x18\n" +
+	"\x14OPERATION_REASON_HOT\x10\f\x12\x19\n" +
+	"\x15OPERATION_REASON_COLD\x10\r*\x93\x02\n" +
 	"\x10TransitionStatus\x12!\n" +
 	"\x1dTRANSITION_STATUS_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16TRANSITION_STATUS_OPEN\x10\x01\x12\x1d\n" +
@@ -4163,128 +4722,139 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_types_proto_rawDescData
 }
 
-var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_nokv_root_v1_types_proto_goTypes = []any{
-	(Reason)(0),              // 0: nokv.root.v1.Reason
-	(RootPeerRole)(0),        // 1: nokv.root.v1.RootPeerRole
-	(Mandate)(0),             // 2: nokv.root.v1.Mandate
-	(HandoverStage)(0),       // 3: nokv.root.v1.HandoverStage
-	(MemberState)(0),         // 4: nokv.root.v1.MemberState
-	(Placement)(0),           // 5: nokv.root.v1.Placement
-	(Fence)(0),               // 6: nokv.root.v1.Fence
-	(ClosedStream)(0),        // 7: nokv.root.v1.ClosedStream
-	(Strategy)(0),            // 8: nokv.root.v1.Strategy
-	(OnMiss)(0),              // 9: nokv.root.v1.OnMiss
-	(OwnerRole)(0),           // 10: nokv.root.v1.OwnerRole
-	(TransitionKind)(0),      // 11: nokv.root.v1.TransitionKind
-	(TransitionStatus)(0),    // 12: nokv.root.v1.TransitionStatus
-	(*RootToken)(nil),        // 13: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),      // 14: nokv.root.v1.ErrorDetail
-	(*Cluster)(nil),          // 15: nokv.root.v1.Cluster
-	(*Restored)(nil),         // 16: nokv.root.v1.Restored
-	(*RootPeer)(nil),         // 17: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),        // 18: nokv.root.v1.Frontiers
-	(*Allocators)(nil),       // 19: nokv.root.v1.Allocators
-	(*Window)(nil),           // 20: nokv.root.v1.Window
-	(*Tenure)(nil),           // 21: nokv.root.v1.Tenure
-	(*Legacy)(nil),           // 22: nokv.root.v1.Legacy
-	(*Handover)(nil),         // 23: nokv.root.v1.Handover
-	(*Member)(nil),           // 24: nokv.root.v1.Member
-	(*Coordinator)(nil),      // 25: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),         // 26: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil), // 27: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),           // 28: nokv.root.v1.Layout
-	(*Ownership)(nil),        // 29: nokv.root.v1.Ownership
-	(*Liveness)(nil),         // 30: nokv.root.v1.Liveness
-	(*Policy)(nil),           // 31: nokv.root.v1.Policy
-	(*Rebalance)(nil),        // 32: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),        // 33: nokv.root.v1.LabelRule
-	(*Cadence)(nil),          // 34: nokv.root.v1.Cadence
-	(*Limits)(nil),           // 35: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),      // 36: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),            // 37: nokv.root.v1.Owner
-	(*Region)(nil),           // 38: nokv.root.v1.Region
-	(*Transition)(nil),       // 39: nokv.root.v1.Transition
-	(*PinKey)(nil),           // 40: nokv.root.v1.PinKey
-	(*Counters)(nil),         // 41: nokv.root.v1.Counters
-	(*Record)(nil),           // 42: nokv.root.v1.Record
-	nil,                      // 43: nokv.root.v1.Member.LabelsEntry
-	nil,                      // 44: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),    // 45: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),     // 46: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),    // 47: nokv.root.v1.Layout.Points
-	nil,                      // 48: nokv.root.v1.LabelRule.LabelsEntry
+	(Reason)(0),                // 0: nokv.root.v1.Reason
+	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
+	(Mandate)(0),               // 2: nokv.root.v1.Mandate
+	(HandoverStage)(0),         // 3: nokv.root.v1.HandoverStage
+	(MemberState)(0),           // 4: nokv.root.v1.MemberState
+	(Placement)(0),             // 5: nokv.root.v1.Placement
+	(Fence)(0),                 // 6: nokv.root.v1.Fence
+	(ClosedStream)(0),          // 7: nokv.root.v1.ClosedStream
+	(Strategy)(0),              // 8: nokv.root.v1.Strategy
+	(OnMiss)(0),                // 9: nokv.root.v1.OnMiss
+	(OwnerRole)(0),             // 10: nokv.root.v1.OwnerRole
+	(TransitionKind)(0),        // 11: nokv.root.v1.TransitionKind
+	(OperationReason)(0),       // 12: nokv.root.v1.OperationReason
+	(TransitionStatus)(0),      // 13: nokv.root.v1.TransitionStatus
+	(*RootToken)(nil),          // 14: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),        // 15: nokv.root.v1.ErrorDetail
+	(*CommandIdentity)(nil),    // 16: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),            // 17: nokv.root.v1.Cluster
+	(*Restored)(nil),           // 18: nokv.root.v1.Restored
+	(*RootPeer)(nil),           // 19: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),          // 20: nokv.root.v1.Frontiers
+	(*Allocators)(nil),         // 21: nokv.root.v1.Allocators
+	(*Window)(nil),             // 22: nokv.root.v1.Window
+	(*Tenure)(nil),             // 23: nokv.root.v1.Tenure
+	(*Legacy)(nil),             // 24: nokv.root.v1.Legacy
+	(*Handover)(nil),           // 25: nokv.root.v1.Handover
+	(*Member)(nil),             // 26: nokv.root.v1.Member
+	(*Coordinator)(nil),        // 27: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),           // 28: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil),   // 29: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),             // 30: nokv.root.v1.Layout
+	(*Ownership)(nil),          // 31: nokv.root.v1.Ownership
+	(*Liveness)(nil),           // 32: nokv.root.v1.Liveness
+	(*Policy)(nil),             // 33: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 34: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 35: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 36: nokv.root.v1.Cadence
+	(*Limits)(nil),             // 37: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 38: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 39: nokv.root.v1.Owner
+	(*Region)(nil),             // 40: nokv.root.v1.Region
+	(*Transition)(nil),         // 41: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 42: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 43: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 44: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 45: nokv.root.v1.Counters
+	(*Record)(nil),             // 46: nokv.root.v1.Record
+	nil,                        // 47: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 48: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 49: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 50: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 51: nokv.root.v1.Layout.Points
+	nil,                        // 52: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	38, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
-	13, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	17, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	16, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	17, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	13, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	40, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	14, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
+	19, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	18, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	19, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	14, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
 	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	20, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	20, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	22, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	22, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
 	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	18, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	13, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	18, // 13: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	13, // 14: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	22, // 15: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	18, // 16: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	20, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	14, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	20, // 13: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	14, // 14: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	24, // 15: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	20, // 16: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
 	3,  // 17: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	13, // 18: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	13, // 19: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	13, // 20: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	43, // 21: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	14, // 18: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	14, // 19: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	14, // 20: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	47, // 21: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	4,  // 22: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	27, // 23: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	28, // 24: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	29, // 23: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	30, // 24: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
 	5,  // 25: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	29, // 26: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	30, // 27: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	31, // 28: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	34, // 29: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	35, // 30: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	44, // 31: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	45, // 32: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	46, // 33: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	47, // 34: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	31, // 26: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	32, // 27: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	33, // 28: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	36, // 29: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	37, // 30: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	48, // 31: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	49, // 32: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	50, // 33: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	51, // 34: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
 	6,  // 35: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
 	7,  // 36: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
 	8,  // 37: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
 	9,  // 38: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	32, // 39: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	33, // 40: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	48, // 41: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	34, // 39: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	35, // 40: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	52, // 41: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
 	10, // 42: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	36, // 43: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	37, // 44: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	38, // 43: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	39, // 44: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
 	11, // 45: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	12, // 46: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	36, // 47: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	37, // 48: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	36, // 49: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	13, // 50: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	13, // 51: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	15, // 52: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	19, // 53: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	41, // 54: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	21, // 55: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	23, // 56: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	25, // 57: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	24, // 58: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	26, // 59: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	38, // 60: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	39, // 61: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	40, // 62: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	63, // [63:63] is the sub-list for method output_type
-	63, // [63:63] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	13, // 46: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	38, // 47: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	39, // 48: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	38, // 49: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	14, // 50: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	14, // 51: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	39, // 52: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	14, // 53: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	12, // 54: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	38, // 55: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	38, // 56: nokv.root.v1.Counters.removed_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 57: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	21, // 58: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	45, // 59: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	23, // 60: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	25, // 61: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	27, // 62: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	26, // 63: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	28, // 64: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	40, // 65: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	41, // 66: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	42, // 67: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	44, // 68: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	43, // 69: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -4292,12 +4862,12 @@ func file_nokv_root_v1_types_proto_init() {
 	if File_nokv_root_v1_types_proto != nil {
 		return
 	}
-	file_nokv_root_v1_types_proto_msgTypes[15].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[16].OneofWrappers = []any{
 		(*Layout_Ranges_)(nil),
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[29].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[32].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -4309,14 +4879,16 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Record_Region)(nil),
 		(*Record_Transition)(nil),
 		(*Record_PinKey)(nil),
+		(*Record_RememberedCommands)(nil),
+		(*Record_RemovedRegion)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
-			NumEnums:      13,
-			NumMessages:   36,
+			NumEnums:      14,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
