@@ -57,9 +57,12 @@ func (l gatedLog) Entries(lo, hi, size uint64) ([]*raftpb.Entry, error) {
 }
 
 func (l gatedLog) Term(i uint64) (uint64, error) { l.pass("Term"); return l.memLog.Term(i) }
-func (l gatedLog) FirstIndex() (uint64, error)   { l.pass("FirstIndex"); return l.memLog.FirstIndex() }
-func (l gatedLog) LastIndex() (uint64, error)    { l.pass("LastIndex"); return l.memLog.LastIndex() }
-func (l gatedLog) ReleaseCheckpoint()            { l.pass("ReleaseCheckpoint"); l.memLog.ReleaseCheckpoint() }
+func (l gatedLog) FirstIndex() (uint64, error) { l.pass("FirstIndex"); return l.memLog.FirstIndex() }
+
+func (l gatedLog) LastIndex() (uint64, error) { l.pass("LastIndex"); return l.memLog.LastIndex() }
+
+func (l gatedLog) ReleaseCheckpoint() { l.pass("ReleaseCheckpoint"); l.memLog.ReleaseCheckpoint() }
+
 func (l gatedLog) ReceivedCluster() *rootv1.Cluster {
 	l.pass("ReceivedCluster")
 	return l.memLog.ReceivedCluster()
