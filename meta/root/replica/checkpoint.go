@@ -98,7 +98,7 @@ func (k *checkpoints) floor() uint64 {
 // nextCheckpoint asks for a checkpoint when enough was applied since the last.
 func (c *Core) nextCheckpoint() *CheckpointTask {
 	k := &c.cut
-	if k.writing || c.state.Cluster() == nil || (k.entries < k.every && k.bytes < k.everyBytes && !c.peersChanged()) {
+	if k.writing || c.state.Cluster() == nil || !c.checkpointDue() && !c.peersChanged() {
 		return nil
 	}
 	k.writing, k.entries, k.bytes = true, 0, 0
@@ -109,6 +109,26 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 		Index: token.Index, Term: token.Term, StateHash: st.Hash(),
 	}}
 }
+
+// checkpointDue says that enough was applied since the last checkpoint. One is as
+// large as the state: it waits until the log has grown by a share of that, so that
+// what is written grows with what changes and not with what is there.
+func (c *Core) checkpointDue() bool {
+	k := &c.cut
+	if k.entries < k.every && k.bytes < k.everyBytes {
+		return false
+	}
+	last, _ := c.log.Checkpoint()
+	return k.bytes >= min(last.Bytes/checkpointShare, checkpointMost*k.everyBytes)
+}
+
+const (
+	// checkpointShare: the log grows by at least one part in so many of the last
+	// checkpoint before the next.
+	checkpointShare = 4
+	// checkpointMost bounds that, in CheckpointBytes: a restart applies the log again.
+	checkpointMost = 4
+)
 
 // peersChanged says that no checkpoint knows the present root peers. One is due
 // then: a new peer that lacks the log cannot do with an older one.

@@ -79,6 +79,13 @@ func (l *memLog) WriteCheckpoint(meta storage.CheckpointMeta, records func(func(
 	return nil
 }
 
+// setBytes says how large the checkpoint is.
+func (l *memLog) setBytes(n uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.meta.Bytes = n
+}
+
 func (l *memLog) Checkpoint() (storage.CheckpointMeta, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -65,8 +65,9 @@ type Config struct {
 	MaxQueuedBytes     int
 	MaxQueuedReads     int
 
-	// CheckpointEntries and CheckpointBytes applied since the last checkpoint
-	// start the next one.
+	// CheckpointEntries or CheckpointBytes applied since the last checkpoint start
+	// the next one, once that is a quarter of its size, or four times
+	// CheckpointBytes.
 	CheckpointEntries uint64
 	CheckpointBytes   uint64
 	// RetainEntries and RetainBytes of the log stay behind the applied position

@@ -323,6 +323,35 @@ func TestCheckpointByBytes(t *testing.T) {
 	}
 }
 
+// The larger the last checkpoint, the more of the log comes before the next: to a
+// bound.
+func TestCheckpointsGrowWithTheState(t *testing.T) {
+	for _, of := range []struct {
+		last  uint64 // bytes of the last checkpoint
+		least int    // checkpoints of 200 entries of about 38 bytes
+		most  int
+	}{{0, 15, 21}, {2000, 10, 14}, {1 << 30, 4, 7}} {
+		c := newCluster(t, 1, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.CheckpointBytes = 10, 300 })
+		l := c.elect()
+		l.hold = true
+		n := 0
+		for i := range 200 {
+			l.turn(0, propose(t, fmt.Sprintf("c%d", i%10)))
+			if len(l.tasks) > 0 {
+				n++
+				task := l.tasks[0]
+				l.tasks = nil
+				done := task.Write(l.log, func() error { return nil })
+				l.log.setBytes(of.last)
+				l.take(replica.Input{Checkpointed: done})
+			}
+		}
+		if n < of.least || n > of.most {
+			t.Errorf("%d checkpoints of %d bytes, want %d to %d", n, of.last, of.least, of.most)
+		}
+	}
+}
+
 func TestDivergenceStopsTheOddOne(t *testing.T) {
 	c := newCluster(t, 3, smallCheckpoints)
 	l := c.lead(1)
