@@ -106,7 +106,7 @@ type Core struct {
 	commitDue  uint64
 	persisted  uint64
 	leaderless clock.Instant
-	known      known
+	known      commitKnown
 
 	ticks uint64
 	// heard is the tick at which each other member was heard from last, ledSince
@@ -114,7 +114,7 @@ type Core struct {
 	heard     map[uint64]uint64
 	ledSince  uint64
 	muted     bool
-	acks      acks
+	responses appendResponses
 	intake    intake
 	proposals proposals
 	reads     reads
@@ -325,7 +325,7 @@ func (c *Core) step(m *raftpb.Message, recent bool) {
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
 		c.hearCommit(m, recent)
-		c.acks.heard(m)
+		c.responses.heard(m)
 		if m.GetType() == raftpb.MsgPreVote {
 			c.noteAsked(m)
 		}

@@ -57,7 +57,7 @@ func (l gatedLog) Entries(lo, hi, size uint64) ([]*raftpb.Entry, error) {
 }
 
 func (l gatedLog) Term(i uint64) (uint64, error) { l.pass("Term"); return l.memLog.Term(i) }
-func (l gatedLog) FirstIndex() (uint64, error) { l.pass("FirstIndex"); return l.memLog.FirstIndex() }
+func (l gatedLog) FirstIndex() (uint64, error)   { l.pass("FirstIndex"); return l.memLog.FirstIndex() }
 
 func (l gatedLog) LastIndex() (uint64, error) { l.pass("LastIndex"); return l.memLog.LastIndex() }
 

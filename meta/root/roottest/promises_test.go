@@ -39,13 +39,13 @@ type ack struct {
 
 func newPromises(t *testing.T, w *roottest.World, c *roottest.Cluster) *promises {
 	p := &promises{t: t, w: w, c: c, good: map[uint64]clock.Instant{}, began: map[uint64]clock.Instant{}, asked: map[string]int{}}
-	c.AfterTurn = p.look
+	c.AfterTurn = p.afterTurn
 	return p
 }
 
-// look judges what a peer says at the end of a turn: an era begins only when its
+// afterTurn judges what a peer says at the end of a turn: an era begins only when its
 // predecessor's holder has stopped believing.
-func (p *promises) look(peer *roottest.Peer) {
+func (p *promises) afterTurn(peer *roottest.Peer) {
 	era := peer.View().State.Tenure().GetEra()
 	if _, ok := p.began[era]; era == 0 || ok {
 		return
