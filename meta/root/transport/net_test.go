@@ -208,6 +208,8 @@ type node struct {
 	ck   *checkpoints
 	log  *bytes.Buffer
 	stop func()
+	// ended gets the error of Run.
+	ended chan error
 }
 
 // members are the identities of n peers of one cluster.
@@ -244,11 +246,14 @@ func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) 
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- out.Run(ctx, out.in) }()
+	out.ended = make(chan error, 1)
+	go func() {
+		out.ended <- out.Run(ctx, out.in)
+		close(out.ended)
+	}()
 	out.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := <-out.ended; err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Run = %v", err)
 		}
 	})

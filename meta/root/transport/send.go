@@ -43,6 +43,8 @@ type remote struct {
 	writes    atomic.Uint64
 	bytes     atomic.Uint64
 	address   atomic.Pointer[string] // gRPC address
+	version   atomic.Uint32          // protocol version that is spoken
+	level     atomic.Uint32          // feature level that it understands
 
 	ready chan struct{} // a level: the queue is not empty
 	offer chan struct{} // a level: there is a checkpoint to send
@@ -108,18 +110,20 @@ func (p *remote) end() {
 	}
 }
 
-func (p *remote) told() string {
+func (p *remote) grpcAddress() string {
 	if a := p.address.Load(); a != nil {
 		return *a
 	}
 	return ""
 }
 
-// heard notes the gRPC address that the peer told.
-func (p *remote) heard(address string) {
-	if address != "" && p.told() != address {
+// heard notes what the peer told in a handshake.
+func (p *remote) heard(address string, version uint16, level uint32) {
+	if address != "" && p.grpcAddress() != address {
 		p.address.Store(&address)
 	}
+	p.version.Store(uint32(version))
+	p.level.Store(level)
 }
 
 // put queues an item. Without a connection, or when the queue is full, it is
@@ -213,8 +217,13 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 	return unreachable
 }
 
-// noteRefusal logs a refusal when it is new, and every half a minute.
+// noteRefusal logs a refusal when it is new, and every half a minute. One because this
+// peer is none any more ends it.
 func (p *remote) noteRefusal(err error) {
+	if gone := new(ReplacedError); errors.As(err, &gone) {
+		p.t.isReplaced(gone)
+		return
+	}
 	refused := new(RefusedError)
 	if !errors.As(err, &refused) || (p.refusal == refused.Why && time.Since(p.refusalAt) < refusalEvery) {
 		return
@@ -250,7 +259,7 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 		conn.Close()
 		return nil, err
 	}
-	p.heard(w.address)
+	p.heard(w.address, w.version, w.level)
 	return conn, nil
 }
 
