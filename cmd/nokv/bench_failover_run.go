@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/internal/takeover"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/rooted"
 )
 
 // failoverRun is one run of `nokv bench failover`.
@@ -279,7 +280,7 @@ func noteLog(ctx context.Context, root *rootclient.Client, h *history.History) e
 	if err != nil {
 		return err
 	}
-	stream, err := root.Tail(ctx, state.Token{})
+	stream, err := root.Tail(ctx, rooted.Token{})
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that routeCodec falls back on
 	"google.golang.org/grpc/mem"
@@ -62,8 +62,8 @@ func (r *keysReply) GetDisclosure() *coordinatorv1.Disclosure { return r.disclos
 
 // routes decodes the reply: a route for each key.
 func (r *keysReply) routes(keys int) ([]Route, error) {
-	regions := make([]state.Region, 0, r.regions)
-	owners := make([]state.Owner, 0, r.regions) // one each; grows where there are more
+	regions := make([]rooted.Region, 0, r.regions)
+	owners := make([]rooted.Owner, 0, r.regions) // one each; grows where there are more
 	positions := make([]uint32, 0, keys)
 	members := directory{}
 	err := fields(r.raw, func(n protowire.Number, v uint64, b []byte) error {
@@ -92,7 +92,7 @@ func (r *keysReply) routes(keys int) ([]Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, err)
 	}
-	at := state.TokenFromProto(r.disclosure.GetServedRootToken())
+	at := rooted.TokenFromProto(r.disclosure.GetServedRootToken())
 	out := make([]Route, keys)
 	for i, n := range positions {
 		if int(n) > len(regions) {
@@ -108,7 +108,7 @@ func (r *keysReply) routes(keys int) ([]Route, error) {
 
 // decodeRegion reads a Region whose owners go behind those of others. It and
 // decodeOwner take the fields one by one, without fields: they are most of a reply.
-func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
+func decodeRegion(r *rooted.Region, b []byte, owners *[]rooted.Owner) error {
 	first := len(*owners)
 	for len(b) > 0 {
 		n, v, part, size := field(b)
@@ -118,9 +118,9 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 		b = b[size:]
 		switch n {
 		case 1:
-			r.ID = state.RegionID(v)
+			r.ID = rooted.RegionID(v)
 		case 2:
-			r.Keyspace = state.KeyspaceID(v)
+			r.Keyspace = rooted.KeyspaceID(v)
 		case 3:
 			r.Start = text(part)
 		case 4:
@@ -130,7 +130,7 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 				return err
 			}
 		case 6:
-			*owners = append(*owners, state.Owner{})
+			*owners = append(*owners, rooted.Owner{})
 			if err := decodeOwner(&(*owners)[len(*owners)-1], part); err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 	return nil
 }
 
-func decodeEpoch(e *state.Epoch, b []byte) error {
+func decodeEpoch(e *rooted.Epoch, b []byte) error {
 	for len(b) > 0 {
 		n, v, _, size := field(b)
 		if size < 0 {
@@ -163,7 +163,7 @@ func decodeEpoch(e *state.Epoch, b []byte) error {
 	return nil
 }
 
-func decodeOwner(o *state.Owner, b []byte) error {
+func decodeOwner(o *rooted.Owner, b []byte) error {
 	for len(b) > 0 {
 		n, v, part, size := field(b)
 		if size < 0 {
@@ -172,7 +172,7 @@ func decodeOwner(o *state.Owner, b []byte) error {
 		b = b[size:]
 		switch n {
 		case 1:
-			o.Member = state.MemberID(text(part))
+			o.Member = rooted.MemberID(text(part))
 		case 2:
 			o.Peer = v
 		case 3:
@@ -189,7 +189,7 @@ func decodeMember(d directory, b []byte) error {
 	err := fields(b, func(n protowire.Number, v uint64, b []byte) error {
 		switch n {
 		case 1:
-			m.ID = state.MemberID(text(b))
+			m.ID = rooted.MemberID(text(b))
 		case 2:
 			m.Address = text(b)
 		case 3:

@@ -8,8 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 )
 
@@ -32,7 +32,7 @@ func (c *Client) GetRegionByKey(ctx context.Context, key []byte, opts ...ReadOpt
 }
 
 // GetRegion finds a region by its id. ErrNotFound: there is none.
-func (c *Client) GetRegion(ctx context.Context, id state.RegionID, opts ...ReadOption) (Route, error) {
+func (c *Client) GetRegion(ctx context.Context, id rooted.RegionID, opts ...ReadOption) (Route, error) {
 	r := readOf(opts)
 	req := &coordinatorv1.GetRegionRequest{RegionId: uint64(id), Read: r.options}
 	reply, err := do(ctx, c, operation{name: "GetRegion"}, req, coordinatorv1.CoordinatorClient.GetRegion)
@@ -84,7 +84,7 @@ func spread(reply *coordinatorv1.GetRegionsByKeysResponse, keys int) ([]Route, e
 	}
 	d := directoryOf(reply.GetOwners())
 	regions := make([]Route, len(reply.GetRegions())+1)
-	regions[0] = Route{At: state.TokenFromProto(reply.GetDisclosure().GetServedRootToken()), from: reply.GetDisclosure()}
+	regions[0] = Route{At: rooted.TokenFromProto(reply.GetDisclosure().GetServedRootToken()), from: reply.GetDisclosure()}
 	for i, p := range reply.GetRegions() {
 		regions[i+1] = routeOf(p, d, "", reply.GetDisclosure())
 	}
