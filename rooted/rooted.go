@@ -9,6 +9,8 @@ package rooted
 import (
 	"cmp"
 	"fmt"
+	"strconv"
+	"strings"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -54,7 +56,31 @@ func (t Token) Compare(o Token) int {
 	return cmp.Compare(t.Index, o.Index)
 }
 
-// String is incarnation/term/index, as tools print it.
+// String is incarnation.term.index: the notation of tools, messages and files.
 func (t Token) String() string {
-	return fmt.Sprintf("%d/%d/%d", t.Incarnation, t.Term, t.Index)
+	return fmt.Sprintf("%d.%d.%d", t.Incarnation, t.Term, t.Index)
+}
+
+// ParseToken reads what String writes.
+func ParseToken(s string) (Token, error) {
+	var n [3]uint64
+	parts := strings.Split(s, ".")
+	ok := len(parts) == 3
+	for i := 0; ok && i < 3; i++ {
+		v, err := strconv.ParseUint(parts[i], 10, 64)
+		n[i], ok = v, err == nil
+	}
+	if !ok {
+		return Token{}, fmt.Errorf("token %q: want incarnation.term.index, such as 1.2.345", s)
+	}
+	return Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
+}
+
+// MarshalText implements encoding.TextMarshaler, in the notation of String.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *Token) UnmarshalText(text []byte) (err error) {
+	*t, err = ParseToken(string(text))
+	return err
 }

@@ -219,3 +219,22 @@ func (r *Reader) Next(ctx context.Context) (Batch, error) {
 		}
 	}
 }
+
+// NextAll is Next for all batches that are there, the oldest first, up to about
+// so many bytes in memory; at least one.
+func (r *Reader) NextAll(ctx context.Context, maxBytes int) ([]Batch, error) {
+	b, err := r.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := []Batch{b}
+	for size := b.bytes; size < maxBytes; size += b.bytes {
+		var ok bool
+		if b, ok, err = r.f.feed.after(r.at); err != nil || !ok {
+			break // an error comes again with the next call
+		}
+		r.at = b.Token
+		all = append(all, b)
+	}
+	return all, nil
+}
