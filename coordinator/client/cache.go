@@ -41,8 +41,9 @@ type CacheConfig struct {
 	// MaxRegions bounds the regions held; the others are asked for one by one.
 	// Default 1,048,576.
 	MaxRegions int
-	// OnChange, if set, hears of every batch after the cache shows it, in order,
-	// on the goroutine of Run, which goes on when it returns.
+	// OnChange, if set, hears of every batch after the cache shows it, in order and
+	// signs of life among them, on the goroutine of Run, which goes on when it
+	// returns.
 	OnChange func(Update)
 }
 
@@ -226,7 +227,7 @@ func (k *Cache) Invalidate(stale Route) {
 // apply takes in one batch of the watch, and shows it all at once.
 func (k *Cache) apply(n *news) {
 	update := k.applied(n)
-	if k.cfg.OnChange != nil && (update.Whole || len(update.Regions) > 0) {
+	if k.cfg.OnChange != nil {
 		k.cfg.OnChange(update)
 	}
 }

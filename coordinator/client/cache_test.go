@@ -433,7 +433,7 @@ func TestCacheAllAndOnChange(t *testing.T) {
 		gone[0].Removed = true
 		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: append(now(region(1, "", "k", 6), region(3, "k", "", 6)), gone...)})
 		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(7)})
-		if want := []string{"5 true", "6 false 2>6 3>0 0>6"}; !slices.Equal(said, want) {
+		if want := []string{"5 true", "6 false 2>6 3>0 0>6", "7 false"}; !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}
 		var all []string

@@ -52,8 +52,9 @@ type MirrorConfig struct {
 	// Read is how fresh the watch must be, such as Bounded. Default: whatever
 	// coordinators have.
 	Read []ReadOption
-	// OnChange, if set, hears of every batch after the copy shows it, in order, on
-	// the goroutine of Run, which goes on when it returns.
+	// OnChange, if set, hears of every batch after the copy shows it, in order and
+	// signs of life among them, on the goroutine of Run, which goes on when it
+	// returns.
 	OnChange func(Update)
 }
 
