@@ -56,30 +56,33 @@ func (t Token) Compare(o Token) int {
 	return cmp.Compare(t.Index, o.Index)
 }
 
-// String is incarnation.term.index: the notation of tools, messages and files.
+// String is incarnation.term.index, the notation of tokens everywhere.
 func (t Token) String() string {
 	return fmt.Sprintf("%d.%d.%d", t.Incarnation, t.Term, t.Index)
 }
 
-// ParseToken reads what String writes.
+// ParseToken reads a token as String writes it.
 func ParseToken(s string) (Token, error) {
-	var n [3]uint64
+	var t Token
 	parts := strings.Split(s, ".")
-	ok := len(parts) == 3
-	for i := 0; ok && i < 3; i++ {
-		v, err := strconv.ParseUint(parts[i], 10, 64)
-		n[i], ok = v, err == nil
-	}
-	if !ok {
+	numbers := []*uint64{&t.Incarnation, &t.Term, &t.Index}
+	if len(parts) != len(numbers) {
 		return Token{}, fmt.Errorf("token %q: want incarnation.term.index, such as 1.2.345", s)
 	}
-	return Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
+	for i, n := range numbers {
+		v, err := strconv.ParseUint(parts[i], 10, 64)
+		if err != nil {
+			return Token{}, fmt.Errorf("token %q: %q is not a number: want incarnation.term.index, such as 1.2.345", s, parts[i])
+		}
+		*n = v
+	}
+	return t, nil
 }
 
-// MarshalText implements encoding.TextMarshaler, in the notation of String.
+// MarshalText is String, for JSON and flags.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText is ParseToken.
 func (t *Token) UnmarshalText(text []byte) (err error) {
 	*t, err = ParseToken(string(text))
 	return err

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,7 +32,7 @@ import (
 
 // watchSeeds is how many seeds TestWatchSimulation runs: each is half a minute of
 // virtual trouble, and a minute of calm.
-const watchSeeds = 12
+const watchSeeds = 8
 
 // TestWatchSimulation has the real watch service and the real Go client, in
 // virtual time, follow a root whose regions, keyspaces and members come and go,
@@ -178,7 +180,7 @@ func (r *watchRun) disturb() {
 func (r *watchRun) change() {
 	st := r.root.now()
 	keyspace := state.KeyspaceID(st.KeyspaceByName(watchKeyspace).GetId())
-	switch r.rand.IntN(7) {
+	switch r.rand.IntN(29) / 4 {
 	case 0, 1: // a region comes
 		r.root.next++
 		key := fmt.Sprintf("%06d", r.rand.IntN(40))
@@ -209,10 +211,27 @@ func (r *watchRun) change() {
 			}
 			r.remake(slots)
 		}
-	default:
+	case 6:
 		if keyspace == 0 {
 			r.remake(3)
 		}
+	default:
+		r.burst()
+	}
+}
+
+// burst has many large regions come and go at once: more than fits into one
+// part, with what goes far behind what came.
+func (r *watchRun) burst() {
+	var all []uint64
+	for i := range 60 {
+		r.root.next++
+		key := fmt.Sprintf("burst/%02d/%s", i, strings.Repeat("x", 3000))
+		all = append(all, 100_000+r.root.next)
+		r.root.commit(published(&rootv1.Region{Id: all[i], KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~")}))
+	}
+	for _, id := range all {
+		r.root.commit(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: id}}})
 	}
 }
 
@@ -347,18 +366,26 @@ func (r *watchRun) mirror(ctx context.Context, cl *goclient.Client, cfg goclient
 
 // cache keeps a goclient.Cache, and asks for routes that it was told are stale.
 func (r *watchRun) cache(ctx context.Context, cl *goclient.Client) {
-	var k *goclient.Cache
-	k = cl.NewCache(goclient.CacheConfig{Keyspace: watchKeyspace, OnChange: func(u goclient.Update) {
-		got := copied{regions: map[state.RegionID]*rooted.Region{}}
-		for route := range k.All() {
-			got.regions[route.Region.ID] = route.Region
-		}
-		r.checkTail("cache", watchKeyspace, false, u.At, u.Whole, got)
-	}})
-	var routes sync.WaitGroup
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, keyspace := range []string{watchKeyspace, "default"} {
+		var k *goclient.Cache
+		k = cl.NewCache(goclient.CacheConfig{Keyspace: keyspace, OnChange: func(u goclient.Update) {
+			got := copied{regions: map[state.RegionID]*rooted.Region{}}
+			for route := range k.All() {
+				got.regions[route.Region.ID] = route.Region
+			}
+			r.checkTail("cache of "+keyspace, keyspace, false, u.At, u.Whole, got)
+		}})
+		running.Go(func() {
+			if err := k.Run(ctx); err != nil {
+				r.t.Errorf("cache of %s ended: %v", keyspace, err)
+			}
+		})
+	}
 	def := cl.NewCache(goclient.CacheConfig{})
-	routes.Go(func() { _ = def.Run(ctx) })
-	routes.Go(func() {
+	running.Go(func() { _ = def.Run(ctx) })
+	running.Go(func() {
 		rnd := rand.New(rand.NewPCG(3, 3))
 		for ctx.Err() == nil {
 			time.Sleep(time.Second)
@@ -378,10 +405,6 @@ func (r *watchRun) cache(ctx context.Context, cl *goclient.Client) {
 			r.counted(func(c *watched) { c.routes++ })
 		}
 	})
-	if err := k.Run(ctx); err != nil {
-		r.t.Errorf("cache ended: %v", err)
-	}
-	routes.Wait()
 }
 
 // resumer reads a watch as a program that prints it does: it leaves it anywhere,
@@ -402,23 +425,22 @@ func (r *watchRun) resumer(ctx context.Context, cl *goclient.Client) {
 				time.Sleep(100 * time.Millisecond)
 				break
 			}
-			into := have // what comes is taken in at once: to do it again changes nothing
-			if b.GetSnapshot() {
-				if b.First {
-					arriving = map[state.RegionID]*rooted.Region{}
-				}
-				into = arriving
+			switch { // what is left in the middle counts for nothing
+			case b.First && b.GetSnapshot():
+				arriving = map[state.RegionID]*rooted.Region{}
+			case b.First:
+				arriving = maps.Clone(have)
 			}
 			for _, c := range b.GetChanges() {
 				one := rooted.RegionFromProto(c.GetRegion())
-				into[one.ID] = one
+				arriving[one.ID] = one
 				if c.GetRemoved() {
-					delete(into, one.ID)
+					delete(arriving, one.ID)
 				}
 			}
 			at = b.Position()
 			if b.Last {
-				have = into
+				have = arriving
 				r.checkTail("resumer", watchKeyspace, false, at, true, copied{regions: have})
 			} else {
 				r.counted(func(c *watched) { c.parts++ })
