@@ -108,7 +108,7 @@ type watch struct {
 	at      rooted.Token // reached by the reader
 	inside  bool         // a batch, on this stream: a snapshot or not
 	whole   bool
-	movedAt time.Time    // left a coordinator that was cut off
+	movedAt time.Time // left a coordinator that was cut off
 }
 
 // follow watches at one coordinator until the stream breaks.

@@ -142,7 +142,7 @@ func TestWatchMovesToAnotherCoordinator(t *testing.T) {
 			return nil
 		}
 		b.watch = func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
-			must(t, s.Send(whole(req.GetAfter().GetIndex() + 1)))
+			must(t, s.Send(whole(req.GetAfter().GetIndex()+1)))
 			<-s.Context().Done()
 			return nil
 		}

@@ -33,7 +33,7 @@ type readIndexes struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	forming *readIndex // not asked for yet: whoever comes may join
-	ended   bool   // nobody will ask any more
+	ended   bool       // nobody will ask any more
 }
 
 // join returns a read index that will be asked for after this call.

@@ -83,7 +83,7 @@ func watchFor(b *testing.B, n int, lasts time.Duration) {
 		time.Sleep(time.Millisecond)
 	}
 	took := time.Since(published)
-	b.ReportMetric((processorTime() - cpu).Seconds()/time.Since(begun).Seconds(), "cores")
+	b.ReportMetric((processorTime()-cpu).Seconds()/time.Since(begun).Seconds(), "cores")
 	b.ReportMetric(float64(held)/float64(n)/1024, "KiB/watch")
 	b.ReportMetric(float64(took.Milliseconds()), "ms-behind")
 	b.ReportMetric(float64(messages.Load())/float64(n), "messages/watch")

@@ -529,8 +529,10 @@ type noAuthority struct{}
 var errNotHeld = reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "nobody holds the Tenure here")
 
 func (noAuthority) AllocID(context.Context, uint64) (uint64, uint64, error) { return 0, 0, errNotHeld }
-func (noAuthority) Tso(context.Context, uint64) (uint64, uint64, error)     { return 0, 0, errNotHeld }
-func (noAuthority) Status() tenure.Status                                   { return tenure.Status{} }
+
+func (noAuthority) Tso(context.Context, uint64) (uint64, uint64, error) { return 0, 0, errNotHeld }
+
+func (noAuthority) Status() tenure.Status { return tenure.Status{} }
 
 func (noAuthority) ReserveTso(context.Context, uint64) (uint64, uint64, func(context.Context) error, error) {
 	return 0, 0, nil, errNotHeld
@@ -693,4 +695,3 @@ func (s *rootTail) Recv() (*rootv1.TailResponse, error) {
 		}
 	}
 }
-
