@@ -49,7 +49,7 @@ func ParsePosition(s string) (Position, error) {
 		}
 	}
 	if p.Token, err = rooted.ParseToken(text); err != nil {
-		return Position{}, fmt.Errorf("position %q: %w", s, err)
+		return Position{}, err
 	}
 	return p, nil
 }
