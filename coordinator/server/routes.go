@@ -110,9 +110,9 @@ func (a *routeAnswers) answer(requests []*keysRequest) error {
 // has reached already is not waited for.
 func (s *Server) mustWait(read *coordinatorv1.ReadOptions) bool {
 	at := s.view().Token
-	token := read.GetRequiredRootToken()
+	token := state.TokenFromProto(read.GetRequiredRootToken())
 	return read.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG ||
-		token != nil && (token.GetIndex() > at.Index || token.GetIncarnation() != at.Incarnation) ||
+		token.Index != 0 && (token.Incarnation != at.Incarnation || token.Compare(at) > 0) ||
 		read.GetRequiredDescriptorRevision() > at.Index
 }
 

@@ -323,7 +323,9 @@ func TestRouteStream(t *testing.T) {
 	if err != nil || len(got) != requests {
 		t.Fatalf("%d answers, %v", len(got), err)
 	}
-	slices.SortFunc(got, func(a, b *coordinatorv1.GetRegionsByKeysResponse) int { return cmp.Compare(a.GetRequestId(), b.GetRequestId()) })
+	slices.SortFunc(got, func(a, b *coordinatorv1.GetRegionsByKeysResponse) int {
+		return cmp.Compare(a.GetRequestId(), b.GetRequestId())
+	})
 	for i, resp := range got {
 		if resp.GetRequestId() != uint64(i) {
 			t.Fatalf("answer %d is to request %d", i, resp.GetRequestId())
