@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // The load of the tests with real processes: callers of ids, timestamps and
@@ -45,7 +45,7 @@ type answer struct {
 // published is what became of one region: its newest acknowledged version, and
 // the newest one that was tried.
 type published struct {
-	id                 state.RegionID
+	id                 rooted.RegionID
 	key                string
 	acked, tried       uint64
 	acknowledgedTokens int
@@ -186,7 +186,7 @@ func (l *load) publish(ctx context.Context, cl *client.Client, caller string, n 
 		if err != nil {
 			return err
 		}
-		p.id, p.acked = state.RegionID(r.Events[0].GetRegion().GetId()), version
+		p.id, p.acked = rooted.RegionID(r.Events[0].GetRegion().GetId()), version
 		p.acknowledgedTokens++
 	}
 	// A strong read must see what was just acknowledged, wherever it goes.
@@ -297,7 +297,7 @@ func (l *load) judgeTimestamps() {
 // that nobody asked for.
 func (l *load) judgePublishes(ctx context.Context, cl *client.Client) {
 	l.t.Helper()
-	rooted := make(map[string]*state.Region)
+	rooted := make(map[string]*rooted.Region)
 	for route, err := range cl.ScanRegions(ctx, nil, nil, client.Strong()) {
 		if err != nil {
 			l.t.Fatalf("scan: %v", err)

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // readFlags choose how fresh an answer must be.
@@ -61,7 +61,7 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 }
 
 // parseToken reads a RootToken as showToken prints it.
-func parseToken(s string) (state.Token, error) {
+func parseToken(s string) (rooted.Token, error) {
 	parts := strings.Split(strings.ReplaceAll(s, "/", "."), ".") // messages of servers write 1/2/3
 	var n [3]uint64
 	ok := len(parts) == 3
@@ -70,9 +70,9 @@ func parseToken(s string) (state.Token, error) {
 		n[i], ok = v, err == nil
 	}
 	if !ok {
-		return state.Token{}, usagef("token %q: want incarnation.term.index, such as 1.2.345", s)
+		return rooted.Token{}, usagef("token %q: want incarnation.term.index, such as 1.2.345", s)
 	}
-	return state.Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
+	return rooted.Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
 }
 
 func showToken(t *rootv1.RootToken) string {

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func regionCommand() *command {
@@ -82,12 +82,12 @@ func orDash(s string) string {
 	return s
 }
 
-func regionID(s string) (state.RegionID, error) {
+func regionID(s string) (rooted.RegionID, error) {
 	id, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || id == 0 {
 		return 0, usagef("region id %q: want a number of 1 or more", s)
 	}
-	return state.RegionID(id), nil
+	return rooted.RegionID(id), nil
 }
 
 func regionPublish() *command {
@@ -204,7 +204,7 @@ func regionGet() *command {
 					var route client.Route
 					var err error
 					if *id != 0 {
-						route, err = cl.GetRegion(ctx, state.RegionID(*id), opts...)
+						route, err = cl.GetRegion(ctx, rooted.RegionID(*id), opts...)
 					} else {
 						var key []byte
 						if key, err = parseKey(args[0]); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func regionSplit() *command {
@@ -91,7 +92,7 @@ Planned and completed in one atomic command.`,
 }
 
 // current is the rooted descriptor of a region.
-func current(ctx context.Context, cl *client.Client, id state.RegionID) (*rootv1.Region, error) {
+func current(ctx context.Context, cl *client.Client, id rooted.RegionID) (*rootv1.Region, error) {
 	route, err := cl.GetRegion(ctx, id, client.Strong())
 	if err != nil {
 		return nil, err
@@ -101,7 +102,7 @@ func current(ctx context.Context, cl *client.Client, id state.RegionID) (*rootv1
 
 // completed completes the transition that a plan at region's epoch makes.
 func completed(kind rootv1.TransitionKind, region *rootv1.Region) *rootv1.Event {
-	id := state.TransitionID(kind, state.RegionID(region.Id), state.Epoch{Version: region.Epoch.Version, ConfVersion: region.Epoch.ConfVersion})
+	id := state.TransitionID(kind, rooted.RegionID(region.Id), rooted.Epoch{Version: region.Epoch.Version, ConfVersion: region.Epoch.ConfVersion})
 	return &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: string(id)}}}
 }
 
@@ -122,7 +123,7 @@ func regionRemove() *command {
 					return err
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					r, err := cl.RemoveRegion(ctx, id, state.Epoch{Version: *version, ConfVersion: *conf})
+					r, err := cl.RemoveRegion(ctx, id, rooted.Epoch{Version: *version, ConfVersion: *conf})
 					if err != nil {
 						return err
 					}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -97,14 +97,14 @@ func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last 
 // tailFrom opens a tail behind an index and returns it with its first message.
 // A position has a term, which only the log knows: it is at most that of at,
 // and the peer refuses any other one, so it is found from there downwards.
-func tailFrom(ctx context.Context, cl *rootclient.Client, at state.Token, from uint64) (rootclient.TailStream, *rootv1.TailResponse, error) {
+func tailFrom(ctx context.Context, cl *rootclient.Client, at rooted.Token, from uint64) (rootclient.TailStream, *rootv1.TailResponse, error) {
 	if from == 0 {
 		at.Term = 0
 	}
 	for term := at.Term; ; term-- {
-		token := state.Token{Incarnation: at.Incarnation, Term: term, Index: from}
+		token := rooted.Token{Incarnation: at.Incarnation, Term: term, Index: from}
 		if from == 0 {
-			token = state.Token{}
+			token = rooted.Token{}
 		}
 		stream, err := cl.Tail(ctx, token)
 		if err != nil {
@@ -122,7 +122,7 @@ func tailFrom(ctx context.Context, cl *rootclient.Client, at state.Token, from u
 }
 
 // startOfEvents is the index to start behind: never before what every peer retains.
-func startOfEvents(ctx context.Context, cl *rootclient.Client, at state.Token, after, last uint64) (uint64, error) {
+func startOfEvents(ctx context.Context, cl *rootclient.Client, at rooted.Token, after, last uint64) (uint64, error) {
 	if after > at.Index {
 		return 0, usagef("--after %d is beyond the log's end, %d", after, at.Index)
 	}

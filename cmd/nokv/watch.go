@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/rooted"
 )
 
 // watchOutput is one line of `nokv watch -o json`. The field names stay.
@@ -41,7 +41,7 @@ With -o json each change is one line.`,
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				from := state.Token{}
+				from := rooted.Token{}
 				if *after != "" {
 					var err error
 					if from, err = parseToken(*after); err != nil {
@@ -65,8 +65,8 @@ With -o json each change is one line.`,
 
 // checkHistory refuses a token that this cluster can never reach: a watch from
 // there would wait for ever.
-func checkHistory(ctx context.Context, cl *client.Client, from state.Token) error {
-	if from == (state.Token{}) {
+func checkHistory(ctx context.Context, cl *client.Client, from rooted.Token) error {
+	if from == (rooted.Token{}) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -91,7 +91,7 @@ type watcher struct {
 	inSnapshot bool
 }
 
-func (w *watcher) run(ctx context.Context, cl *client.Client, keyspace string, from state.Token, forDur time.Duration) error {
+func (w *watcher) run(ctx context.Context, cl *client.Client, keyspace string, from rooted.Token, forDur time.Duration) error {
 	watchCtx, cancel := ctx, context.CancelFunc(func() {})
 	if forDur > 0 {
 		watchCtx, cancel = context.WithTimeout(ctx, forDur)

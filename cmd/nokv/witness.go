@@ -10,11 +10,11 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/meta/root/audit"
 	rootclient "github.com/nokv/nokv/meta/root/client"
-	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/witness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func witnessCommand() *command {
@@ -173,7 +173,7 @@ func askCoordinator(ctx context.Context, cl *client.Client) (*proof, error) {
 	}
 	d := resp.GetDisclosure()
 	truth := witness.Truth{
-		Token: state.TokenFromProto(d.GetServedRootToken()), Cluster: resp.GetCluster(), Tenure: resp.GetTenure(),
+		Token: rooted.TokenFromProto(d.GetServedRootToken()), Cluster: resp.GetCluster(), Tenure: resp.GetTenure(),
 		Handovers: resp.GetHandovers(), Allocators: resp.GetAllocators(),
 		OpenFor: time.Duration(resp.GetHandoverOpenMillis()) * time.Millisecond,
 	}
@@ -201,7 +201,7 @@ func askRoot(ctx context.Context, cl *rootclient.Client) (*proof, error) {
 	cancel()
 	var truth witness.Truth
 	err := cl.Snapshot(ctx, func(chunk *rootv1.SnapshotChunk) error {
-		truth.Token = state.TokenFromProto(chunk.GetToken())
+		truth.Token = rooted.TokenFromProto(chunk.GetToken())
 		for _, r := range chunk.GetRecords() {
 			switch k := r.GetKind().(type) {
 			case *rootv1.Record_Cluster:
@@ -243,4 +243,4 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(ctx)
 }
 
-func dotted(t state.Token) string { return showToken(t.Proto()) }
+func dotted(t rooted.Token) string { return showToken(t.Proto()) }

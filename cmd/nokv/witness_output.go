@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // witnessOutput is what `nokv witness -o json` prints. The field names stay.
@@ -137,7 +138,7 @@ var slashedToken = regexp.MustCompile(`\b(\d+)/(\d+)/(\d+)\b`)
 // dotTokens writes the positions in a sentence as this program prints them.
 func dotTokens(s string) string { return slashedToken.ReplaceAllString(s, "$1.$2.$3") }
 
-func tokenOrNone(t state.Token) string {
+func tokenOrNone(t rooted.Token) string {
 	if t.Index == 0 {
 		return ""
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // twoEras is the truth of a cluster whose first holder retired.
@@ -35,7 +36,7 @@ func twoEras() witness.Truth {
 		Stage: rootv1.HandoverStage_HANDOVER_STAGE_CLOSED, OpenedAt: at(8), ConfirmedAt: at(9), ClosedAt: at(11),
 	}
 	return witness.Truth{
-		Token: state.Token{Incarnation: 1, Term: 2, Index: 12}, Cluster: &rootv1.Cluster{ClusterId: 0xc1, Incarnation: 1},
+		Token: rooted.Token{Incarnation: 1, Term: 2, Index: 12}, Cluster: &rootv1.Cluster{ClusterId: 0xc1, Incarnation: 1},
 		Handovers: []*rootv1.Handover{first, second},
 		Tenure:    &rootv1.Tenure{Era: 2, HolderId: "c2", HolderIncarnation: 0xb2, Inherited: legacy.Consumed, IssuedAt: at(8)},
 		Allocators: &rootv1.Allocators{

@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // DefaultKeyspace is the name that an empty name stands for.
@@ -55,7 +56,7 @@ func regionOf(st *state.State, ks *rootv1.Keyspace, key []byte) *state.Region {
 		return st.RegionAtBytes(id, key)
 	}
 	var room [8]byte
-	return st.RegionAtBytes(id, state.AppendRouteKey(room[:0], layout, key))
+	return st.RegionAtBytes(id, rooted.AppendRouteKey(room[:0], layout, key))
 }
 
 // Get finds a region by id, or refuses with REASON_NOT_FOUND.

@@ -9,6 +9,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 )
@@ -105,7 +106,7 @@ func TestLookupInThreeLayouts(t *testing.T) {
 	for i := range 1000 {
 		key := fmt.Appendf(nil, "key-%d", i)
 		r, ks, err := catalog.Lookup(w.st, "slots", key)
-		if err != nil || ks.GetName() != "slots" || !r.Contains(state.RouteKey(slots(8), key)) {
+		if err != nil || ks.GetName() != "slots" || !r.Contains(rooted.RouteKey(slots(8), key)) {
 			t.Fatalf("slot of %q: %v %v", key, r, err)
 		}
 		hit[r.ID]++
@@ -245,13 +246,13 @@ func TestOwners(t *testing.T) {
 	if got := catalog.Owners(w.st, w.st.Region(12)); got != nil {
 		t.Fatalf("owners of nobody's region: %v", got)
 	}
-	stray := &state.Region{Owners: []state.Owner{{Member: "m9"}}}
+	stray := &state.Region{Region: rooted.Region{Owners: []rooted.Owner{{Member: "m9"}}}}
 	if got := catalog.Owners(w.st, stray); len(got) != 1 || got[0].GetMemberId() != "m9" || got[0].GetAddress() != "" {
 		t.Fatalf("owner nobody knows: %v", got)
 	}
 	var many []*state.Region
 	for i := range 100 {
-		many = append(many, &state.Region{Owners: []state.Owner{{Member: state.MemberID(fmt.Sprint("x", i/2))}, {Member: "x7"}}})
+		many = append(many, &state.Region{Region: rooted.Region{Owners: []rooted.Owner{{Member: rooted.MemberID(fmt.Sprint("x", i/2))}, {Member: "x7"}}}})
 	}
 	names := map[string]bool{}
 	for _, o := range catalog.Owners(w.st, many...) {

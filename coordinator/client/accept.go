@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // errUnfit is an answer that is not believed; it is asked for again elsewhere.
 var errUnfit = errors.New("unfit answer")
 
 // Era returns the highest era seen in any reply; 0 before the first.
-func (c *Client) Era() state.Era { return state.Era(c.era.Load()) }
+func (c *Client) Era() rooted.Era { return rooted.Era(c.era.Load()) }
 
 // ClusterID returns the cluster that this client talks to; 0 before the first answer.
 func (c *Client) ClusterID() uint64 { return c.cluster.Load() }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // AssessRootEvent says what would become of an event; nothing changes. That it
@@ -33,7 +33,7 @@ func (c *Client) PublishRootEvent(ctx context.Context, event *rootv1.Event) (*co
 
 // ListTransitions lists planned changes of a region, 0 for all, with how the
 // recent ones ended if they are asked for. Limit bounds it; 256 without.
-func (c *Client) ListTransitions(ctx context.Context, region state.RegionID, ended bool, opts ...ReadOption) (*coordinatorv1.ListTransitionsResponse, error) {
+func (c *Client) ListTransitions(ctx context.Context, region rooted.RegionID, ended bool, opts ...ReadOption) (*coordinatorv1.ListTransitionsResponse, error) {
 	r := readOf(opts)
 	req := &coordinatorv1.ListTransitionsRequest{RegionId: uint64(region), IncludeEnded: ended, Limit: uint32(max(r.limit, 0)), Read: r.options}
 	reply, err := do(ctx, c, operation{name: "ListTransitions"}, req, coordinatorv1.CoordinatorClient.ListTransitions)
@@ -43,9 +43,9 @@ func (c *Client) ListTransitions(ctx context.Context, region state.RegionID, end
 
 // RemoveRegion removes a region at an epoch; the zero Epoch means any. That
 // there is none is no error: Removed is false.
-func (c *Client) RemoveRegion(ctx context.Context, id state.RegionID, epoch state.Epoch) (*coordinatorv1.RemoveRegionResponse, error) {
+func (c *Client) RemoveRegion(ctx context.Context, id rooted.RegionID, epoch rooted.Epoch) (*coordinatorv1.RemoveRegionResponse, error) {
 	req := &coordinatorv1.RemoveRegionRequest{RegionId: uint64(id)}
-	if epoch != (state.Epoch{}) {
+	if epoch != (rooted.Epoch{}) {
 		req.ExpectedEpoch = epoch.Proto()
 	}
 	return do(ctx, c, operation{name: "RemoveRegion", check: true}, req, coordinatorv1.CoordinatorClient.RemoveRegion)

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
@@ -50,7 +50,7 @@ func TestRequestsOnTheWire(t *testing.T) {
 		{func() error { _, err := c.GetRegion(ctx, 9, client.Strong()); return err }, &coordinatorv1.GetRegionRequest{RegionId: 9, Read: strong}},
 		{
 			func() error {
-				_, err := c.GetRegion(ctx, 9, client.Bounded(5, 1500*time.Millisecond), client.AtRevision(8), client.AtLeast(state.Token{Incarnation: 1, Term: 2, Index: 3}))
+				_, err := c.GetRegion(ctx, 9, client.Bounded(5, 1500*time.Millisecond), client.AtRevision(8), client.AtLeast(rooted.Token{Incarnation: 1, Term: 2, Index: 3}))
 				return err
 			},
 			&coordinatorv1.GetRegionRequest{RegionId: 9, Read: &coordinatorv1.ReadOptions{
@@ -61,9 +61,9 @@ func TestRequestsOnTheWire(t *testing.T) {
 		{func() error { _, err := c.AssessRootEvent(ctx, event); return err }, &coordinatorv1.AssessRootEventRequest{Event: event}},
 		{func() error { _, err := c.PublishRootEvent(ctx, event); return err }, &coordinatorv1.PublishRootEventRequest{Event: event}},
 		{func() error { _, err := c.ListTransitions(ctx, 4, true, client.Limit(7)); return err }, &coordinatorv1.ListTransitionsRequest{RegionId: 4, IncludeEnded: true, Limit: 7}},
-		{func() error { _, err := c.RemoveRegion(ctx, 4, state.Epoch{}); return err }, &coordinatorv1.RemoveRegionRequest{RegionId: 4}},
+		{func() error { _, err := c.RemoveRegion(ctx, 4, rooted.Epoch{}); return err }, &coordinatorv1.RemoveRegionRequest{RegionId: 4}},
 		{
-			func() error { _, err := c.RemoveRegion(ctx, 4, state.Epoch{Version: 2, ConfVersion: 1}); return err },
+			func() error { _, err := c.RemoveRegion(ctx, 4, rooted.Epoch{Version: 2, ConfVersion: 1}); return err },
 			&coordinatorv1.RemoveRegionRequest{RegionId: 4, ExpectedEpoch: &rootv1.RegionEpoch{Version: 2, ConfVersion: 1}},
 		},
 		{func() error { _, err := c.StoreHeartbeat(ctx, store); return err }, store},
@@ -106,7 +106,7 @@ func TestRequestsOnTheWire(t *testing.T) {
 		{func() error { _, err := c2.StoreHeartbeat(ctx, store); return err }, store},
 		{func() error { _, err := c2.RegionHeartbeat(ctx, beat); return err }, beat},
 		{func() error { _, err := c2.PublishRootEvent(ctx, event); return err }, &coordinatorv1.PublishRootEventRequest{Event: event}},
-		{func() error { _, err := c2.RemoveRegion(ctx, 4, state.Epoch{Version: 2}); return err }, &coordinatorv1.RemoveRegionRequest{RegionId: 4, ExpectedEpoch: &rootv1.RegionEpoch{Version: 2}}},
+		{func() error { _, err := c2.RemoveRegion(ctx, 4, rooted.Epoch{Version: 2}); return err }, &coordinatorv1.RemoveRegionRequest{RegionId: 4, ExpectedEpoch: &rootv1.RegionEpoch{Version: 2}}},
 		{func() error { _, err := c2.CreateKeyspace(ctx, "ks", "kv", settings); return err }, &coordinatorv1.CreateKeyspaceRequest{Name: "ks", Preset: "kv", Settings: settings}},
 		{func() error { _, err := c2.UpdateKeyspace(ctx, "ks", 3, settings); return err }, &coordinatorv1.UpdateKeyspaceRequest{Name: "ks", ExpectedVersion: 3, Settings: settings}},
 		{func() error { _, err := c2.DeleteKeyspace(ctx, "ks", 3); return err }, &coordinatorv1.DeleteKeyspaceRequest{Name: "ks", ExpectedVersion: 3}},

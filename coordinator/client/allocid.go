@@ -3,8 +3,8 @@ package client
 import (
 	"context"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // MaxIDCount is the most ids of one call.
@@ -14,7 +14,7 @@ const MaxIDCount = 1_000_000
 type IDs struct {
 	First, Count uint64
 	// Era that allocated them.
-	Era state.Era
+	Era rooted.Era
 }
 
 // Last is the highest of the run.
@@ -34,7 +34,7 @@ func (c *Client) AllocID(ctx context.Context, count uint64) (IDs, error) {
 	if err != nil {
 		return IDs{}, waited("AllocID", err, c.ids.pipe.seen.Load())
 	}
-	return IDs{First: first, Count: count, Era: state.Era(era)}, nil
+	return IDs{First: first, Count: count, Era: rooted.Era(era)}, nil
 }
 
 func newIDs(c *Client) *runs {

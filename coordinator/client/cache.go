@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Cache is the routes of one keyspace, kept current by a watch. A lookup loads
@@ -25,10 +25,10 @@ type Cache struct {
 	table atomic.Pointer[table]
 
 	mu   sync.Mutex // guards what follows and the writing of table
-	byID map[state.RegionID]*state.Region
+	byID map[rooted.RegionID]*rooted.Region
 	// A snapshot that has not ended: what becomes the table, and its regions.
 	arriving *table
-	arrived  []*state.Region
+	arrived  []*rooted.Region
 }
 
 // CacheConfig says what a Cache holds.
@@ -48,7 +48,7 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 	if cfg.MaxRegions <= 0 {
 		cfg.MaxRegions = 1 << 20
 	}
-	k := &Cache{c: c, cfg: cfg, ready: make(chan struct{}), byID: map[state.RegionID]*state.Region{}}
+	k := &Cache{c: c, cfg: cfg, ready: make(chan struct{}), byID: map[rooted.RegionID]*rooted.Region{}}
 	k.table.Store(&table{})
 	return k
 }
@@ -60,7 +60,7 @@ func (k *Cache) Run(ctx context.Context) error {
 	if err := k.learnLayout(ctx); err != nil {
 		return ended(ctx, err)
 	}
-	for b, err := range k.c.WatchRegions(ctx, k.cfg.Keyspace, state.Token{}) {
+	for b, err := range k.c.WatchRegions(ctx, k.cfg.Keyspace, rooted.Token{}) {
 		if err != nil {
 			return ended(ctx, err)
 		}
@@ -98,7 +98,7 @@ func (k *Cache) learnLayout(ctx context.Context) error {
 func (k *Cache) Ready() <-chan struct{} { return k.ready }
 
 // At returns the position that the cache reflects; false before Ready.
-func (k *Cache) At() (state.Token, bool) {
+func (k *Cache) At() (rooted.Token, bool) {
 	t := k.table.Load()
 	return t.at, t.complete
 }
@@ -113,7 +113,7 @@ func (k *Cache) Lookup(key []byte) (Route, bool) {
 	var slot [8]byte
 	routeKey := unsafe.String(unsafe.SliceData(key), len(key)) // lives only in this call
 	if t.slots != nil {
-		b := state.AppendRouteKey(slot[:0], t.slots, key)
+		b := rooted.AppendRouteKey(slot[:0], t.slots, key)
 		routeKey = unsafe.String(unsafe.SliceData(b), len(b))
 	}
 	r := t.find(routeKey)
@@ -187,7 +187,7 @@ func (k *Cache) apply(b Batch) {
 	t := k.renamed(k.table.Load(), b)
 	e := t.edit()
 	for _, change := range b.GetChanges() {
-		r := state.RegionFromProto(change.GetRegion())
+		r := rooted.RegionFromProto(change.GetRegion())
 		switch mine := k.byID[r.ID]; {
 		case !change.GetRemoved() && r.Keyspace == t.keyspace:
 			k.put(e, r)
@@ -209,7 +209,7 @@ func (k *Cache) apply(b Batch) {
 // name begins empty.
 func (k *Cache) renamed(t *table, b Batch) *table {
 	for _, change := range b.GetKeyspaces() {
-		id := state.KeyspaceID(change.GetKeyspace().GetId())
+		id := rooted.KeyspaceID(change.GetKeyspace().GetId())
 		if change.GetKeyspace().GetName() != k.cfg.Keyspace || (change.GetRemoved() && id != t.keyspace) {
 			continue
 		}
@@ -239,10 +239,10 @@ func (k *Cache) applySnapshot(b Batch) {
 		}
 	}
 	for _, change := range b.GetChanges() {
-		k.arrived = append(k.arrived, state.RegionFromProto(change.GetRegion()))
+		k.arrived = append(k.arrived, rooted.RegionFromProto(change.GetRegion()))
 	}
 	for _, m := range b.GetMembers() {
-		next.members[state.MemberID(m.GetId())] = memberOf(m)
+		next.members[rooted.MemberID(m.GetId())] = memberOf(m)
 	}
 	if b.GetSnapshotEnd() {
 		k.swap(next, b.Position())
@@ -250,7 +250,7 @@ func (k *Cache) applySnapshot(b Batch) {
 }
 
 // swap makes a complete snapshot the table.
-func (k *Cache) swap(next *table, at state.Token) {
+func (k *Cache) swap(next *table, at rooted.Token) {
 	clear(k.byID)
 	kept := k.arrived[:0]
 	for _, r := range k.arrived {
@@ -276,7 +276,7 @@ func (k *Cache) swap(next *table, at state.Token) {
 
 // put takes in a descriptor, newest revision first: what it overlaps and is
 // newer keeps it out, what is older goes.
-func (k *Cache) put(e *edit, r *state.Region) {
+func (k *Cache) put(e *edit, r *rooted.Region) {
 	if mine := k.byID[r.ID]; mine != nil {
 		if mine.Revision > r.Revision {
 			return
@@ -305,11 +305,11 @@ func (k *Cache) put(e *edit, r *state.Region) {
 	k.byID[r.ID] = r
 }
 
-func (k *Cache) drop(e *edit, r *state.Region) {
+func (k *Cache) drop(e *edit, r *rooted.Region) {
 	e.remove(r)
 	delete(k.byID, r.ID)
 }
 
 func memberOf(m *rootv1.Member) Member {
-	return Member{ID: state.MemberID(m.GetId()), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation()}
+	return Member{ID: rooted.MemberID(m.GetId()), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation()}
 }

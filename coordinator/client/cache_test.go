@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func (f *fake) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspaceRequest) (*coordinatorv1.GetKeyspaceResponse, error) {
@@ -279,7 +279,7 @@ func TestCacheOfSlots(t *testing.T) {
 		for i := range 500 {
 			key := fmt.Appendf(nil, "actor-%d", i)
 			r, ok := k.Lookup(key)
-			if !ok || !r.Region.Contains(state.RouteKey(layout, key)) {
+			if !ok || !r.Region.Contains(rooted.RouteKey(layout, key)) {
 				t.Fatalf("key %q: %+v", key, r.Region)
 			}
 		}

@@ -9,9 +9,9 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that wireCodec falls back on
@@ -192,8 +192,8 @@ func (r *keysReply) GetDisclosure() *coordinatorv1.Disclosure { return r.disclos
 // appendRoutes decodes the reply: a route for each of its keys. They share
 // memory with each other.
 func (r *keysReply) appendRoutes(to []Route) ([]Route, error) {
-	regions := make([]state.Region, len(r.regions))
-	owners := make([]state.Owner, 0, len(r.regions)) // one each; grows where there are more
+	regions := make([]rooted.Region, len(r.regions))
+	owners := make([]rooted.Owner, 0, len(r.regions)) // one each; grows where there are more
 	members := make(directory, len(r.owners))
 	for i, b := range r.regions {
 		if err := decodeRegion(&regions[i], b, &owners); err != nil {
@@ -205,7 +205,7 @@ func (r *keysReply) appendRoutes(to []Route) ([]Route, error) {
 			return nil, fmt.Errorf("%w: %w", errUnfit, err)
 		}
 	}
-	at := state.TokenFromProto(r.disclosure.GetServedRootToken())
+	at := rooted.TokenFromProto(r.disclosure.GetServedRootToken())
 	for _, n := range r.positions {
 		route := Route{At: at, from: r.disclosure}
 		if n > 0 {
@@ -219,18 +219,18 @@ func (r *keysReply) appendRoutes(to []Route) ([]Route, error) {
 // route decodes the route of one key, of which the reply may have many: it shares
 // no memory with the others but the addresses of the owners, if they are few.
 func (r *keysReply) route(key int) (Route, error) {
-	route := Route{At: state.TokenFromProto(r.disclosure.GetServedRootToken()), from: r.disclosure}
+	route := Route{At: rooted.TokenFromProto(r.disclosure.GetServedRootToken()), from: r.disclosure}
 	n := r.positions[key]
 	if n == 0 {
 		return route, nil
 	}
 	r.once.Do(r.decodeMembers)
-	region := &state.Region{}
-	owners := make([]state.Owner, 0, 3)
+	region := &rooted.Region{}
+	owners := make([]rooted.Owner, 0, 3)
 	if err := decodeRegion(region, bytes.Clone(r.regions[n-1]), &owners); err != nil {
 		return Route{}, fmt.Errorf("%w: %w", errUnfit, err)
 	}
-	route.Region, route.members, route.leader = region, r.members, state.MemberID(strings.Clone(string(r.leaderOf(n))))
+	route.Region, route.members, route.leader = region, r.members, rooted.MemberID(strings.Clone(string(r.leaderOf(n))))
 	if len(r.members) > sharedMembers {
 		route.members = make(directory, len(owners))
 		for _, o := range owners {
@@ -253,7 +253,7 @@ func (r *keysReply) decodeMembers() {
 }
 
 // leaderOf is the leader of the region at a position, plus one.
-func (r *keysReply) leaderOf(n uint32) state.MemberID {
+func (r *keysReply) leaderOf(n uint32) rooted.MemberID {
 	if int(n) > len(r.leaders) || r.leaders[n-1] == 0 {
 		return ""
 	}
@@ -263,7 +263,7 @@ func (r *keysReply) leaderOf(n uint32) state.MemberID {
 
 // decodeRegion reads a Region whose owners go behind those of others. It and
 // decodeOwner take the fields one by one, without fields: they are most of a reply.
-func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
+func decodeRegion(r *rooted.Region, b []byte, owners *[]rooted.Owner) error {
 	first := len(*owners)
 	for len(b) > 0 {
 		n, v, part, size := field(b)
@@ -273,9 +273,9 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 		b = b[size:]
 		switch n {
 		case 1:
-			r.ID = state.RegionID(v)
+			r.ID = rooted.RegionID(v)
 		case 2:
-			r.Keyspace = state.KeyspaceID(v)
+			r.Keyspace = rooted.KeyspaceID(v)
 		case 3:
 			r.Start = text(part)
 		case 4:
@@ -285,7 +285,7 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 				return err
 			}
 		case 6:
-			*owners = append(*owners, state.Owner{})
+			*owners = append(*owners, rooted.Owner{})
 			if err := decodeOwner(&(*owners)[len(*owners)-1], part); err != nil {
 				return err
 			}
@@ -301,7 +301,7 @@ func decodeRegion(r *state.Region, b []byte, owners *[]state.Owner) error {
 	return nil
 }
 
-func decodeEpoch(e *state.Epoch, b []byte) error {
+func decodeEpoch(e *rooted.Epoch, b []byte) error {
 	for len(b) > 0 {
 		n, v, _, size := field(b)
 		if size < 0 {
@@ -318,7 +318,7 @@ func decodeEpoch(e *state.Epoch, b []byte) error {
 	return nil
 }
 
-func decodeOwner(o *state.Owner, b []byte) error {
+func decodeOwner(o *rooted.Owner, b []byte) error {
 	for len(b) > 0 {
 		n, v, part, size := field(b)
 		if size < 0 {
@@ -327,7 +327,7 @@ func decodeOwner(o *state.Owner, b []byte) error {
 		b = b[size:]
 		switch n {
 		case 1:
-			o.Member = state.MemberID(text(part))
+			o.Member = rooted.MemberID(text(part))
 		case 2:
 			o.Peer = v
 		case 3:
@@ -349,7 +349,7 @@ func ownerOf(b []byte) (m Member, err error) {
 	err = fields(b, func(n protowire.Number, v uint64, b []byte) error {
 		switch n {
 		case 1:
-			m.ID = state.MemberID(text(b))
+			m.ID = rooted.MemberID(text(b))
 		case 2:
 			m.Address = text(b)
 		case 3:

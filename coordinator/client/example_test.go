@@ -11,6 +11,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 )
@@ -109,7 +110,7 @@ func ExampleClient_Publish() {
 	case err != nil:
 		fmt.Println(err)
 	default:
-		fmt.Println(result.GetOutcome(), state.TokenFromProto(result.GetToken()))
+		fmt.Println(result.GetOutcome(), rooted.TokenFromProto(result.GetToken()))
 	}
 	// Output: OUTCOME_APPLIED 1/1/1
 }
@@ -118,7 +119,7 @@ func ExampleClient_NewSession() {
 	c, end := example()
 	defer end()
 	ctx := context.Background()
-	s := c.NewSession(state.Token{})
+	s := c.NewSession(rooted.Token{})
 	if _, err := s.Publish(ctx, &rootv1.Command{Events: []*rootv1.Event{{}}}); err != nil {
 		fmt.Println(err)
 		return
@@ -132,7 +133,7 @@ func ExampleClient_NewSession() {
 func ExampleClient_WatchRegions() {
 	c, end := example()
 	defer end()
-	for batch, err := range c.WatchRegions(context.Background(), "default", state.Token{}) {
+	for batch, err := range c.WatchRegions(context.Background(), "default", rooted.Token{}) {
 		if err != nil {
 			fmt.Println(err)
 			return

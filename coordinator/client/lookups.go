@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // lookups merges callers of GetRegionByKey into requests of the route stream:
@@ -31,7 +31,7 @@ type lookupKind struct {
 	freshness  coordinatorv1.Freshness
 	lag, age   uint64 // of bounded reads
 	bounds     uint8  // which of the two are set
-	token      state.Token
+	token      rooted.Token
 	descriptor uint64 // 0, or a number of a caller's own: what waits for a revision is not shared
 }
 
@@ -66,7 +66,7 @@ func (l *lookups) kindOf(r *read) lookupKind {
 	if o == nil {
 		return k
 	}
-	k.freshness, k.token = o.GetFreshness(), state.TokenFromProto(o.GetRequiredRootToken())
+	k.freshness, k.token = o.GetFreshness(), rooted.TokenFromProto(o.GetRequiredRootToken())
 	k.lag, k.age = o.GetMaxRootLag(), o.GetMaxRootLagMillis()
 	if o.MaxRootLag != nil {
 		k.bounds |= 1

@@ -14,9 +14,9 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -64,7 +64,7 @@ func checkNumbered(n uint64, r client.Route, err error) error {
 	if err != nil {
 		return err
 	}
-	leader := state.MemberID(fmt.Sprint("l", n))
+	leader := rooted.MemberID(fmt.Sprint("l", n))
 	if uint64(r.Region.ID) != n || r.Leader() != leader || r.Address() != string(leader)+":1" ||
 		r.Members()[0].Address != fmt.Sprintf("m%d:1", n) || r.Disclosure().GetClusterId() != 7 {
 		return fmt.Errorf("key %d: region %v, leader %q at %q, members %v", n, r.Region, r.Leader(), r.Address(), r.Members())
@@ -130,7 +130,7 @@ func condition(key string) asking {
 	case '3':
 		return asking{keyspace: "other", options: []client.ReadOption{client.In("other")}}
 	case '4':
-		at := state.Token{Incarnation: 1, Term: 1, Index: uint64(len(key))}
+		at := rooted.Token{Incarnation: 1, Term: 1, Index: uint64(len(key))}
 		return asking{options: []client.ReadOption{client.AtLeast(at)}, read: &coordinatorv1.ReadOptions{RequiredRootToken: at.Proto()}}
 	case '5', '6':
 		lag, age := uint64(key[len(key)-1]), uint64(1000)

@@ -3,8 +3,8 @@ package client
 import (
 	"time"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // ReadOption says where to read and how fresh the answer must be. Conditions
@@ -47,9 +47,9 @@ func Bounded(entries uint64, age time.Duration) ReadOption {
 
 // AtLeast asks for an answer that reflects a position: read your writes. The
 // call waits for it within its deadline.
-func AtLeast(token state.Token) ReadOption {
+func AtLeast(token rooted.Token) ReadOption {
 	return func(r *read) {
-		if o := r.set(); token.Compare(state.TokenFromProto(o.GetRequiredRootToken())) > 0 {
+		if o := r.set(); token.Compare(rooted.TokenFromProto(o.GetRequiredRootToken())) > 0 {
 			o.RequiredRootToken = token.Proto()
 		}
 	}
@@ -91,6 +91,6 @@ func (r *read) mayWait() bool {
 // saw notes what an answer reflects.
 func (r *read) saw(d *coordinatorv1.Disclosure) {
 	if r.session != nil {
-		r.session.Saw(state.TokenFromProto(d.GetServedRootToken()))
+		r.session.Saw(rooted.TokenFromProto(d.GetServedRootToken()))
 	}
 }

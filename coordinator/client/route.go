@@ -1,27 +1,27 @@
 package client
 
 import (
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Route tells who has a region. It is read only, and stays as it was when the
 // region moves on.
 type Route struct {
 	// Region is the descriptor. nil: there is no such region.
-	Region *state.Region
+	Region *rooted.Region
 	// At is the position that the route reflects.
-	At state.Token
+	At rooted.Token
 
 	members directory
-	leader  state.MemberID
+	leader  rooted.MemberID
 	from    *coordinatorv1.Disclosure
 }
 
 // Member is what a route knows of a member beside its id.
 type Member struct {
-	ID state.MemberID
+	ID rooted.MemberID
 	// Address that callers reach it at, host:port; empty if unknown.
 	Address     string
 	State       rootv1.MemberState
@@ -29,14 +29,14 @@ type Member struct {
 }
 
 // directory finds members. Read only once it is in a Route.
-type directory map[state.MemberID]Member
+type directory map[rooted.MemberID]Member
 
 // Found says whether there is a region.
 func (r Route) Found() bool { return r.Region != nil }
 
 // Leader returns the owner that leads the region's replication group, as last
 // reported; empty if unknown.
-func (r Route) Leader() state.MemberID { return r.leader }
+func (r Route) Leader() rooted.MemberID { return r.leader }
 
 // Address is where to send requests for the region: the leader if it is known,
 // or else the first active owner, or else the first with an address. Empty:
@@ -81,7 +81,7 @@ func (r Route) Disclosure() *coordinatorv1.Disclosure { return r.from }
 func directoryOf(owners []*coordinatorv1.OwnerAddress) directory {
 	d := make(directory, len(owners))
 	for _, o := range owners {
-		id := state.MemberID(o.GetMemberId())
+		id := rooted.MemberID(o.GetMemberId())
 		d[id] = Member{ID: id, Address: o.GetAddress(), State: o.GetState(), Incarnation: o.GetIncarnation()}
 	}
 	return d
@@ -90,7 +90,7 @@ func directoryOf(owners []*coordinatorv1.OwnerAddress) directory {
 // routeOf makes a route of a reply.
 func routeOf(region *rootv1.Region, d directory, leader string, from *coordinatorv1.Disclosure) Route {
 	return Route{
-		Region: state.RegionFromProto(region), At: state.TokenFromProto(from.GetServedRootToken()),
-		members: d, leader: state.MemberID(leader), from: from,
+		Region: rooted.RegionFromProto(region), At: rooted.TokenFromProto(from.GetServedRootToken()),
+		members: d, leader: rooted.MemberID(leader), from: from,
 	}
 }

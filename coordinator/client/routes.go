@@ -12,13 +12,19 @@ import (
 	"unicode/utf8"
 
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 )
 
 // MaxKeys is the most keys of one GetRegionsByKeys.
 const MaxKeys = 1024
+
+// maxKeyBytes and maxNameBytes are the longest key, and name of a keyspace.
+const (
+	maxKeyBytes  = 4096
+	maxNameBytes = 63
+)
 
 // scanPage is how many regions ScanRegions asks for at a time.
 const scanPage = 1024
@@ -56,19 +62,19 @@ func (c *Client) regionByKey(ctx context.Context, key []byte, r *read, before er
 // checkLookup refuses what would be refused by every coordinator: it shares
 // requests with others.
 func checkLookup(op, keyspace string, keys ...[]byte) error {
-	if len(keyspace) > state.MaxNameBytes || !utf8.ValidString(keyspace) {
-		return invalid(op, "the keyspace name %.80q is not UTF-8 of at most %d bytes", keyspace, state.MaxNameBytes)
+	if len(keyspace) > maxNameBytes || !utf8.ValidString(keyspace) {
+		return invalid(op, "the keyspace name %.80q is not UTF-8 of at most %d bytes", keyspace, maxNameBytes)
 	}
 	for i, key := range keys {
-		if len(key) == 0 || len(key) > state.MaxKeyBytes {
-			return invalid(op, "key %d of %d has %d bytes, not 1 to %d", i+1, len(keys), len(key), state.MaxKeyBytes)
+		if len(key) == 0 || len(key) > maxKeyBytes {
+			return invalid(op, "key %d of %d has %d bytes, not 1 to %d", i+1, len(keys), len(key), maxKeyBytes)
 		}
 	}
 	return nil
 }
 
 // GetRegion finds a region by its id. ErrNotFound: there is none.
-func (c *Client) GetRegion(ctx context.Context, id state.RegionID, opts ...ReadOption) (Route, error) {
+func (c *Client) GetRegion(ctx context.Context, id rooted.RegionID, opts ...ReadOption) (Route, error) {
 	r := readOf(opts)
 	req := &coordinatorv1.GetRegionRequest{RegionId: uint64(id), Read: r.options}
 	reply, err := do(ctx, c, operation{name: "GetRegion"}, req, coordinatorv1.CoordinatorClient.GetRegion)

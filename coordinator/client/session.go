@@ -4,8 +4,8 @@ import (
 	"context"
 	"sync"
 
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Session lets a sequence of calls see its own writes and never go back, at
@@ -16,21 +16,21 @@ type Session struct {
 	c *Client
 
 	mu    sync.Mutex
-	token state.Token // highest seen
+	token rooted.Token // highest seen
 }
 
 // NewSession starts a session at a position; the zero Token is before everything.
-func (c *Client) NewSession(from state.Token) *Session { return &Session{c: c, token: from} }
+func (c *Client) NewSession(from rooted.Token) *Session { return &Session{c: c, token: from} }
 
 // Token returns the highest position written or seen.
-func (s *Session) Token() state.Token {
+func (s *Session) Token() rooted.Token {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.token
 }
 
 // Saw raises the position.
-func (s *Session) Saw(token state.Token) {
+func (s *Session) Saw(token rooted.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if token.Compare(s.token) > 0 {
@@ -42,7 +42,7 @@ func (s *Session) Saw(token state.Token) {
 func (s *Session) Read() ReadOption {
 	return func(r *read) {
 		r.session = s
-		if at := s.Token(); at != (state.Token{}) {
+		if at := s.Token(); at != (rooted.Token{}) {
 			AtLeast(at)(r)
 		}
 	}
@@ -52,6 +52,6 @@ func (s *Session) Read() ReadOption {
 // seen: a read behind it sees what stood in the way.
 func (s *Session) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
 	result, err := s.c.Publish(ctx, cmd)
-	s.Saw(state.TokenFromProto(result.GetToken()))
+	s.Saw(rooted.TokenFromProto(result.GetToken()))
 	return result, err
 }

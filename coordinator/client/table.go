@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Regions of one chunk: at most, and as a snapshot fills them.
@@ -23,16 +23,16 @@ type table struct {
 	chunks   []*chunk
 	count    int
 	members  directory
-	keyspace state.KeyspaceID
+	keyspace rooted.KeyspaceID
 	slots    *rootv1.Layout // layout whose route key is not the key itself; else nil
-	at       state.Token
+	at       rooted.Token
 	complete bool // a snapshot has been taken in
 }
 
 // chunk is a run of regions. Immutable once its edit is done.
 type chunk struct {
 	starts  column
-	regions []*state.Region
+	regions []*rooted.Region
 	// meets has bit i set where region i reaches to the start of region i+1:
 	// a key in between needs no look at the end.
 	meets [(chunkMost + 63) / 64]uint64
@@ -40,7 +40,7 @@ type chunk struct {
 }
 
 // find returns the region that holds a route key; nil: none here does.
-func (t *table) find(routeKey string) *state.Region {
+func (t *table) find(routeKey string) *rooted.Region {
 	i := t.top.floor(routeKey)
 	if i < 0 {
 		return nil
@@ -55,7 +55,7 @@ func (t *table) find(routeKey string) *state.Region {
 }
 
 func (t *table) describe(k *rootv1.Keyspace) {
-	t.keyspace, t.slots = state.KeyspaceID(k.GetId()), nil
+	t.keyspace, t.slots = rooted.KeyspaceID(k.GetId()), nil
 	if l := k.GetSettings().GetLayout(); l.GetSlots() != nil {
 		t.slots = l
 	}
@@ -73,8 +73,8 @@ func (t *table) setMember(m Member) {
 }
 
 // fill takes in the regions of a snapshot.
-func (t *table) fill(regions []*state.Region) {
-	byStart := func(a, b *state.Region) int { return cmp.Compare(a.Start, b.Start) }
+func (t *table) fill(regions []*rooted.Region) {
+	byStart := func(a, b *rooted.Region) int { return cmp.Compare(a.Start, b.Start) }
 	if !slices.IsSortedFunc(regions, byStart) {
 		slices.SortFunc(regions, byStart)
 	}
@@ -132,7 +132,7 @@ func (e *edit) own(i int) *chunk {
 	}
 	c := e.chunks[i]
 	if c.by != e {
-		c = &chunk{regions: append(make([]*state.Region, 0, len(c.regions)+1), c.regions...), by: e}
+		c = &chunk{regions: append(make([]*rooted.Region, 0, len(c.regions)+1), c.regions...), by: e}
 		e.chunks[i] = c
 	}
 	return c
@@ -145,13 +145,13 @@ func (e *edit) seek(start string) (i, j int, there bool) {
 	if len(e.chunks) == 0 {
 		return 0, 0, false
 	}
-	j, there = slices.BinarySearchFunc(e.chunks[i].regions, start, func(r *state.Region, s string) int { return cmp.Compare(r.Start, s) })
+	j, there = slices.BinarySearchFunc(e.chunks[i].regions, start, func(r *rooted.Region, s string) int { return cmp.Compare(r.Start, s) })
 	return i, j, there
 }
 
 // overlaps returns the regions that have keys in common with r.
-func (e *edit) overlaps(r *state.Region) []*state.Region {
-	var out []*state.Region
+func (e *edit) overlaps(r *rooted.Region) []*rooted.Region {
+	var out []*rooted.Region
 	i, j, there := e.seek(r.Start)
 	if !there && j > 0 {
 		if before := e.chunks[i].regions[j-1]; before.End == "" || before.End > r.Start {
@@ -169,15 +169,15 @@ func (e *edit) overlaps(r *state.Region) []*state.Region {
 	return out
 }
 
-func (e *edit) replace(r *state.Region) {
+func (e *edit) replace(r *rooted.Region) {
 	if i, j, there := e.seek(r.Start); there {
 		e.own(i).regions[j] = r
 	}
 }
 
-func (e *edit) insert(r *state.Region) {
+func (e *edit) insert(r *rooted.Region) {
 	if len(e.chunks) == 0 {
-		e.chunks, e.touched = []*chunk{{regions: []*state.Region{r}, by: e}}, true
+		e.chunks, e.touched = []*chunk{{regions: []*rooted.Region{r}, by: e}}, true
 		return
 	}
 	i, j, _ := e.seek(r.Start)
@@ -190,7 +190,7 @@ func (e *edit) insert(r *state.Region) {
 	}
 }
 
-func (e *edit) remove(r *state.Region) {
+func (e *edit) remove(r *rooted.Region) {
 	i, j, there := e.seek(r.Start)
 	if !there || e.chunks[i].regions[j].ID != r.ID {
 		return

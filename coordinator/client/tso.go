@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -34,7 +34,7 @@ type Timestamps struct {
 	First Timestamp
 	Count uint64
 	// Era that made them.
-	Era state.Era
+	Era rooted.Era
 }
 
 // Last is the highest of the run.
@@ -55,7 +55,7 @@ func (c *Client) Tso(ctx context.Context, count uint64) (Timestamps, error) {
 	if err != nil {
 		return Timestamps{}, waited("Tso", err, c.tso.pipe.seen.Load())
 	}
-	return Timestamps{First: Timestamp(first), Count: count, Era: state.Era(era)}, nil
+	return Timestamps{First: Timestamp(first), Count: count, Era: rooted.Era(era)}, nil
 }
 
 // Now returns one timestamp; see Tso.

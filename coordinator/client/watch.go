@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -31,10 +31,10 @@ type Batch struct {
 
 // Position is where the batch takes the reader; inside a snapshot, where its
 // end will.
-func (b Batch) Position() state.Token { return state.TokenFromProto(b.GetToken()) }
+func (b Batch) Position() rooted.Token { return rooted.TokenFromProto(b.GetToken()) }
 
 // Known is the newest position known to be committed.
-func (b Batch) Known() state.Token { return state.TokenFromProto(b.GetCurrentRootToken()) }
+func (b Batch) Known() rooted.Token { return rooted.TokenFromProto(b.GetCurrentRootToken()) }
 
 // WatchRegions yields the changes of a keyspace behind a position, without a
 // gap and without repetition, until the context ends. An empty keyspace means
@@ -47,7 +47,7 @@ func (b Batch) Known() state.Token { return state.TokenFromProto(b.GetCurrentRoo
 // no longer retained, a snapshot comes. The sequence ends with an error: the
 // context's, or one that will not go away (ErrInvalidRequest, ErrNotFound,
 // ErrClusterMismatch).
-func (c *Client) WatchRegions(ctx context.Context, keyspace string, after state.Token) iter.Seq2[Batch, error] {
+func (c *Client) WatchRegions(ctx context.Context, keyspace string, after rooted.Token) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		w := &watch{c: c, keyspace: keyspace, at: after, yield: yield}
 		w.walk.reset(c, operation{name: "WatchRegions"})
@@ -79,8 +79,8 @@ type watch struct {
 	keyspace string
 	yield    func(Batch, error) bool
 	walk     walk
-	at       state.Token // reached by the reader
-	inside   bool        // a snapshot, on this stream
+	at       rooted.Token // reached by the reader
+	inside   bool         // a snapshot, on this stream
 }
 
 // follow watches at one coordinator until the stream breaks.
@@ -89,7 +89,7 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 	defer cancel(nil)
 	defer context.AfterFunc(w.c.ctx, func() { cancel(ErrClosed) })()
 	req := &coordinatorv1.WatchRegionsRequest{Keyspace: w.keyspace}
-	if w.at != (state.Token{}) {
+	if w.at != (rooted.Token{}) {
 		req.After = w.at.Proto()
 	}
 	w.inside = false
@@ -122,7 +122,7 @@ func (w *watch) give(m *coordinatorv1.WatchRegionsResponse) bool {
 	b := Batch{WatchRegionsResponse: m}
 	if m.GetSnapshot() && !w.inside {
 		w.inside, b.SnapshotBegin = true, true
-		if w.at != (state.Token{}) {
+		if w.at != (rooted.Token{}) {
 			w.c.count.watchRestarts.Add(1)
 		}
 	}
@@ -143,8 +143,8 @@ func (w *watch) broken(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the stream was ended")
 	}
-	if w.at != (state.Token{}) && needsSnapshot(w.at, reason.From(err)) {
-		w.at = state.Token{}
+	if w.at != (rooted.Token{}) && needsSnapshot(w.at, reason.From(err)) {
+		w.at = rooted.Token{}
 		w.c.count.watchRestarts.Add(1)
 	}
 	return err
@@ -152,7 +152,7 @@ func (w *watch) broken(ctx context.Context, err error) error {
 
 // needsSnapshot says whether a refusal means that changes behind a position
 // will never come: it is no longer retained, or of before a restore.
-func needsSnapshot(at state.Token, d *rootv1.ErrorDetail) bool {
+func needsSnapshot(at rooted.Token, d *rootv1.ErrorDetail) bool {
 	switch d.GetReason() {
 	case rootv1.Reason_REASON_BOOTSTRAP_REQUIRED:
 		return true

@@ -10,15 +10,15 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-var zero state.Token
+var zero rooted.Token
 
 func at(index uint64) *rootv1.RootToken {
 	return &rootv1.RootToken{Incarnation: 1, Term: 1, Index: index}
@@ -134,7 +134,7 @@ func TestWatchMovesToAnotherCoordinator(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var got []uint64
-		for batch, err := range c.WatchRegions(ctx, "", state.Token{Incarnation: 1, Index: 2}) {
+		for batch, err := range c.WatchRegions(ctx, "", rooted.Token{Incarnation: 1, Index: 2}) {
 			must(t, err)
 			got = append(got, batch.Position().Index)
 			if len(got) == 2 {
@@ -164,7 +164,7 @@ func TestWatchFromAPositionOfAnotherCluster(t *testing.T) {
 		defer end()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		for _, err := range c.WatchRegions(ctx, "", state.Token{Incarnation: 9, Index: 2}) {
+		for _, err := range c.WatchRegions(ctx, "", rooted.Token{Incarnation: 9, Index: 2}) {
 			wantIs(t, err, client.ErrClusterMismatch)
 			if ctx.Err() != nil {
 				t.Error("it was tried until the context ended")

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -195,7 +196,7 @@ func TestLayouts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := state.RouteKey(layout, []byte(key)); string(resp.GetRegion().GetStartKey()) != want {
+		if want := rooted.RouteKey(layout, []byte(key)); string(resp.GetRegion().GetStartKey()) != want {
 			t.Errorf("%s: slot %x, want %x", key, resp.GetRegion().GetStartKey(), want)
 		}
 	}

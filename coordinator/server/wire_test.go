@@ -7,6 +7,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
@@ -56,11 +57,11 @@ func drawRegion(t *rapid.T) *state.Region {
 	key := func(label string) string {
 		return string(rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, label))
 	}
-	r := &state.Region{
+	r := &state.Region{Region: rooted.Region{
 		ID: state.RegionID(rapid.Uint64().Draw(t, "id")), Keyspace: state.KeyspaceID(rapid.Uint32().Draw(t, "keyspace")),
 		Start: key("start"), End: key("end"), Frontier: key("frontier"), Revision: rapid.Uint64().Draw(t, "revision"),
 		Epoch: state.Epoch{Version: rapid.Uint64().Draw(t, "version"), ConfVersion: rapid.Uint64().Draw(t, "conf")},
-	}
+	}}
 	for range rapid.IntRange(0, 5).Draw(t, "owners") {
 		r.Owners = append(r.Owners, state.Owner{
 			Member: state.MemberID(rapid.String().Draw(t, "owner")), Peer: rapid.Uint64().Draw(t, "peer"),

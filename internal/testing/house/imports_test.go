@@ -23,7 +23,7 @@ type pkg struct {
 func listPackages(t *testing.T) []pkg {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles,Dir", "./...")
-	cmd.Dir = "../../.."
+	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
@@ -63,6 +63,8 @@ var rules = []rule{
 		"google.golang.org/grpc", "google.golang.org/grpc/",
 	}, "the state machine is a function of the log alone"},
 	{"meta/root/storage", []string{module + "meta/root/state"}, "storage keeps records, it does not judge them"},
+	{"coordinator/client", []string{module + "meta/"}, "callers need no package of the root"},
+	{"rooted", []string{module + "meta/", module + "coordinator/", module + "internal/", "google.golang.org/grpc"}, "values are a leaf"},
 	{"coordinator/catalog", []string{"google.golang.org/grpc", module + "meta/root/client"}, "the catalog is pure"},
 	{"coordinator/idalloc", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},

@@ -1,6 +1,9 @@
 package state
 
-import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+import (
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
 
 // regionTombstoned removes a region. Already applied: it is not there.
 func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
@@ -54,7 +57,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	next := newRegion(len(a.GetOwners()))
 	owners := next.Owners
 	for _, o := range a.GetOwners() {
-		owners = append(owners, ownerFromProto(o))
+		owners = append(owners, rooted.OwnerFromProto(o))
 	}
 	*next = *old
 	next.Owners, next.Revision = owners, t.token.Index

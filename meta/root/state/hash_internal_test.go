@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 )
@@ -14,12 +15,12 @@ import (
 // the definitions.
 func TestRegionHash(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &Region{
+		r := &Region{Region: rooted.Region{
 			ID: RegionID(rapid.Uint64().Draw(t, "id")), Keyspace: KeyspaceID(rapid.Uint32().Draw(t, "keyspace")),
 			Start: rapid.String().Draw(t, "start"), End: rapid.String().Draw(t, "end"), Frontier: rapid.String().Draw(t, "frontier"),
-			Epoch:    Epoch{rapid.Uint64().Draw(t, "version"), rapid.Uint64().Draw(t, "conf version")},
+			Epoch:    Epoch{Version: rapid.Uint64().Draw(t, "version"), ConfVersion: rapid.Uint64().Draw(t, "conf version")},
 			Revision: rapid.Uint64().Draw(t, "revision"),
-		}
+		}}
 		for range rapid.IntRange(0, 3).Draw(t, "owners") {
 			r.Owners = append(r.Owners, Owner{
 				Member: MemberID(rapid.String().Draw(t, "member")), Peer: rapid.Uint64().Draw(t, "peer"),

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -115,11 +116,11 @@ func (t *turn) newKeyspace(name string, settings *rootv1.KeyspaceSettings) *root
 // makeSlots makes the unit intervals of a slots keyspace, without owners.
 func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
 	var room [8]byte
-	next := string(appendSlot(room[:0], 0))
+	next := string(rooted.AppendSlotKey(room[:0], 0))
 	for i := range count {
 		r := newRegion(0)
 		r.ID, r.Keyspace, r.Revision = t.giveID(), ks, t.token.Index
-		r.Start, next = next, string(appendSlot(room[:0], i+1))
+		r.Start, next = next, string(rooted.AppendSlotKey(room[:0], i+1))
 		r.End = next
 		r.Epoch = Epoch{Version: 1, ConfVersion: 1}
 		t.putRegion(nil, r)

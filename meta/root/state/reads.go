@@ -1,7 +1,6 @@
 package state
 
 import (
-	"encoding/binary"
 	"unsafe"
 
 	"github.com/nokv/nokv/internal/cow"
@@ -166,37 +165,6 @@ func (s *State) PendingTransition(id RegionID) *rootv1.Transition {
 	}
 	return s.Transition(t)
 }
-
-// RouteKey is the key's place in a keyspace of that layout: the key itself for
-// ranges and points; for slots the 8-byte big-endian number of its slot.
-func RouteKey(layout *rootv1.Layout, key []byte) string {
-	if n := layout.GetSlots().GetCount(); n > 0 {
-		var room [8]byte
-		return string(appendSlot(room[:0], Slot(n, key)))
-	}
-	return string(key)
-}
-
-// AppendRouteKey appends the RouteKey to dst.
-func AppendRouteKey(dst []byte, layout *rootv1.Layout, key []byte) []byte {
-	if n := layout.GetSlots().GetCount(); n > 0 {
-		return appendSlot(dst, Slot(n, key))
-	}
-	return append(dst, key...)
-}
-
-// Slot is the slot of a key among count slots: the FNV-1a hash of the key, 64
-// bits, modulo count. Members and callers in other languages compute it too.
-func Slot(count uint32, key []byte) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	h := uint64(offset)
-	for _, b := range key {
-		h = (h ^ uint64(b)) * prime
-	}
-	return h % uint64(count)
-}
-
-func appendSlot(dst []byte, slot uint64) []byte { return binary.BigEndian.AppendUint64(dst, slot) }
 
 // startKey orders regions: keyspaces one after the other, regions in the order
 // of their start.

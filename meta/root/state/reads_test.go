@@ -9,6 +9,7 @@ import (
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // TestReads: lists are in order and go on where they are told, counts count.
@@ -56,7 +57,7 @@ func TestSlot(t *testing.T) {
 		key := []byte(fmt.Sprint("key-", i))
 		h := fnv.New64a()
 		h.Write(key)
-		if got := state.Slot(1024, key); got != h.Sum64()%1024 {
+		if got := rooted.Slot(1024, key); got != h.Sum64()%1024 {
 			t.Errorf("slot of %q is %d, want %d", key, got, h.Sum64()%1024)
 		}
 	}

@@ -1,75 +1,17 @@
 package state
 
 import (
-	"fmt"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
-// Epoch orders the descriptors of one region.
-type Epoch struct {
-	// Version rises when the range changes.
-	Version uint64
-	// ConfVersion rises when the owner set changes.
-	ConfVersion uint64
-}
-
-// EpochFromProto reads an epoch from the wire; nil is the zero Epoch.
-func EpochFromProto(e *rootv1.RegionEpoch) Epoch {
-	return Epoch{Version: e.GetVersion(), ConfVersion: e.GetConfVersion()}
-}
-
-// Proto is the epoch on the wire.
-func (e Epoch) Proto() *rootv1.RegionEpoch {
-	return &rootv1.RegionEpoch{Version: e.Version, ConfVersion: e.ConfVersion}
-}
-
-// String is version.conf_version.
-func (e Epoch) String() string { return fmt.Sprintf("%d.%d", e.Version, e.ConfVersion) }
-
-// NewerThan reports whether e is above o: no component lower, one higher.
-func (e Epoch) NewerThan(o Epoch) bool {
-	return e != o && e.Version >= o.Version && e.ConfVersion >= o.ConfVersion
-}
-
-// Owner is a member's share in a region.
-type Owner struct {
-	Member MemberID
-	// Peer is the peer id inside the region's own replication group, or 0.
-	Peer uint64
-	// Incarnation of the member that the region was granted to; 0 in reported
-	// keyspaces.
-	Incarnation uint64
-	Role        rootv1.OwnerRole
-}
-
-// Proto is the owner on the wire.
-func (o Owner) Proto() *rootv1.Owner {
-	return &rootv1.Owner{MemberId: string(o.Member), PeerId: o.Peer, Incarnation: o.Incarnation, Role: o.Role}
-}
-
-func ownerFromProto(o *rootv1.Owner) Owner {
-	return Owner{Member: MemberID(o.GetMemberId()), Peer: o.GetPeerId(), Incarnation: o.GetIncarnation(), Role: o.GetRole()}
-}
-
-// Region is the descriptor of an interval [Start, End) of a keyspace. It is
-// immutable once it is in a State, and shared between versions of the State:
-// change a copy from Clone.
+// Region is a region as a State has it. It is immutable once it is in a State,
+// and shared between versions of the State: change a copy from Clone.
 type Region struct {
-	ID       RegionID
-	Keyspace KeyspaceID
-	// Start is the first route key.
-	Start string
-	// End is the first route key behind the interval. Empty: to the end.
-	End   string
-	Epoch Epoch
-	// Owners in the order of the descriptor; at most MaxOwners.
-	Owners []Owner
-	// Frontier is how far the previous owner got: opaque to the root.
-	Frontier string
-	// Revision is the index of the entry that last changed the record.
-	Revision uint64
+	// Owners are at most MaxOwners.
+	rooted.Region
 
 	// sum is the record's hash, set when the region enters a State.
 	sum uint64
@@ -84,19 +26,6 @@ func (r *Region) Clone() *Region {
 	return c
 }
 
-// Contains reports whether the route key is in [Start, End).
-func (r *Region) Contains(routeKey string) bool {
-	return r.Start <= routeKey && (r.End == "" || routeKey < r.End)
-}
-
-// Owner returns the share of a member.
-func (r *Region) Owner(id MemberID) (Owner, bool) {
-	if i := r.ownerAt(id); i >= 0 {
-		return r.Owners[i], true
-	}
-	return Owner{}, false
-}
-
 func (r *Region) ownerAt(id MemberID) int {
 	return slices.IndexFunc(r.Owners, func(o Owner) bool { return o.Member == id })
 }
@@ -106,17 +35,7 @@ func (r *Region) Proto() *rootv1.Region {
 	if r == nil {
 		return nil
 	}
-	p := &rootv1.Region{
-		Id: uint64(r.ID), KeyspaceId: uint32(r.Keyspace), Epoch: r.Epoch.Proto(), Revision: r.Revision,
-		StartKey: keyBytes(r.Start), EndKey: keyBytes(r.End), Frontier: keyBytes(r.Frontier),
-	}
-	if len(r.Owners) > 0 {
-		p.Owners = make([]*rootv1.Owner, len(r.Owners))
-	}
-	for i, o := range r.Owners {
-		p.Owners[i] = o.Proto()
-	}
-	return p
+	return r.Region.Proto()
 }
 
 // RegionFromProto reads a region from the wire; nil gives nil. It checks
@@ -141,7 +60,7 @@ func regionFromProto(p *rootv1.Region, before *Region) *Region {
 	r.End, r.Frontier = string(p.GetEndKey()), string(p.GetFrontier())
 	r.Epoch, r.Revision = EpochFromProto(p.GetEpoch()), p.GetRevision()
 	for _, o := range p.GetOwners() {
-		r.Owners = append(r.Owners, ownerFromProto(o))
+		r.Owners = append(r.Owners, rooted.OwnerFromProto(o))
 	}
 	return r
 }
@@ -160,13 +79,6 @@ func newRegion(owners int) *Region {
 		one.region.Owners = one.owner[:0:1]
 		return &one.region
 	default:
-		return &Region{Owners: make([]Owner, 0, owners)}
+		return &Region{Region: rooted.Region{Owners: make([]Owner, 0, owners)}}
 	}
-}
-
-func keyBytes(s string) []byte {
-	if s == "" {
-		return nil
-	}
-	return []byte(s)
 }

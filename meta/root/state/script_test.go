@@ -13,6 +13,7 @@ import (
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // TestScripts runs the scripts in testdata: commands above the line, results
@@ -104,9 +105,9 @@ func (m *machine) lookup(d *datadriven.TestData, key string) string {
 	var ks uint64
 	d.ScanArgs(m.t, "ks", &ks)
 	layout := m.s.Keyspace(state.KeyspaceID(ks)).GetSettings().GetLayout()
-	route := state.RouteKey(layout, []byte(key))
+	route := rooted.RouteKey(layout, []byte(key))
 	r := m.s.RegionAt(state.KeyspaceID(ks), route)
-	if other := m.s.RegionAtBytes(state.KeyspaceID(ks), state.AppendRouteKey(nil, layout, []byte(key))); other != r {
+	if other := m.s.RegionAtBytes(state.KeyspaceID(ks), rooted.AppendRouteKey(nil, layout, []byte(key))); other != r {
 		m.t.Errorf("RegionAt %v, RegionAtBytes %v", r, other)
 	}
 	if r == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -92,7 +93,7 @@ func parts(p *rootv1.Transition) []RegionID {
 
 // peerChangePlanned plans to add or remove one owner; see plan.
 func (t *turn) peerChangePlanned(e *rootv1.PeerChangePlanned, r *EventResult) verdict {
-	owner := ownerFromProto(e.GetOwner())
+	owner := rooted.OwnerFromProto(e.GetOwner())
 	p := &rootv1.Transition{Kind: e.GetKind(), RegionId: e.GetRegionId(), Owner: owner.Proto()}
 	return t.plan(p, e.GetExpectedEpoch(), func(k *keyspace, region *Region) *rootv1.ErrorDetail {
 		_, d := t.withPeer(k, region, e.GetKind(), &owner)
@@ -224,7 +225,7 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *root
 		}
 		t.merge(region, t.Region(RegionID(p.GetRightRegionId())))
 	default:
-		owner := ownerFromProto(p.GetOwner())
+		owner := rooted.OwnerFromProto(p.GetOwner())
 		next, d := t.withPeer(k, region, p.GetKind(), &owner)
 		if d != nil {
 			return d

@@ -1,0 +1,60 @@
+// Package rooted has the values that rooted truth is spoken of in: ids, eras,
+// positions, epochs, regions and their owners, and where a key lies in a layout.
+//
+// It is a leaf: values and their forms on the wire, in text and in memory. It
+// promises that what was read from the wire and is written again is the same.
+// What is true, and what becomes of it, is meta/root/state's to say.
+package rooted
+
+import (
+	"cmp"
+	"fmt"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// MemberID names a member; chosen by whoever runs it.
+type MemberID string
+
+// CoordinatorID names a coordinator process; configured, stable.
+type CoordinatorID string
+
+// RegionID is a region's number, unique in the cluster; 0 is none.
+type RegionID uint64
+
+// KeyspaceID is a keyspace's number, never reused; 0 is none.
+type KeyspaceID uint32
+
+// Era is the monotonic number of a Tenure; 0 is before the first.
+type Era uint64
+
+// Token is a position in the rooted log. The zero Token is before everything.
+type Token struct {
+	Incarnation uint64
+	Term        uint64
+	Index       uint64
+}
+
+// TokenFromProto reads a token from the wire; nil is the zero Token.
+func TokenFromProto(t *rootv1.RootToken) Token {
+	return Token{Incarnation: t.GetIncarnation(), Term: t.GetTerm(), Index: t.GetIndex()}
+}
+
+// Proto is the token on the wire.
+func (t Token) Proto() *rootv1.RootToken {
+	return &rootv1.RootToken{Incarnation: t.Incarnation, Term: t.Term, Index: t.Index}
+}
+
+// Compare orders tokens: by incarnation, then by index. The term does not
+// order: one index of one incarnation is committed in one term.
+func (t Token) Compare(o Token) int {
+	if c := cmp.Compare(t.Incarnation, o.Incarnation); c != 0 {
+		return c
+	}
+	return cmp.Compare(t.Index, o.Index)
+}
+
+// String is incarnation/term/index, as tools print it.
+func (t Token) String() string {
+	return fmt.Sprintf("%d/%d/%d", t.Incarnation, t.Term, t.Index)
+}
