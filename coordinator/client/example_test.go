@@ -112,7 +112,7 @@ func ExampleClient_Publish() {
 	default:
 		fmt.Println(result.GetOutcome(), rooted.TokenFromProto(result.GetToken()))
 	}
-	// Output: OUTCOME_APPLIED 1/1/1
+	// Output: OUTCOME_APPLIED 1.1.1
 }
 
 func ExampleClient_NewSession() {
@@ -127,7 +127,7 @@ func ExampleClient_NewSession() {
 	// At any coordinator, this read waits for what was just written.
 	route, err := c.GetRegionByKey(ctx, []byte("a"), s.Read())
 	fmt.Println(route.Found(), err, s.Token())
-	// Output: true <nil> 1/1/1
+	// Output: true <nil> 1.1.1
 }
 
 func ExampleClient_WatchRegions() {
@@ -146,9 +146,9 @@ func ExampleClient_WatchRegions() {
 		}
 	}
 	// Output:
-	// true 1/1/1 region 1
-	// true 1/1/1 region 2
-	// false 1/1/2 region 2
+	// true 1.1.1 region 1
+	// true 1.1.1 region 2
+	// false 1.1.2 region 2
 }
 
 func ExampleCache() {
