@@ -23,7 +23,7 @@ func (c *Client) AssessRootEvent(ctx context.Context, event *rootv1.Event, opts 
 // its result, what the event was found to be in its transition. A rejection is
 // an *Error, returned beside the answer. Publish is faster for many callers.
 func (c *Client) PublishRootEvent(ctx context.Context, event *rootv1.Event) (*coordinatorv1.PublishRootEventResponse, error) {
-	op := operation{name: "PublishRootEvent", check: true}
+	op := operation{name: "PublishRootEvent", changes: true}
 	reply, err := do(ctx, c, op, &coordinatorv1.PublishRootEventRequest{Event: event}, coordinatorv1.CoordinatorClient.PublishRootEvent)
 	if err != nil {
 		return nil, err
@@ -48,18 +48,18 @@ func (c *Client) RemoveRegion(ctx context.Context, id rooted.RegionID, epoch roo
 	if epoch != (rooted.Epoch{}) {
 		req.ExpectedEpoch = epoch.Proto()
 	}
-	return do(ctx, c, operation{name: "RemoveRegion", check: true}, req, coordinatorv1.CoordinatorClient.RemoveRegion)
+	return do(ctx, c, operation{name: "RemoveRegion", changes: true}, req, coordinatorv1.CoordinatorClient.RemoveRegion)
 }
 
 // StoreHeartbeat reports a member's load. It goes to the Tenure holder when
 // that is known, because only the holder's answer carries operations.
 func (c *Client) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHeartbeatRequest) (*coordinatorv1.StoreHeartbeatResponse, error) {
-	return do(ctx, c, operation{name: "StoreHeartbeat", check: true, towardsHolder: true}, req, coordinatorv1.CoordinatorClient.StoreHeartbeat)
+	return do(ctx, c, operation{name: "StoreHeartbeat", changes: true, towardsHolder: true}, req, coordinatorv1.CoordinatorClient.StoreHeartbeat)
 }
 
 // RegionHeartbeat reports a region as its owner has it; a newer descriptor is rooted.
 func (c *Client) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionHeartbeatRequest) (*coordinatorv1.RegionHeartbeatResponse, error) {
-	return do(ctx, c, operation{name: "RegionHeartbeat", check: true}, req, coordinatorv1.CoordinatorClient.RegionHeartbeat)
+	return do(ctx, c, operation{name: "RegionHeartbeat", changes: true}, req, coordinatorv1.CoordinatorClient.RegionHeartbeat)
 }
 
 // ListMembers lists the members.

@@ -192,3 +192,14 @@ func (f *fake) GetRegionByKey(ctx context.Context, req *coordinatorv1.GetRegionB
 		Disclosure: f.disclosure(),
 	}, nil
 }
+
+func (f *fake) RemoveRegion(ctx context.Context, req *coordinatorv1.RemoveRegionRequest) (*coordinatorv1.RemoveRegionResponse, error) {
+	if err := f.note(ctx, "RemoveRegion"); err != nil {
+		return nil, err
+	}
+	result := f.apply(&rootv1.Command{Events: []*rootv1.Event{removal(req.GetRegionId())}, Identity: req.GetIdentity()})
+	if d := result.GetError(); d != nil {
+		return nil, &reason.Error{Detail: d}
+	}
+	return &coordinatorv1.RemoveRegionResponse{Removed: true, Token: result.GetToken()}, nil
+}

@@ -13,7 +13,7 @@ import (
 // settings is no error.
 func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
 	req := &coordinatorv1.CreateKeyspaceRequest{Name: name, Preset: preset, Settings: settings}
-	return do(ctx, c, operation{name: "CreateKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.CreateKeyspace)
+	return do(ctx, c, operation{name: "CreateKeyspace", changes: true}, req, coordinatorv1.CoordinatorClient.CreateKeyspace)
 }
 
 // UpdateKeyspace replaces the settings of a keyspace at a version. After a try
@@ -21,7 +21,7 @@ func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settin
 // that raised the version: compare the settings.
 func (c *Client) UpdateKeyspace(ctx context.Context, name string, version uint64, settings *rootv1.KeyspaceSettings) (*coordinatorv1.UpdateKeyspaceResponse, error) {
 	req := &coordinatorv1.UpdateKeyspaceRequest{Name: name, ExpectedVersion: version, Settings: settings}
-	return do(ctx, c, operation{name: "UpdateKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.UpdateKeyspace)
+	return do(ctx, c, operation{name: "UpdateKeyspace", changes: true}, req, coordinatorv1.CoordinatorClient.UpdateKeyspace)
 }
 
 // DeleteKeyspace removes an empty keyspace at a version; 0 for any. After a
@@ -29,7 +29,7 @@ func (c *Client) UpdateKeyspace(ctx context.Context, name string, version uint64
 // that removed it.
 func (c *Client) DeleteKeyspace(ctx context.Context, name string, version uint64) (*coordinatorv1.DeleteKeyspaceResponse, error) {
 	req := &coordinatorv1.DeleteKeyspaceRequest{Name: name, ExpectedVersion: version}
-	return do(ctx, c, operation{name: "DeleteKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.DeleteKeyspace)
+	return do(ctx, c, operation{name: "DeleteKeyspace", changes: true}, req, coordinatorv1.CoordinatorClient.DeleteKeyspace)
 }
 
 // GetKeyspace finds a keyspace by name; "" is "default". ErrNotFound: there is none.

@@ -127,7 +127,7 @@ type changes struct {
 func newPublisher(c *Client) *publisher {
 	p := &publisher{c: c}
 	p.pipe = &pipe[publishRequest, publishResponse]{
-		c: c, op: operation{name: "Publish", check: true},
+		c: c, op: operation{name: "Publish", changes: true},
 		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[publishRequest, publishResponse], error) {
 			return e.rpc.PublishStream(ctx)
 		},

@@ -17,7 +17,9 @@
 //     takes nothing is cut;
 //  6. a watcher sees every change behind its token once and in order, or is told
 //     to start from a snapshot;
-//  7. a stop takes no longer than Limits.StopTimeout.
+//  7. a stop takes no longer than Limits.StopTimeout;
+//  8. a call that names another cluster is not begun, and one that changes
+//     something must name this one.
 //
 // Freshness is judged by coordinator/rootview, lookups by coordinator/catalog,
 // authority by coordinator/tenure, changes by the root.
@@ -35,7 +37,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -130,6 +134,7 @@ type Server struct {
 	healthStreams  *gauge
 	streams        streams
 	handover       openHandover
+	identities     *identity.Source
 	stopping       atomic.Bool
 }
 
@@ -150,6 +155,7 @@ func New(cfg Config) (*Server, error) {
 		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
 		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
 		streams:        streams{all: map[*live]struct{}{}},
+		identities:     identity.NewSource(),
 	}
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
@@ -166,10 +172,11 @@ const streamWorkers = 64
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
+	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
 	return append(flow.Server(),
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.admitUnary),
-		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.admitStream),
+		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, gate.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, gate.Stream, s.admitStream),
 		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),

@@ -103,19 +103,3 @@ func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessR
 	result, status := v.state.Assess(req.GetEvent())
 	return &coordinatorv1.AssessRootEventResponse{Result: result.Proto(), Assessment: status, Disclosure: v.disclosure()}, nil
 }
-
-// assessment is what a published event was found to be: what its transition
-// became, or, for a refused one, what the view makes of it.
-func (s *Server) assessment(event *rootv1.Event, result *rootv1.CommandResult) rootv1.TransitionStatus {
-	if t := made(result).GetTransition(); t != nil {
-		return t.GetStatus()
-	}
-	switch event.GetKind().(type) {
-	case *rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned,
-		*rootv1.Event_TransitionCompleted, *rootv1.Event_TransitionCancelled:
-		_, status := s.view().State.Assess(event)
-		return status
-	default:
-		return rootv1.TransitionStatus_TRANSITION_STATUS_UNSPECIFIED
-	}
-}
