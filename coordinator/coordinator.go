@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("coordinator %s %q is not UTF-8", what, text)
 		}
 	}
-	if d := state.CheckCommand(c.joined()); d != nil {
+	if d := state.CheckCommand(c.joined(0)); d != nil {
 		return errors.New(d.GetMessage())
 	}
 	switch {

@@ -144,7 +144,9 @@ func (f *fake) serveTso(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coo
 	}
 }
 
-func (f *fake) PublishStream(s grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
+type publishServer = grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]
+
+func (f *fake) PublishStream(s publishServer) error {
 	for {
 		req, err := s.Recv()
 		if err == io.EOF {
