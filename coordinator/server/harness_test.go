@@ -287,7 +287,7 @@ func (c *counter) give(count uint64) (first, era uint64, err error) {
 }
 
 func (c *counter) Status() tenure.Status {
-	return tenure.Status{Phase: tenure.Holding, Era: 7, IDsLeft: 3, TimestampsLeft: 4}
+	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
 }
 
 // world is a coordinator over a memoryRoot, and a connection to it.

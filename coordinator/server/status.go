@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -21,7 +23,7 @@ func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*c
 	resp := &coordinatorv1.StatusResponse{
 		CoordinatorId: string(s.cfg.ID), Address: s.cfg.Address, Incarnation: s.cfg.Incarnation,
 		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
-		ServingAuthority: authority.Phase == tenure.Holding,
+		ServingAuthority: serves(authority, view, v.now),
 		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft,
 		Disclosure:   v.disclosure(),
 		Keyspaces:    uint64(v.state.KeyspaceCount()),
@@ -40,6 +42,19 @@ func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*c
 		resp.RootPeers = s.cfg.RootPeers(ask)
 	}
 	return resp, nil
+}
+
+// serves says whether a holder can serve now: its confirmation is good. Without a
+// ttl none lasts, and it is enough that the root is heard and names it.
+func serves(a tenure.Status, view *rootview.View, now clock.Instant) bool {
+	if a.Phase != tenure.Holding || a.Superseded {
+		return false
+	}
+	if a.Tenure.GetTtlMillis() > 0 {
+		return a.Confirmed
+	}
+	heard := view.Mode(now) != coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE
+	return heard && uint64(view.Era) == a.Era && !view.State.Tenure().GetRetired()
 }
 
 // ListCoordinators implements coordinatorv1.CoordinatorServer.
