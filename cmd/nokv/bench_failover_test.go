@@ -3,23 +3,24 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"math/rand/v2"
+	"io"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
-	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/takeover"
+	"github.com/nokv/nokv/internal/takeover/experiment"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 )
 
 // Two kills of the holder, with everything that the command can write.
-func TestBenchFailover(t *testing.T) {
+func TestBenchFailoverKill(t *testing.T) {
 	dir := t.TempDir()
 	tmp, svg, record := filepath.Join(dir, "tmp"), filepath.Join(dir, "a.svg"), filepath.Join(dir, "calls")
 	if err := os.Mkdir(tmp, 0o700); err != nil {
@@ -34,11 +35,11 @@ func TestBenchFailover(t *testing.T) {
 	if r.Code != 0 {
 		t.Fatalf("exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
-	var out failoverOutput
+	var out experiment.Report
 	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
 		t.Fatalf("%v\n%s", err, r.Stdout)
 	}
-	if out.Victim != "holder" || out.Rounds != 2 || len(out.Each) != 2 || out.Violations != 0 || out.FailedCalls != 0 {
+	if out.Action != "kill" || out.Victim != "holder" || out.Rounds != 2 || len(out.Each) != 2 || out.Violations != 0 || out.FailedCalls != 0 {
 		t.Errorf("%+v", out)
 	}
 	if !(0 < out.P50Ms && out.P50Ms <= out.P99Ms && out.P99Ms == out.MaxMs) || out.Gaps["tso"].MaxMs != out.MaxMs || len(out.Gaps) != 3 {
@@ -68,91 +69,63 @@ func TestBenchFailover(t *testing.T) {
 	testreport.Linef(t, "bench failover: 2 kills of the holder, %d calls, longest gaps %.0f and %.0f ms, 0 violations, %s", out.Calls, out.P50Ms, out.MaxMs, r.Took.Round(time.Millisecond))
 }
 
-// What is measured must have happened to whom it was meant for.
-func TestMovedTellsTheWrongVictim(t *testing.T) {
-	before := authority{holder: 3, leader: 0, era: 4, term: 2}
-	for _, c := range []struct {
-		v         takeover.Victim
-		era, term uint64
-		ok        bool
-	}{
-		{takeover.Holder, 5, 2, true},
-		{takeover.Holder, 4, 3, false},
-		{takeover.Leader, 4, 3, true},
-		{takeover.Leader, 5, 2, false},
-		{takeover.Both, 5, 3, true},
-		{takeover.Both, 5, 2, false},
-		{takeover.Both, 4, 3, false},
-	} {
-		if err := moved(c.v, before, authority{era: c.era, term: c.term}); (err == nil) != c.ok {
-			t.Errorf("%s, era %d, term %d: %v", c.v, c.era, c.term, err)
+// A holder and a leader that hang are replaced, and find that out when they go on.
+func TestBenchFailoverHang(t *testing.T) {
+	for victim, want := range map[string][]string{"holder": {"before", "wait", "commit", "confirm", "client"}, "leader": {"before", "election", "client"}} {
+		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{
+			"bench", "failover", "--hang", victim, "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "10s", "-o", "json",
+		}})
+		if r.Code != 0 {
+			t.Fatalf("exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 		}
-	}
-}
-
-// A kill of an idle cluster shows nothing, of whatever kind the calls are.
-func TestTooLittleLoadIsNoFigure(t *testing.T) {
-	calls := func(n map[string]int) *takeover.Round {
-		r := &takeover.Round{At: 2 * time.Second}
-		for op, n := range n {
-			for i := range n {
-				at := int64(time.Second) + int64(i)*int64(time.Second)/int64(n)
-				r.Calls = append(r.Calls, history.Call{Client: "client-1", Op: op, CallNS: at, ReturnNS: at})
+		var out experiment.Report
+		if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
+			t.Fatalf("%v\n%s", err, r.Stdout)
+		}
+		if out.Action != "hang" || out.Victim != victim || len(out.Each) != 2 || out.Violations != 0 || !(0 < out.P50Ms && out.P50Ms <= out.MaxMs) {
+			t.Errorf("%+v", out)
+		}
+		var parts []string
+		for _, p := range out.Parts {
+			parts = append(parts, p.Part)
+		}
+		for _, part := range want {
+			if !slices.Contains(parts, part) {
+				t.Errorf("the gaps are made of %s, not of %s: is a log line missing?", parts, part)
 			}
 		}
-		return r
-	}
-	if steady, err := enough(calls(map[string]int{"tso": 500, "id": 100, "route": 100}), time.Second); err != nil || steady != 2*time.Millisecond {
-		t.Errorf("longest gap %v, %v", steady, err)
-	}
-	for low := range map[string]bool{"tso": true, "id": true, "route": true} {
-		n := map[string]int{"tso": 500, "id": 100, "route": 100}
-		n[low] = 99
-		if _, err := enough(calls(n), time.Second); err == nil || !strings.Contains(err.Error(), "99 replies of kind "+low) {
-			t.Errorf("%v", err)
-		}
-	}
-	if _, err := enough(calls(nil), time.Second); err == nil {
-		t.Error("no load at all passed")
+		testreport.Linef(t, "bench failover: 2 hangs of %s, %d calls, longest gaps %.0f and %.0f ms, 0 violations, %s", victim, out.Calls, out.P50Ms, out.MaxMs, r.Took.Round(time.Millisecond))
 	}
 }
 
-// A victim that was gone before, or that did not end as it was told to, is an error.
-func TestVictimMustEndAsMeant(t *testing.T) {
-	dir := t.TempDir()
-	start := func(script string) *failoverCluster {
-		t.Helper()
-		ready := filepath.Join(dir, strconv.Itoa(rand.Int()))
-		p, err := procs.Start(procs.Options{Name: "sh", Path: "/bin/sh", Args: []string{"-c", script, "sh", ready}, Log: filepath.Join(dir, "log")})
-		if err != nil {
-			t.Fatal(err)
+// What is done is said by one flag.
+func TestFailoverActions(t *testing.T) {
+	for _, c := range []struct {
+		kill, hang string
+		action     takeover.Action
+		victim     takeover.Victim
+	}{
+		{"", "", takeover.Kill, takeover.Holder},
+		{"both", "", takeover.Kill, takeover.Both},
+		{"restart", "", takeover.Restart, ""},
+		{"", "leader", takeover.Hang, takeover.Leader},
+	} {
+		if action, victim := failoverAction(c.kill, c.hang); action != c.action || victim != c.victim {
+			t.Errorf("--kill %q --hang %q: %s of %s", c.kill, c.hang, action, victim)
 		}
-		t.Cleanup(p.Kill)
-		proctest.Eventually(t, 10*time.Second, func() error { _, err := os.Stat(ready); return err })
-		return &failoverCluster{Layout: &procs.Layout{}, processes: []*procs.Process{p}}
 	}
-	const waits = `: >"$1"; while :; do sleep 0.05; done`
-	if err := start(waits).end([]int{0}, false); err != nil {
-		t.Errorf("a killed process: %v", err)
-	}
-	if err := start(`trap "exit 0" TERM; `+waits).end([]int{0}, true); err != nil {
-		t.Errorf("a process that ends when asked: %v", err)
-	}
-	if err := start(`trap "exit 3" TERM; `+waits).end([]int{0}, true); err == nil || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("a process that fails when asked to end: %v", err)
-	}
-	gone := start(`: >"$1"`)
-	<-gone.processes[0].Ended()
-	if err := gone.end([]int{0}, false); err == nil || !strings.Contains(err.Error(), "before its time") {
-		t.Errorf("a process that was gone: %v", err)
+	for _, args := range [][]string{{"--hang", "restart"}, {"--kill", "me"}, {"--kill", "holder", "--hang", "holder"}} {
+		if code := run(t.Context(), append([]string{"bench", "failover"}, args...), &env{stdout: io.Discard, stderr: io.Discard}); code != exitUsage {
+			t.Errorf("%q: exit status %d", args, code)
+		}
 	}
 }
 
 // A table has a line for what is broken.
 func TestFailoverTableShowsWhatIsBroken(t *testing.T) {
 	var b bytes.Buffer
-	out := &failoverOutput{Victim: "both", Rounds: 3, P99Ms: 12.5, Violations: 1, Broken: []string{"Tso order: x"}}
-	if err := (&env{stdout: &b, output: "table"}).print(out, out.table); err != nil {
+	out := &experiment.Report{Victim: "both", Rounds: 3, P99Ms: 12.5, Violations: 1, Broken: []string{"Tso order: x"}}
+	if err := (&env{stdout: &b, output: "table"}).print(out, func(w *tabwriter.Writer) { failoverTable(out, w) }); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"both", "12.5", "# BROKEN: Tso order: x"} {

@@ -59,13 +59,6 @@ func commands() *command {
 }
 
 func main() {
-	if os.Getenv(echoServe) != "" {
-		if err := runEcho(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(exitRefused)
-		}
-		return
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	code := run(ctx, os.Args[1:], &env{stdout: os.Stdout, stderr: os.Stderr})

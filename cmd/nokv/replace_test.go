@@ -287,14 +287,15 @@ func (r *replacing) replace(force bool) {
 	}
 }
 
-// comeBack starts the replaced peer with its old workdir: it is told what it is,
-// nothing counts on it, and nobody who has it in a list is misled.
+// comeBack starts the replaced peer with its old workdir: it is told what it is, and
+// ends.
 func (r *replacing) comeBack() {
 	r.t.Helper()
-	r.c.Start(r.lost).WaitLog(fmt.Sprintf("root peer %d was replaced by root peer %d", r.lost+1, r.node), recoverWithin)
-	if err := r.c.Healthy(r.lost); err == nil {
-		r.t.Error("the replaced peer with its old workdir says that it is healthy")
+	again := r.c.Start(r.lost)
+	if code := again.Wait(recoverWithin); code != exitRefused {
+		r.t.Errorf("the replaced peer with its old workdir: exit status %d, want %d", code, exitRefused)
 	}
+	wantWords(r.t, "the replaced peer", again.Log(), fmt.Sprintf("root peer %d was replaced by root peer %d", r.lost+1, r.node), "keep its workdir from being started")
 }
 
 func (r *replacing) waitHealthy() {

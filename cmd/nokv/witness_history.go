@@ -83,7 +83,7 @@ func (o *witnessOutput) judge(p *proof, calls []history.Call) {
 			line.Verdict, line.Numbers = witness.CannotTell.String(), "the history has no reply with ids or timestamps"
 		case out.Unjudged > 0 && (promise.name == "Primacy" || promise.name == "Inheritance"):
 			line.Verdict, line.Numbers = witness.CannotTell.String(),
-				fmt.Sprintf("%d of %d replies are of eras that this truth does not have: it has %s", out.Unjudged, len(h.Grants), known(h))
+				fmt.Sprintf("%d of %d replies are of eras that this truth does not have: it has %s", out.Unjudged, len(h.Grants), erasText(h))
 		}
 		out.Promises = append(out.Promises, line)
 	}
@@ -100,7 +100,7 @@ func (o *witnessOutput) judge(p *proof, calls []history.Call) {
 	}
 }
 
-func known(h *history.History) string {
+func erasText(h *history.History) string {
 	if len(h.Tenures) == 0 {
 		return "none"
 	}

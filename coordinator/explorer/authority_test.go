@@ -160,9 +160,6 @@ func (b *beside) mirror(before *world, s step) error {
 		if _, err := b.q.ask(c); err != nil || !b.q.done[c] || c.Err != nil || c.Response.GetActive() != active {
 			return fmt.Errorf("era %d: the model confirms %v, the leader %v, %v, %w", was.held, active, c.Response, c.Err, err)
 		}
-		if b.ttl == 0 && b.q.byWords(c.Request) != active {
-			return fmt.Errorf("era %d: the model confirms %v, the words of the root's peers do not", was.held, active)
-		}
 	case judgeWindow:
 		q := &b.w.processes[s.who]
 		// A window that nobody waits for any more leaves no answer to compare.
@@ -241,9 +238,6 @@ func (b *beside) probe() error {
 		c := b.newConfirm(r.era, b.holders[r.era])
 		if answered, err := b.q.ask(c); answered || b.q.done[c] || err != nil {
 			return fmt.Errorf("era %d was confirmed while a claim over it is under way: %v, %w", r.era, c.Response, err)
-		}
-		if b.q.byWords(c.Request) {
-			return fmt.Errorf("era %d was confirmed by words while a claim over it is under way", r.era)
 		}
 		b.held++
 		return nil

@@ -146,12 +146,6 @@ func (q *quorum) ask(r replica.Request) (bool, error) {
 	return q.done[r], q.beat()
 }
 
-// byWords says whether the leader's word and another peer's confirm r.
-func (q *quorum) byWords(r *rootv1.ConfirmTenureRequest) bool {
-	w := q.peers[q.leader].core.Word()
-	return w.Confirm(r) != nil && q.peers[(q.leader+1)%3].core.Word().Term == w.Term
-}
-
 // beat lets the leader be heard, so that what was lost is sent again.
 func (q *quorum) beat() error {
 	for range 3 {

@@ -69,8 +69,10 @@ func TestWaitForEndsWhenTheViewIsThere(t *testing.T) {
 				}
 			})
 		}
-		synctest.Wait()
-		r.grow(3)
+		for range 3 { // one after the other, so that who is woken too early is seen
+			synctest.Wait()
+			r.grow(1)
+		}
 		waits.Wait()
 		if v, err := f.WaitFor(t.Context(), at); err != nil || v.Token.Compare(at) < 0 {
 			t.Fatalf("WaitFor of the past: %v", err)

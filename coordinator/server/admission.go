@@ -3,10 +3,7 @@ package server
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -139,39 +136,4 @@ func limitOf(asked, standard, most uint32) (int, error) {
 	default:
 		return int(asked), nil
 	}
-}
-
-// boundedListener closes connections above a limit as soon as they are
-// accepted, so that a flood of them costs no memory.
-type boundedListener struct {
-	net.Listener
-	limit int64
-	open  atomic.Int64
-}
-
-// Accept implements net.Listener.
-func (l *boundedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.open.Add(1) <= l.limit {
-			return &boundedConn{Conn: conn, leave: func() { l.open.Add(-1) }}, nil
-		}
-		l.open.Add(-1)
-		conn.Close()
-	}
-}
-
-type boundedConn struct {
-	net.Conn
-	once  sync.Once
-	leave func()
-}
-
-// Close implements net.Conn.
-func (c *boundedConn) Close() error {
-	c.once.Do(c.leave)
-	return c.Conn.Close()
 }

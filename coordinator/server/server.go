@@ -40,6 +40,7 @@ import (
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
 	"github.com/nokv/nokv/internal/identity"
+	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -202,7 +203,7 @@ func (s *Server) admitStream(srv any, stream grpc.ServerStream, _ *grpc.StreamSe
 // When ctx ends it refuses new calls, cuts the streams, and waits for the calls
 // under way for at most Limits.StopTimeout.
 func (s *Server) Run(ctx context.Context, lis net.Listener) error {
-	bounded := &boundedListener{Listener: lis, limit: int64(s.cfg.Limits.MaxConnections)}
+	bounded := listen.Limit(lis, min(s.cfg.Limits.MaxConnections, listen.Connections()*3/4))
 	var background sync.WaitGroup
 	defer background.Wait()
 	ctx, cancel := context.WithCancel(ctx)

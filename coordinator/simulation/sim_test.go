@@ -36,9 +36,9 @@ var kinds = []string{
 // totals are what many runs did.
 type totals struct {
 	counts
-	faults                                                   map[string]int
-	replaced                                                 roottest.Replacements
-	grants, eras, views, checkpoints, transfers, rows, words int
+	faults                                            map[string]int
+	replaced                                          roottest.Replacements
+	grants, eras, views, checkpoints, transfers, rows int
 }
 
 func (s *totals) add(r *run) {
@@ -48,7 +48,6 @@ func (s *totals) add(r *run) {
 	s.views += len(r.views)
 	s.checkpoints += r.roots.Checkpoints
 	s.transfers += r.roots.Transfers
-	s.words += r.roots.Words
 	s.rows += int(r.roots.Log.Last())
 	s.replaced.Add(r.roots.Replaced)
 	for k, n := range r.Faults {
@@ -77,8 +76,8 @@ func TestSimulation(t *testing.T) {
 	}
 	total.judge(t)
 	testreport.Linef(t, "simulation of roots and coordinators: %d seeds, %d log entries, %d writes, %d reads (%d refused for their bound), %d values given by %d eras, "+
-		"%d views, %d of them from snapshots, %d checkpoints, %d sent to peers, %d confirmations by words; %d root peers lost and %d replaced, %d new ones given up, %d old ones back; faults: %s", *seeds, total.rows, total.writes, total.reads,
-		total.bounded, total.grants, total.eras, total.views, total.snapshots, total.checkpoints, total.transfers, total.words,
+		"%d views, %d of them from snapshots, %d checkpoints, %d sent to peers; %d root peers lost and %d replaced, %d new ones given up, %d old ones back; faults: %s", *seeds, total.rows, total.writes, total.reads,
+		total.bounded, total.grants, total.eras, total.views, total.snapshots, total.checkpoints, total.transfers,
 		total.replaced.Lost, total.replaced.Done, total.replaced.Cancelled, total.replaced.Back, roottest.FaultCounts(total.faults))
 }
 
@@ -95,7 +94,7 @@ func (s *totals) judge(t *testing.T) {
 	for what, n := range map[string]int{
 		"reads refused for their bound": s.bounded, "reads from a view that lags": s.staleViews, "views from snapshots": s.snapshots,
 		"writes with an unknown outcome": s.unknown, "checkpoints": s.checkpoints, "checkpoints sent to peers": s.transfers,
-		"handovers": s.eras - *seeds, "root peers replaced": s.replaced.Done, "first windows with a claim": s.firstWindows, "confirmations by words": s.words,
+		"handovers": s.eras - *seeds, "root peers replaced": s.replaced.Done, "first windows with a claim": s.firstWindows,
 	} {
 		if n < *seeds/50 {
 			t.Errorf("only %d %s in %d seeds", n, what, *seeds)

@@ -15,10 +15,16 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/nokv/nokv/internal/listen"
 )
 
-// healthTimeout bounds one health check.
-const healthTimeout = 2 * time.Second
+const (
+	// healthTimeout bounds one health check.
+	healthTimeout = 2 * time.Second
+	// maxConnections are held open, or an eighth of what the process may accept.
+	maxConnections = 64
+)
 
 // Source is a component that shows its numbers.
 type Source struct {
@@ -63,7 +69,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	err := server.Serve(lis)
+	err := server.Serve(listen.Limit(lis, min(maxConnections, listen.Connections()/8)))
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		<-stopped
 		return nil

@@ -74,7 +74,7 @@ func (h *History) ordered() error {
 
 // sweep gives each grant the highest, by above, of those that had returned
 // when it was called for.
-func sweep(grants []*Grant, look func(g, seen *Grant) error, above func(a, b *Grant) bool) error {
+func sweep(grants []*Grant, check func(g, seen *Grant) error, above func(a, b *Grant) bool) error {
 	calls, returns := slices.Clone(grants), slices.Clone(grants)
 	slices.SortStableFunc(calls, func(a, b *Grant) int { return cmp.Compare(a.Called, b.Called) })
 	slices.SortStableFunc(returns, func(a, b *Grant) int { return cmp.Compare(a.Returned, b.Returned) })
@@ -87,7 +87,7 @@ func sweep(grants []*Grant, look func(g, seen *Grant) error, above func(a, b *Gr
 			}
 		}
 		if seen != nil {
-			if err := look(g, seen); err != nil {
+			if err := check(g, seen); err != nil {
 				return err
 			}
 		}

@@ -110,7 +110,7 @@ func (m *Method) End(start time.Time, err error) {
 
 // Observe counts one request that took d and ended with err.
 func (m *Method) Observe(d time.Duration, err error) {
-	m.codes[CodeOf(err)].Add(1)
+	m.codes[codeOf(err)].Add(1)
 	m.latency.Observe(d)
 }
 
@@ -145,9 +145,9 @@ func (s *Stats) Snapshot() map[string]MethodSnapshot {
 	return out
 }
 
-// CodeOf is the gRPC code that err travels under, found without building a
+// codeOf is the gRPC code that err travels under, found without building a
 // status for the refusals of package reason.
-func CodeOf(err error) codes.Code {
+func codeOf(err error) codes.Code {
 	if err == nil {
 		return codes.OK
 	}

@@ -103,7 +103,10 @@ func (r *Round) what() string {
 		}
 		names += v
 	}
-	if r.Orderly {
+	switch r.Action {
+	case Hang:
+		return "SIGSTOP " + names
+	case Restart:
 		return "restart " + names
 	}
 	return "kill -9 " + names
@@ -239,5 +242,9 @@ func (c *canvas) legend() {
 	for _, s := range []lane{down, standby, claiming, begun, serving, leads} {
 		entry(string(s), legends[s])
 	}
-	c.text(20, y+36, "c-dim small", "Times are milliseconds from the "+map[bool]string{false: "kill", true: "signal"}[c.r.Orderly]+". Each tick is a successful reply.")
+	moment := "kill"
+	if c.r.Action == Hang || c.r.Action == Restart {
+		moment = "signal"
+	}
+	c.text(20, y+36, "c-dim small", "Times are milliseconds from the "+moment+". Each tick is a successful reply.")
 }

@@ -17,7 +17,9 @@ type Kind string
 // root peers are concerned; of LeaderFound, PeerGone and LeaderChanged it is the
 // node id.
 const (
-	Starts  Kind = "starts"
+	Starts Kind = "starts"
+	// Resumes is not logged: a process that hung goes on.
+	Resumes Kind = "resumes"
 	Stops   Kind = "stops"
 	Suspect Kind = "suspect"
 	Claims  Kind = "claims"

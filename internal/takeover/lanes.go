@@ -19,7 +19,7 @@ const (
 )
 
 var legends = map[lane]string{
-	down: "down", standby: "standby or follower", claiming: "claim sent or held back",
+	down: "down or hanging", standby: "standby or follower", claiming: "claim sent or held back",
 	begun: "era begun", serving: "serving", leads: "root leader",
 }
 
@@ -43,7 +43,7 @@ func (c *canvas) spans(member string) []span {
 		}
 	}
 	suspicious := false
-	dead := slices.Contains(c.r.Victims, member) && !c.r.Orderly
+	dead := slices.Contains(c.r.Victims, member) && c.r.Action != Restart
 	for _, e := range events {
 		if dead && e.At > c.r.At {
 			become(down, c.r.At)
@@ -52,7 +52,7 @@ func (c *canvas) spans(member string) []span {
 		switch e.Kind {
 		case Suspect:
 			suspicious = true
-		case Starts, Begins:
+		case Starts, Resumes, Begins:
 			suspicious = false
 		}
 		if is, ok := after(e, out[len(out)-1].is, suspicious); ok {
@@ -70,7 +70,7 @@ func (c *canvas) spans(member string) []span {
 // that is not suspicious tries the root now and then, and is refused.
 func after(e Event, was lane, suspicious bool) (lane, bool) {
 	switch e.Kind {
-	case Starts, Ends:
+	case Starts, Resumes, Ends:
 		return standby, true
 	case Stops:
 		return down, true
@@ -93,7 +93,7 @@ func after(e Event, was lane, suspicious bool) (lane, bool) {
 // marks are events that are written beside their moment.
 var marks = map[Kind]string{
 	Suspect: "suspects", Claims: "claims", Refused: "must wait", Begins: "era begins", Serves: "serves", Ends: "ends", Retired: "retired",
-	PeerGone: "sees it gone", Leads: "leads", LeaderFound: "", LeaderChanged: "", Starts: "starts", Stops: "stopped",
+	PeerGone: "sees it gone", Leads: "leads", LeaderFound: "", LeaderChanged: "", Starts: "starts", Resumes: "goes on", Stops: "stopped",
 }
 
 // member is a lane of coloured spans with a mark for each event.

@@ -7,29 +7,29 @@ import (
 
 // What a gap is made of, in the order in which it happens.
 const (
-	// PartBefore: between the last reply and the kill.
-	PartBefore = "before"
-	// PartDrain: the old holder lets requests in flight finish. PartRetire: it
+	// partBefore: between the last reply and the kill.
+	partBefore = "before"
+	// partDrain: the old holder lets requests in flight finish. partRetire: it
 	// tells the root its exact frontiers.
-	PartDrain  = "drain"
-	PartRetire = "retire"
-	// PartDeath: until the killed process is gone, or found to be.
-	PartDeath = "death"
-	// PartDetection: until the first process that is left knows.
-	PartDetection = "detection"
-	// PartElection: until another root peer leads.
-	PartElection = "election"
-	// PartReach: until the holder has been answered by the new leader.
-	PartReach = "reach"
-	// PartWait: until the claim is sent that is granted: the root holds claims
+	partDrain  = "drain"
+	partRetire = "retire"
+	// partDeath: until the killed process is gone, or found to be.
+	partDeath = "death"
+	// partDetection: until the first process that is left knows.
+	partDetection = "detection"
+	// partElection: until another root peer leads.
+	partElection = "election"
+	// partReach: until the holder has been answered by the new leader.
+	partReach = "reach"
+	// partWait: until the claim is sent that is granted: the root holds claims
 	// back until the old era's confirmation has run out.
-	PartWait = "wait"
-	// PartCommit: that claim, until its answer.
-	PartCommit = "commit"
-	// PartConfirm: the first confirmation and the first windows of the new era.
-	PartConfirm = "confirm"
-	// PartClient: until the client has its reply.
-	PartClient = "client"
+	partWait = "wait"
+	// partCommit: that claim, until its answer.
+	partCommit = "commit"
+	// partConfirm: the first confirmation and the first windows of the new era.
+	partConfirm = "confirm"
+	// partClient: until the client has its reply.
+	partClient = "client"
 )
 
 // Part is one part of a gap.
@@ -59,13 +59,13 @@ func (r *Round) Parts(g Gap) []Part {
 		parts = append(parts, Part{name, at, to})
 		at = to
 	}
-	cut(PartBefore, r.At)
+	cut(partBefore, r.At)
 	for _, m := range r.milestones() {
 		if m.seen {
 			cut(m.part, m.at)
 		}
 	}
-	cut(PartClient, g.To)
+	cut(partClient, g.To)
 	return parts
 }
 
@@ -78,36 +78,36 @@ func (r *Round) milestones() []milestone {
 	kind := func(k Kind, victim bool) func(Event) bool {
 		return func(e Event) bool { return e.Kind == k && isVictim(e) == victim }
 	}
-	leads := find(PartElection, kind(Leads, false))
+	leads := find(partElection, kind(Leads, false))
 	switch {
-	case r.Victim == Leader && r.Orderly:
-		return []milestone{leads, find(PartReach, r.reached(leads))}
+	case r.Victim == Leader && r.Action == Restart:
+		return []milestone{leads, find(partReach, r.reached(leads))}
 	case r.Victim == Leader:
-		return append(r.death(find(PartDetection, kind(PeerGone, false))), leads, find(PartReach, r.reached(leads)))
+		return append(r.death(find(partDetection, kind(PeerGone, false))), leads, find(partReach, r.reached(leads)))
 	}
-	all := r.death(find(PartDetection, kind(Suspect, false)))
-	if r.Orderly {
-		all = []milestone{find(PartDrain, kind(Ends, true)), find(PartRetire, kind(Retired, true))}
+	all := r.death(find(partDetection, kind(Suspect, false)))
+	if r.Action == Restart {
+		all = []milestone{find(partDrain, kind(Ends, true)), find(partRetire, kind(Retired, true))}
 	}
 	if r.Victim == Both {
-		all = append(r.death(find(PartDetection, kind(PeerGone, false))), leads)
+		all = append(r.death(find(partDetection, kind(PeerGone, false))), leads)
 	}
 	begins, ok := r.first(func(e Event) bool { return e.Kind == Begins })
 	if !ok {
 		return all
 	}
 	claim, claimed := r.lastClaim(begins)
-	waiting := PartWait
-	if r.Orderly { // nothing holds a claim back after a retirement: only news of it
-		waiting = PartDetection
+	waiting := partWait
+	if r.Action == Restart { // nothing holds a claim back after a retirement: only news of it
+		waiting = partDetection
 	}
-	return append(all, milestone{waiting, claim.At, claimed}, milestone{PartCommit, begins.At, true},
-		find(PartConfirm, func(e Event) bool { return e.Kind == Serves && e.Number == begins.Number }))
+	return append(all, milestone{waiting, claim.At, claimed}, milestone{partCommit, begins.At, true},
+		find(partConfirm, func(e Event) bool { return e.Kind == Serves && e.Number == begins.Number }))
 }
 
 // death puts the end of the killed processes before its detection.
 func (r *Round) death(detection milestone) []milestone {
-	gone := milestone{PartDeath, r.Gone, r.Gone != 0}
+	gone := milestone{partDeath, r.Gone, r.Gone != 0}
 	if detection.seen {
 		gone.at = min(gone.at, detection.at)
 	}

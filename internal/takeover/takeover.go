@@ -19,7 +19,21 @@ import (
 	"github.com/nokv/nokv/internal/history"
 )
 
-// Victim is who was ended.
+// Action is what was done to the victims.
+type Action string
+
+// What can be done to a process.
+const (
+	// Kill ends it at once (SIGKILL).
+	Kill Action = "kill"
+	// Hang stops it and lets it go on once it was replaced (SIGSTOP, SIGCONT):
+	// its connections stay, and nobody is told.
+	Hang Action = "hang"
+	// Restart asks it to end (SIGTERM), and starts it again.
+	Restart Action = "restart"
+)
+
+// Victim is whom it was done to.
 type Victim string
 
 // The victims of a round.
@@ -33,13 +47,12 @@ const (
 
 // Round is one takeover. All times are since one start, by one clock.
 type Round struct {
+	Action Action
 	Victim Victim
-	// Orderly: the victims were asked to end instead of killed.
-	Orderly bool
 	// Victims and Members are names of processes; the victims are members too.
 	// Roots are members that are root peers, the others are coordinators.
 	Victims, Members, Roots []string
-	// At is the moment of the kill, Until when everything was healthy again.
+	// At is the moment of the action, Until when everything was healthy again.
 	At, Until time.Duration
 	// Gone is when the killed processes had ended: on a busy machine that takes
 	// its time, in which their connections are open. 0: not known.
@@ -61,7 +74,7 @@ type Gap struct {
 func (g Gap) Length() time.Duration { return g.To - g.From }
 
 // Gap is the longest gap of any client in calls of one kind (history.OpTSO and
-// so on) that ends after the kill and begins before Until. An error names a
+// so on) that ends after the action and begins before Until. An error names a
 // client that had no reply before the kill, or none after it.
 func (r *Round) Gap(op string) (Gap, error) {
 	var longest Gap
@@ -100,7 +113,7 @@ func (r *Round) returns(op string) map[string][]time.Duration {
 	return out
 }
 
-// Load is how much there was in the time from, to before the kill: the least
+// Load is how much there was in the time from, to before the action: the least
 // number of replies of kind op that a client had, and the longest that one
 // went without.
 func (r *Round) Load(op string, from, to time.Duration) (least int, longest time.Duration) {

@@ -62,6 +62,15 @@ func killed() *takeover.Round {
 	return r
 }
 
+// hung is the same round with a holder that goes on when it was replaced.
+func hung() *takeover.Round {
+	r := killed()
+	r.Action = takeover.Hang
+	r.Events = append(r.Events[:len(r.Events)-1], takeover.Event{At: at + 180*time.Millisecond, Who: "coordinator-c1", Kind: takeover.Resumes},
+		takeover.Event{At: at + 181*time.Millisecond, Who: "coordinator-c1", Kind: takeover.Ends, Number: 1})
+	return r
+}
+
 func TestGapIsTheLongestOfAnyClient(t *testing.T) {
 	r := killed()
 	g, err := r.Gap(history.OpTSO)
@@ -142,21 +151,23 @@ func TestPartsOfEachVictim(t *testing.T) {
 	}
 	for _, c := range []struct {
 		victim  takeover.Victim
-		orderly bool
+		action  takeover.Action
 		victims []string
 		events  []takeover.Event
 		want    string
 	}{
-		{takeover.Holder, false, []string{"coordinator-c1"}, claims, "before 1, detection 12, wait 148, commit 5, confirm 5, client 10"},
-		{takeover.Leader, false, []string{"meta-root-2"}, root, "before 1, detection 3, election 10, reach 2, client 165"},
-		{takeover.Both, false, []string{"coordinator-c1", "meta-root-2"}, append(root, claims...), "before 1, detection 3, election 10, wait 147, commit 5, confirm 5, client 10"},
-		{takeover.Holder, true, []string{"coordinator-c1"}, retirement, "before 1, drain 2, retire 3, detection 1, commit 3, confirm 5, client 166"},
-		{takeover.Leader, true, []string{"meta-root-2"}, root, "before 1, election 13, reach 2, client 165"},
-		{takeover.Holder, false, []string{"coordinator-c1"}, nil, "before 1, client 180"},
+		{takeover.Holder, takeover.Kill, []string{"coordinator-c1"}, claims, "before 1, detection 12, wait 148, commit 5, confirm 5, client 10"},
+		{takeover.Leader, takeover.Kill, []string{"meta-root-2"}, root, "before 1, detection 3, election 10, reach 2, client 165"},
+		{takeover.Both, takeover.Kill, []string{"coordinator-c1", "meta-root-2"}, append(root, claims...), "before 1, detection 3, election 10, wait 147, commit 5, confirm 5, client 10"},
+		{takeover.Holder, takeover.Restart, []string{"coordinator-c1"}, retirement, "before 1, drain 2, retire 3, detection 1, commit 3, confirm 5, client 166"},
+		{takeover.Leader, takeover.Restart, []string{"meta-root-2"}, root, "before 1, election 13, reach 2, client 165"},
+		{takeover.Leader, takeover.Hang, []string{"meta-root-2"}, root[2:], "before 1, election 13, reach 2, client 165"},
+		{takeover.Holder, takeover.Hang, []string{"coordinator-c1"}, hung().Events, "before 1, detection 12, wait 148, commit 5, confirm 5, client 10"},
+		{takeover.Holder, takeover.Kill, []string{"coordinator-c1"}, nil, "before 1, client 180"},
 	} {
-		r := &takeover.Round{Victim: c.victim, Orderly: c.orderly, Victims: c.victims, At: at, Until: msec(400), Events: c.events}
+		r := &takeover.Round{Victim: c.victim, Action: c.action, Victims: c.victims, At: at, Until: msec(400), Events: c.events}
 		if got := lengths(r.Parts(gap)); got != c.want {
-			t.Errorf("%s, orderly %v:\n%s, want\n%s", c.victim, c.orderly, got, c.want)
+			t.Errorf("%s of %s:\n%s, want\n%s", c.action, c.victim, got, c.want)
 		}
 	}
 }
@@ -181,8 +192,8 @@ func TestPartsAddUp(t *testing.T) {
 	}
 	for range 2000 {
 		r := &takeover.Round{
-			Victim:  []takeover.Victim{takeover.Holder, takeover.Leader, takeover.Both}[rng.IntN(3)],
-			Orderly: rng.IntN(2) == 0, Victims: []string{"a"}, At: 100, Until: 300,
+			Victim: []takeover.Victim{takeover.Holder, takeover.Leader, takeover.Both}[rng.IntN(3)],
+			Action: []takeover.Action{takeover.Kill, takeover.Hang, takeover.Restart}[rng.IntN(3)], Victims: []string{"a"}, At: 100, Until: 300,
 		}
 		for range rng.IntN(20) {
 			r.Events = append(r.Events, takeover.Event{At: time.Duration(rng.IntN(400)), Who: string(rune('a' + rng.IntN(3))), Kind: kinds[rng.IntN(len(kinds))], Number: uint64(rng.IntN(3))})
@@ -250,9 +261,20 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
+// A process that hangs is not there, and then it is, as a standby.
+func TestDrawingOfAHang(t *testing.T) {
+	r := hung()
+	got := string(r.Draw(takeover.Gap{Client: "client-1", From: at, To: at + 200*time.Millisecond}))
+	for _, want := range []string{"SIGSTOP coordinator-c1", "goes on", "from the signal"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in the picture", want)
+		}
+	}
+}
+
 // Whatever a run leaves behind can be drawn.
 func TestDrawingOfLittle(t *testing.T) {
-	for _, r := range []*takeover.Round{{}, {Victim: takeover.Both, Victims: []string{"<a>"}, Members: []string{"<a>"}, Orderly: true, At: at, Until: at}} {
+	for _, r := range []*takeover.Round{{}, {Victim: takeover.Both, Victims: []string{"<a>"}, Members: []string{"<a>"}, Action: takeover.Restart, At: at, Until: at}, hung()} {
 		got := r.Draw(takeover.Gap{Client: "c", From: at, To: at + 30*time.Second})
 		if err := xml.Unmarshal(got, new(struct{})); err != nil {
 			t.Errorf("not well formed: %v\n%s", err, got)

@@ -36,11 +36,23 @@ type peers struct {
 
 func newPeers(t *testing.T) *peers {
 	t.Helper()
+	return newPeersBy(t, "")
+}
+
+// newPeersBy is newPeers under a shell that has run a command before; empty: none.
+func newPeersBy(t *testing.T, shell string) *peers {
+	t.Helper()
 	path, err := proctest.NoKV()
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &peers{t: t, Cluster: proctest.NewCluster(t, path, nil, 0)}
+	if shell != "" {
+		p.Cluster = proctest.NewCluster(t, "/bin/sh", nil, 0)
+		p.CommandLine = func(member int) []string {
+			return append([]string{"-c", shell + `; exec "$0" "$@"`, path}, p.Args(member)...)
+		}
+	}
 	addrs := map[uint64]string{}
 	for i, a := range p.RootAddrs {
 		addrs[uint64(i+1)] = a
@@ -384,4 +396,36 @@ func overwrite(path string, offset int64, n int) error {
 	}
 	_, err = f.WriteAt(b, offset)
 	return err
+}
+
+// More connections than a peer may have open, on each of its ports, do not end it and
+// do not keep its peers, its log or its callers from it for long.
+func TestConnectionsBeyondTheLimitOfOpenFiles(t *testing.T) {
+	p := newPeersBy(t, "ulimit -n 100")
+	p.StartAll()
+	p.mustWrite(5, 0)
+	for member := range 3 {
+		for _, address := range []string{p.RootAddrs[member], p.TransportAddrs[member], p.MetricsAddrs[member]} {
+			for range 150 {
+				conn, err := net.Dial("tcp", address)
+				if err != nil {
+					break // Its queue is full as well.
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+			}
+		}
+	}
+	// The client's connections are there already: what is in the way is on the peers' side.
+	p.mustWrite(20, 900<<10) // A segment is 16 MiB: new ones need descriptors.
+	away := (p.leader() + 1) % 3
+	p.Kill(away)
+	p.mustWrite(5, 0)
+	p.Start(away)
+	p.mustWrite(5, 0)
+	p.same()
+	for member := range 3 {
+		if !p.Process(member).Running() {
+			t.Errorf("root peer %d has ended:\n%s", member+1, p.Process(member).Tail())
+		}
+	}
 }

@@ -5,7 +5,8 @@
 // workdir is locked and checked before anything else happens; (2) the peer
 // serves nothing before it is a member of its cluster, which it founds with others
 // or joins; (3) any part that fails
-// ends the whole with its error, and nothing is acknowledged after it; (4) on
+// ends the whole with its error, and nothing is acknowledged after it; so does the news
+// that another peer has its place; (4) on
 // shutdown leadership is handed over before connections are closed.
 package root
 
@@ -45,6 +46,8 @@ type Config struct {
 	// ElectionTimeout is the silence of a leader after which another one is
 	// elected. Default 500 ms.
 	ElectionTimeout time.Duration
+	// FeatureLevel is the highest that this build understands. Default 1.
+	FeatureLevel uint32
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -119,13 +122,13 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	net, err := transport.New(transport.Config{
 		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
-		Checkpoints: p.store, Logger: p.cfg.Logger.Named("transport"),
+		Checkpoints: p.store, FeatureLevel: p.cfg.FeatureLevel, Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
 		return err
 	}
 	cfg := replica.Defaults()
-	cfg.NodeID, cfg.Transport, cfg.Join, cfg.AskTerm = p.cfg.NodeID, net, identity.Joined, net.AskTerm
+	cfg.NodeID, cfg.Transport, cfg.Join = p.cfg.NodeID, net, identity.Joined
 	if !identity.Joined {
 		cfg.Voters, cfg.Bootstrap = founding(identity)
 	}

@@ -26,7 +26,9 @@ type Vars struct {
 	CheckpointBytes uint64 `json:"checkpoint_bytes"`
 	StateHash       uint64 `json:"state_hash"`
 	// HashMismatches must be 0.
-	HashMismatches  uint64 `json:"hash_mismatches"`
+	HashMismatches uint64 `json:"hash_mismatches"`
+	// RefusedMessages came under a root peer's name and cannot be of one: must be 0.
+	RefusedMessages uint64 `json:"refused_messages"`
 	QueuedProposals int    `json:"queued_proposals"`
 	Stalled         bool   `json:"stalled"`
 
@@ -73,7 +75,7 @@ func (p *Peer) Vars() any {
 	out.Term, out.LeaderID, out.Commit, out.Applied = v.Term, v.Leader, v.Commit, v.Applied
 	out.FirstIndex, out.LastIndex = v.FirstIndex, v.LastIndex
 	out.CheckpointIndex, out.CheckpointBytes = v.Checkpoint.Index, v.Checkpoint.Bytes
-	out.StateHash, out.HashMismatches, out.QueuedProposals, out.Stalled = v.State.Hash(), v.HashMismatches, v.QueuedProposals, v.Stalled
+	out.StateHash, out.HashMismatches, out.RefusedMessages, out.QueuedProposals, out.Stalled = v.State.Hash(), v.HashMismatches, v.RefusedMessages, v.QueuedProposals, v.Stalled
 	out.TenureEra, out.TenureHolder = v.State.Tenure().GetEra(), v.State.Tenure().GetHolderId()
 	out.IDFence, out.TSOFence = v.State.Allocators().GetIdFence(), v.State.Allocators().GetTsoFence()
 	out.Regions = v.State.RegionCount()

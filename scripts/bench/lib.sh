@@ -1,5 +1,5 @@
-# Sourced by the scripts of this folder: starts a cluster, or an etcd, as
-# separate processes in a temporary folder, and stops what it started.
+# Sourced by the scripts of this folder: starts a cluster, as separate
+# processes in a temporary folder, and stops what it started.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -71,20 +71,11 @@ cluster() {
   until_true 60 "$nokv" tso --coordinator-addr $coordinator --timeout 1s
 }
 
-# etcd_cluster: three members of etcd with their data beside the cluster's.
-etcd_addrs=127.0.0.1:$((port + 20)),127.0.0.1:$((port + 21)),127.0.0.1:$((port + 22))
-etcd_cluster() {
-  command -v etcd >/dev/null || die "etcd is not installed (Debian: etcd-server)"
-  local all="" n
-  for n in 0 1 2; do all+="e$n=http://127.0.0.1:$((port + 23 + n)),"; done
-  for n in 0 1 2; do
-    ETCD_UNSUPPORTED_ARCH= start "$dir/etcd-$n.log" etcd --name e$n --data-dir "$dir/etcd-$n" --log-level error \
-      --listen-client-urls http://127.0.0.1:$((port + 20 + n)) --advertise-client-urls http://127.0.0.1:$((port + 20 + n)) \
-      --listen-peer-urls http://127.0.0.1:$((port + 23 + n)) --initial-advertise-peer-urls http://127.0.0.1:$((port + 23 + n)) \
-      --initial-cluster "${all%,}" --initial-cluster-state new
-  done
-  until_true 30 "$nokv" bench publish --against "etcd=$etcd_addrs" --concurrency 1 --duration 200ms --warmup 0s
-}
+# Other systems are not built or installed here: BENCH_ETCD and BENCH_PD are
+# addresses, HOST:PORT[,HOST:PORT...], of an etcd and a PD that run already, on
+# this machine and disk if the comparison is to mean anything. Without them
+# NoKV is measured alone.
+etcd=${BENCH_ETCD:-} pd=${BENCH_PD:-}
 
 # calm waits, for BENCH_CALM seconds at most, until the machine has been idle
 # for half a second, so that its other users are not measured.
@@ -99,30 +90,71 @@ calm() {
   done
 }
 
-# bench ARGS...: one run, as JSON, on standard output.
-bench() { calm; "$nokv" bench "$@" --coordinator-addr $coordinator --duration "${seconds}s" -o json; }
+# steal_ticks is what the hypervisor took from all processors since the start.
+steal_ticks() { awk '/^cpu / { print $9 }' /proc/stat; }
 
-# median FIELD FILE...: of that field of the runs in these files.
-median() {
-  local field=$1
-  shift
-  jq -s "map(.$field) | sort | .[length / 2 | floor]" "$@"
+# bench ARGS...: one run, as JSON, on standard output. steal_percent is how much
+# of the processors' time the hypervisor gave to others meanwhile.
+bench() {
+  calm
+  local steal=$(steal_ticks) begin=$(date +%s%N)
+  "$nokv" bench "$@" --coordinator-addr $coordinator --duration "${seconds}s" -o json >"$dir/one.json"
+  # A tick is 10 ms.
+  jq --argjson ticks $(($(steal_ticks) - steal)) --argjson nanos $(($(date +%s%N) - begin)) --argjson cores "$(nproc)" \
+    '. + { steal_percent: ($ticks * 1e9 / ($nanos * $cores)) }' "$dir/one.json"
 }
 
-title() { printf '%-28s %12s %12s %9s %9s %9s %7s\n' "" "ops/s" "best" "p50 us" "p99 us" "max us" errors; }
+# of_runs FIELD FUNCTION FILE...: median, min or max of a field of the runs in files.
+of_runs() {
+  local field=$1 of=$2
+  shift 2
+  jq -s "def median: sort | .[length / 2 | floor]; map(.$field) | $of" "$@"
+}
 
-# figure NAME ARGS...: repeated runs, and a row with their medians. The runs
-# are kept in $dir/NAME.*.json.
+title() {
+  printf '%-28s %12s %25s %9s %9s %9s %7s %7s\n' "" "ops/s" "min to max" "p50 us" "p99 us" "max us" errors "steal %"
+}
+
+# show NAME: a row with the medians of $dir/NAME.*.json, and how far its runs
+# lie apart. Steal is the worst of them: a figure with more than a few percent
+# is the neighbours'.
+show() {
+  local f=("$dir/$1".*.json)
+  printf '%-28s %12.0f %12.0f %12.0f %9.0f %9.0f %9.0f %7.0f %7.1f\n' "$1" "$(of_runs ops_per_s median "${f[@]}")" \
+    "$(of_runs ops_per_s min "${f[@]}")" "$(of_runs ops_per_s max "${f[@]}")" "$(of_runs p50_us median "${f[@]}")" \
+    "$(of_runs p99_us median "${f[@]}")" "$(of_runs max_us max "${f[@]}")" "$(of_runs errors max "${f[@]}")" "$(of_runs steal_percent max "${f[@]}")"
+}
+
+# figure NAME ARGS...: repeated runs, and a row. They are kept in $dir/NAME.*.json.
 figure() {
   local name=$1 i
   shift
   for ((i = 1; i <= repeat; i++)); do bench "$@" >"$dir/$name.$i.json"; done
   show "$name"
 }
-show() {
-  local f=("$dir/$1".*.json)
-  printf '%-28s %12.0f %12.0f %9.0f %9.0f %9.0f %7.0f\n' "$1" "$(median ops_per_s "${f[@]}")" \
-    "$(jq -s 'map(.ops_per_s) | max' "${f[@]}")" "$(median p50_us "${f[@]}")" \
-    "$(median p99_us "${f[@]}")" "$(median max_us "${f[@]}")" "$(median errors "${f[@]}")"
+
+# pair NAME AGAINST ARGS...: in turns, so that both meet the same neighbours, the
+# other side and NoKV; a row each, and the median, least and largest ratio. The
+# other side's name is that of AGAINST. AGAINST "": NoKV alone.
+pair() {
+  local name=$1 against=$2 other=${2%%=*} i
+  shift 2
+  if [ -z "$against" ]; then
+    figure "$name" "$@"
+    return
+  fi
+  for ((i = 1; i <= repeat; i++)); do
+    bench "$1" --against "$against" "${@:2}" >"$dir/$other-$name.$i.json"
+    bench "$@" >"$dir/$name.$i.json"
+  done
+  show "$other-$name"
+  show "$name"
+  for ((i = 1; i <= repeat; i++)); do
+    jq -s '.[1].ops_per_s / .[0].ops_per_s' "$dir/$other-$name.$i.json" "$dir/$name.$i.json"
+  done | jq -sr --arg other "$other" 'sort | map(. * 100 | round / 100) |
+    "  nokv / \($other): \(.[length / 2 | floor]), \(.[0]) to \(.[-1])"'
 }
-about() { echo "# $(date -u +%F), $(nproc) cores, $(go version | cut -d' ' -f3), load $(cut -d' ' -f1 /proc/loadavg): ${repeat} runs of ${seconds} s, medians"; }
+about() {
+  echo "# $(date -u +%F), $(nproc) cores, $(go version | cut -d' ' -f3), load $(cut -d' ' -f1 /proc/loadavg): ${repeat} runs of ${seconds} s, medians"
+  echo "# etcd: ${etcd:-none (BENCH_ETCD)}, PD: ${pd:-none (BENCH_PD)}"
+}

@@ -300,8 +300,8 @@ func batchOf(b client.Batch) *batch {
 // errNoAnswer says that no try was answered.
 var errNoAnswer = errors.New("no answer")
 
-// told takes the answer of a write into account.
-func (c *caller) told(w *write, r *rootv1.CommandResult) {
+// learn takes the answer of a write into account.
+func (c *caller) learn(w *write, r *rootv1.CommandResult) {
 	w.outcome, w.reason, w.token, w.returned = r.GetOutcome(), r.GetError().GetReason(), state.TokenFromProto(r.GetToken()), c.now()
 	if c.session.Compare(w.token) < 0 {
 		c.session = w.token

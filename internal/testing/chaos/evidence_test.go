@@ -22,8 +22,8 @@ type evidence struct {
 	writes  []*write
 	reads   []*read
 	watches map[string][]*batch
-	// told are positions that somebody was told of.
-	told []ack
+	// acked are positions that were acknowledged to somebody.
+	acked []ack
 
 	// log is what the root peers committed, from index 1 on.
 	log []entry
@@ -131,7 +131,7 @@ func (e *evidence) wrote(w *write) {
 	defer e.mu.Unlock()
 	e.writes = append(e.writes, w)
 	if w.token.Index != 0 {
-		e.told = append(e.told, ack{w.returned, w.token.Index})
+		e.acked = append(e.acked, ack{w.returned, w.token.Index})
 	}
 }
 
@@ -139,7 +139,7 @@ func (e *evidence) answered(r *read) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.reads = append(e.reads, r)
-	e.told = append(e.told, ack{r.returned, r.token.Index})
+	e.acked = append(e.acked, ack{r.returned, r.token.Index})
 }
 
 func (e *evidence) watched(client string, b *batch, at time.Duration) {
@@ -150,7 +150,7 @@ func (e *evidence) watched(client string, b *batch, at time.Duration) {
 	}
 	e.watches[client] = append(e.watches[client], b)
 	if !b.snapshot {
-		e.told = append(e.told, ack{at, b.to.Index})
+		e.acked = append(e.acked, ack{at, b.to.Index})
 	}
 }
 
@@ -177,23 +177,23 @@ func (e *evidence) dispute(format string, args ...any) {
 
 // settle sorts what was told: each position counts from when it was first told.
 func (e *evidence) settle() {
-	slices.SortFunc(e.told, func(a, b ack) int { return int(a.at - b.at) })
+	slices.SortFunc(e.acked, func(a, b ack) int { return int(a.at - b.at) })
 	highest := uint64(0)
-	kept := e.told[:0]
-	for _, a := range e.told {
+	kept := e.acked[:0]
+	for _, a := range e.acked {
 		if a.index > highest {
 			highest = a.index
 			kept = append(kept, a)
 		}
 	}
-	e.told = kept
+	e.acked = kept
 }
 
-// toldBefore is the newest position that somebody had been told of before at.
-func (e *evidence) toldBefore(at time.Duration) uint64 {
-	n := sort.Search(len(e.told), func(i int) bool { return e.told[i].at >= at })
+// ackedBefore is the newest position that somebody had been told of before at.
+func (e *evidence) ackedBefore(at time.Duration) uint64 {
+	n := sort.Search(len(e.acked), func(i int) bool { return e.acked[i].at >= at })
 	if n == 0 {
 		return 0
 	}
-	return e.told[n-1].index
+	return e.acked[n-1].index
 }

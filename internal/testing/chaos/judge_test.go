@@ -171,8 +171,8 @@ func (j *judge) agreement() error {
 		return fmt.Errorf("%d root peers at the end", len(j.peers))
 	}
 	for _, p := range j.peers {
-		if p.applied != j.peers[0].applied || p.applied > uint64(len(j.log)) || p.applied < j.toldBefore(math.MaxInt64) {
-			return fmt.Errorf("%s is at %d, %s at %d; the log ends at %d, %d was acknowledged", p.name, p.applied, j.peers[0].name, j.peers[0].applied, len(j.log), j.toldBefore(math.MaxInt64))
+		if p.applied != j.peers[0].applied || p.applied > uint64(len(j.log)) || p.applied < j.ackedBefore(math.MaxInt64) {
+			return fmt.Errorf("%s is at %d, %s at %d; the log ends at %d, %d was acknowledged", p.name, p.applied, j.peers[0].name, j.peers[0].applied, len(j.log), j.ackedBefore(math.MaxInt64))
 		}
 		if p.hash != j.hashes[p.applied] {
 			return fmt.Errorf("%s has state hash %016x at %d, the log replayed %016x", p.name, p.hash, p.applied, j.hashes[p.applied])
@@ -189,8 +189,8 @@ func (j *judge) freshness() error {
 	}
 	sessions := make(map[string]state.Token)
 	for _, r := range j.reads {
-		known := j.toldBefore(r.called)
-		long := j.toldBefore(r.called - r.maxAge - j.staleness)
+		known := j.ackedBefore(r.called)
+		long := j.ackedBefore(r.called - r.maxAge - j.staleness)
 		switch {
 		case r.token.Index == 0 || r.token.Index > uint64(len(j.log)):
 			return fmt.Errorf("%s answered at %s, the log ends at %d", r.node, r.token, len(j.log))

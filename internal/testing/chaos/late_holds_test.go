@@ -18,7 +18,7 @@ func (r *lateRound) generated(a *ask, before sight) {
 	most := r.before.Authority.Confirmations + tenure.MaxConfirmations
 	asks := min(before.Authority.Confirmations+1, most)
 	r.until(a.question.String()+" is generated", func() bool {
-		now := r.look()
+		now := r.vars()
 		if now.Authority.Confirmations > most || a.ended() && a.refused() {
 			r.spoil("the holder gave up waiting for the root, or asked again: nobody knows who is covered")
 		}
@@ -39,7 +39,7 @@ func (r *lateRound) generated(a *ask, before sight) {
 func (r *lateRound) replied(a *ask, before sight) {
 	r.t.Helper()
 	r.until(a.question.String()+" is replied to", func() bool {
-		now := r.look().Authority
+		now := r.vars().Authority
 		if a.ended() {
 			r.spoil("the holder gave up waiting for the root")
 			return true
@@ -128,7 +128,7 @@ func (r *lateRound) holdRequest() {
 	r.cutOff(r.toRoot())
 	held := r.harm(r.toRoot())
 	r.until("a question is held back", func() bool {
-		return r.harm(r.toRoot()) > held && r.look().Authority.Confirmations > r.before.Authority.Confirmations
+		return r.harm(r.toRoot()) > held && r.vars().Authority.Confirmations > r.before.Authority.Confirmations
 	})
 	r.pause()
 	r.askAll(r.delivered)

@@ -108,7 +108,7 @@ func (r *lateRound) until(what string, ok func() bool) {
 	}
 }
 
-func (r *lateRound) look() (v holderVars) {
+func (r *lateRound) vars() (v holderVars) {
 	r.t.Helper()
 	if err := r.c.vars(r.holder, &v); err != nil {
 		r.t.Fatal(err)
@@ -156,10 +156,10 @@ func (r *lateRound) begins(ctx context.Context) bool {
 	}
 	if err == nil {
 		r.standby = r.pauseNow(r.successor)
-		r.before = r.look()
+		r.before = r.vars()
 		for err == nil && r.before.Holding && r.before.TSOWindowLeft <= roomy {
 			err = r.begin(r.questions(0)[0]).over().err // moves the window on
-			r.before = r.look()
+			r.before = r.vars()
 		}
 		r.era = r.before.TenureEra
 		if err == nil && r.before.Holding && uint64(r.aware.Era()) == r.era && uint64(r.unaware.Era()) == r.era {
@@ -187,7 +187,7 @@ func (r *lateRound) ask(questions []question, proof func(a *ask, before sight)) 
 	for _, q := range questions {
 		before := sight{sent: r.bytes(r.fromCallers())}
 		if r.stopped == nil {
-			before.holderVars = r.look()
+			before.holderVars = r.vars()
 		}
 		a := r.begin(q)
 		all = append(all, a)
@@ -236,17 +236,17 @@ func (r *lateRound) askAgain() {
 func (r *lateRound) resume() {
 	r.t.Helper()
 	all := slices.Concat(r.inside, r.after)
-	if r.s.told {
+	if r.s.newsFirst {
 		r.mend(r.toRoot(), r.fromRoot())
 	}
 	r.resumedAt = r.load.now()
 	r.longest = max(r.longest, time.Since(r.stoppedAt))
 	r.stopped.end()
 	r.mend(r.toCallers())
-	if !r.s.told {
+	if !r.s.newsFirst {
 		// What was asked last is generated too, and nobody confirms it.
 		r.until("the rest is generated", func() bool {
-			return r.look().IDWindowLeft == r.before.IDWindowLeft-idsAsked(all) || anyEnded(r.after)
+			return r.vars().IDWindowLeft == r.before.IDWindowLeft-idsAsked(all) || anyEnded(r.after)
 		})
 		r.noValue("asked after the takeover, and not confirmed", r.after)
 	}
@@ -266,7 +266,7 @@ func (r *lateRound) resume() {
 	}
 	var v holderVars
 	r.until("the old holder knows its successor", func() bool {
-		v = r.look()
+		v = r.vars()
 		return v.TenureEra > r.era
 	})
 	r.unserved += int(v.Authority.GateRejections - r.before.Authority.GateRejections)

@@ -31,8 +31,8 @@ type lateScript struct {
 	// covered is how many of the questions get a value of the ended era, first
 	// which comes first.
 	covered, first int
-	// told: what was held back, and the news, arrive before the holder goes on.
-	told bool
+	// newsFirst: what was held back, and the news, arrive before the holder goes on.
+	newsFirst bool
 	// either: they arrive together after that, and the covered ones get a value
 	// or a refusal, whichever the holder reads first.
 	either bool
@@ -49,7 +49,7 @@ const (
 )
 
 var lateScripts = []lateScript{
-	{name: onTheWay, ttl: 0, stop: (*lateRound).holdQuestion, told: true},
+	{name: onTheWay, ttl: 0, stop: (*lateRound).holdQuestion, newsFirst: true},
 	{name: onTheWayBack, ttl: 0, stop: (*lateRound).holdAnswer, covered: 2, either: true},
 	// A holder has two confirmations on the way, each for who was there before it.
 	{name: notRead, ttl: 0, stop: (*lateRound).leaveAnswer, covered: 2, first: 0},

@@ -55,7 +55,7 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 			}
 			return err
 		}); err == nil {
-			c.told(w, r.GetResults()[0])
+			c.learn(w, r.GetResults()[0])
 			return nil
 		}
 		if ctx.Err() != nil {

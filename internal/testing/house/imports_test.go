@@ -23,7 +23,7 @@ type pkg struct {
 func listPackages(t *testing.T) []pkg {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles,Dir", "./...")
-	cmd.Dir = "../../.."
+	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError

@@ -6,14 +6,21 @@ const (
 	replica = "./meta/root/replica"
 	state   = "./meta/root/state"
 	client  = "./coordinator/client"
+	view    = "./coordinator/rootview"
+	server  = "./coordinator/server"
 	clocks  = "./internal/clock"
 	windows = "./coordinator/idalloc"
 	stamps  = "./coordinator/tso"
 )
 
+// rules is their number; each is broken by a mutation at least.
+const rules = 12
+
 // mutation breaks one rule at one place.
 type mutation struct {
-	rule int    // of the rules of authority, 1 to 9; 10: windows and fences; 11: who votes at the root
+	// rule of authority, 1 to 9; 10: windows and fences; 11: who votes at the
+	// root; 12: what readers are told, and how much is let in.
+	rule int
 	name string // what is broken
 	file string // from the root of the repository
 	old  string // occurs once
@@ -49,12 +56,12 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		2, "a confirmation of another era counts", "meta/root/replica/word.go",
+		2, "a confirmation of another era counts", "meta/root/replica/authority.go",
 		"t.GetEra() == r.GetEra() && ", "",
 		[]string{replica},
 	},
 	{
-		2, "a confirmation of another process counts", "meta/root/replica/word.go",
+		2, "a confirmation of another process counts", "meta/root/replica/authority.go",
 		"t.GetHolderId() == r.GetHolderId() && t.GetHolderIncarnation() == r.GetHolderIncarnation()",
 		"t.GetHolderId() == r.GetHolderId()",
 		[]string{replica},
@@ -62,46 +69,6 @@ var mutations = []mutation{
 	{
 		2, "a confirmation needs no quorum of its own", "meta/root/replica/read.go",
 		"if r.id == nil || !bytes.Equal(s.RequestCtx, r.id) {", "if r.id == nil {",
-		[]string{replica},
-	},
-	{
-		2, "the word of a peer stays while its vote leaves", "meta/root/replica/ready.go",
-		"\tc.speak()\n", "",
-		[]string{replica},
-	},
-	{
-		2, "the word of a peer stays when a Turn has ended", "meta/root/replica/core.go",
-		"\tc.speak()\n", "",
-		[]string{replica},
-	},
-	{
-		2, "a word confirms before the leader has applied an entry of its own", "meta/root/replica/word.go",
-		"if steady && c.settled() && ", "if steady && c.leads() && ",
-		[]string{replica},
-	},
-	{
-		2, "a word confirms to another process", "meta/root/replica/word.go",
-		"if w.Tenure == nil || !isHeldBy(w.Tenure, r) {", "if w.Tenure == nil {",
-		[]string{replica},
-	},
-	{
-		2, "words of different terms confirm", "meta/root/replica/round.go",
-		"term != one.term {", "false {",
-		[]string{replica},
-	},
-	{
-		2, "the answer to another question confirms", "meta/root/replica/round.go",
-		"if one.id != id {", "if false {",
-		[]string{replica},
-	},
-	{
-		3, "an era with a ttl is confirmed and not remembered", "meta/root/replica/word.go",
-		"t.GetTtlMillis() == 0 && ", "",
-		[]string{replica},
-	},
-	{
-		3, "a word confirms an era while a claim over it is under way", "meta/root/replica/word.go",
-		" && c.authority.fenced[state.Era(t.GetEra())] == 0", "",
 		[]string{replica},
 	},
 
@@ -314,5 +281,131 @@ var mutations = []mutation{
 		11, "a replaced node id is taken again", "meta/root/state/rootpeer.go",
 		"return p.GetNodeId() == next.GetNodeId() || p.GetIncarnation() == next.GetIncarnation()", "return false",
 		[]string{state},
+	},
+
+	{
+		12, "what is older than the bound is served", "coordinator/rootview/serve.go",
+		"if !ok || age > bound {", "if !ok || age > 1<<62 {",
+		[]string{view},
+	},
+	{
+		12, "what is further behind than allowed is served", "coordinator/rootview/serve.go",
+		"lag > o.GetMaxRootLag() {", "lag > o.GetMaxRootLag() && false {",
+		[]string{view},
+	},
+	{
+		12, "a lag that nobody knows is within the bound", "coordinator/rootview/serve.go",
+		"} else if v.Mode(now) == coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE {", "} else if false {",
+		[]string{view},
+	},
+	{
+		12, "a replayed past is served as the present", "coordinator/rootview/view.go",
+		"func (v *View) Loaded() bool { return v.whole }", "func (v *View) Loaded() bool { return true }",
+		[]string{view},
+	},
+	{
+		12, "a descriptor older than asked for is served", "coordinator/rootview/serve.go",
+		"if found >= required {", "if true {",
+		[]string{view, server},
+	},
+	{
+		12, "a view is level with what it has not applied", "coordinator/rootview/core.go",
+		"at.Compare(c.known) >= 0 && resp.GetCommitIndex() >= at.Index {", "resp.GetCommitIndex() >= at.Index {",
+		[]string{view},
+	},
+	{
+		12, "a peer that knows less vouches for a view", "coordinator/rootview/core.go",
+		"at.Compare(c.known) >= 0 && resp.GetCommitIndex() >= at.Index {", "at.Compare(c.known) >= 0 {",
+		[]string{view},
+	},
+	{
+		12, "what waited on its way vouches for the present", "coordinator/rootview/core.go",
+		"quiet <= c.cfg.SilentAfter || c.first {", "quiet <= c.cfg.SilentAfter || true {",
+		[]string{view},
+	},
+	{
+		12, "a peer without a leader vouches for the present", "coordinator/rootview/core.go",
+		"sent.Add(-c.leaderless))", "sent)",
+		[]string{view},
+	},
+	{
+		12, "another cluster's entries are applied", "coordinator/rootview/core.go",
+		"if c.clusterID != 0 && resp.GetClusterId() != c.clusterID {", "if false {",
+		[]string{view},
+	},
+	{
+		12, "a gap in the tail is passed over", "coordinator/rootview/core.go",
+		"if !inOrder || e.GetIndex() == 0 {", "if !inOrder && false || e.GetIndex() == 0 {",
+		[]string{view},
+	},
+	{
+		12, "a strong read uses an index asked for before it came", "coordinator/rootview/strong.go",
+		"r.forming = nil\n\treturn taken", "return taken",
+		[]string{view},
+	},
+	{
+		12, "a token is not waited for", "coordinator/rootview/wait.go",
+		"if v := f.View(); v.Token.Compare(at) >= 0 {", "if v := f.View(); true {",
+		[]string{view},
+	},
+	{
+		12, "a token of another incarnation is waited for", "coordinator/rootview/wait.go",
+		"if at.Incarnation == v.Token.Incarnation && (", "if at.Incarnation != 0 && (",
+		[]string{view},
+	},
+	{
+		12, "who waits is woken too early", "coordinator/rootview/wait.go",
+		"l.heap[0].at.Compare(reached) <= 0", "l.heap[0] != nil",
+		[]string{view},
+	},
+	{
+		12, "a watcher that was overtaken reads on", "coordinator/rootview/feed.go",
+		"if at.Compare(f.base) < 0 {", "if false {",
+		[]string{view},
+	},
+	{
+		12, "calls without number are let in", "coordinator/server/limits.go",
+		"if g.n.Add(1) <= g.limit {", "if g.n.Add(1) > 0 {",
+		[]string{server},
+	},
+	{
+		12, "a call without a deadline is let in", "coordinator/server/admission.go",
+		"if _, ok := ctx.Deadline(); !ok {", "if _, ok := ctx.Deadline(); !ok && false {",
+		[]string{server},
+	},
+	{
+		12, "connections without number are let in", "coordinator/server/admission.go",
+		"if l.open.Add(1) <= l.limit {", "if l.open.Add(1) > 0 {",
+		[]string{server},
+	},
+	{
+		12, "a client believes another cluster", "coordinator/client/accept.go",
+		"if c.cluster.Load() != id && !c.cluster.CompareAndSwap(0, id) {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "a client takes ids of no cluster", "coordinator/client/accept.go",
+		"if r.GetClusterId() == 0 {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "a cache keeps an answer that is older than itself", "coordinator/client/cache.go",
+		" || r.At.Compare(t.at) < 0 {", " {",
+		[]string{client},
+	},
+	{
+		12, "a cache goes back to an older descriptor", "coordinator/client/cache.go",
+		"if mine.Revision > r.Revision {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "a cache drops a route newer than the stale one", "coordinator/client/cache.go",
+		"if mine == nil || mine.Revision > stale.Region.Revision {", "if mine == nil {",
+		[]string{client},
+	},
+	{
+		12, "a cache shows half a snapshot", "coordinator/client/cache.go",
+		"if b.GetSnapshotEnd() {", "if true {",
+		[]string{client},
 	},
 }

@@ -215,3 +215,8 @@ func (c *Core) serveHeldConfirms(out *Output) {
 		c.answerConfirm(r, out)
 	}
 }
+
+// isHeldBy says whether t is the era that r asks about, and of the process that asks.
+func isHeldBy(t *rootv1.Tenure, r *rootv1.ConfirmTenureRequest) bool {
+	return t.GetEra() == r.GetEra() && t.GetHolderId() == r.GetHolderId() && t.GetHolderIncarnation() == r.GetHolderIncarnation()
+}

@@ -173,9 +173,6 @@ type peer struct {
 func (p *peer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		p.trace = append(p.trace, fmt.Sprintf("send %s to %d", m.GetType(), m.GetTo()))
-		if err := untrue(p.core.Word(), m); err != nil {
-			p.t.Errorf("peer %d: %v", p.id, err)
-		}
 		to := p.c.peers[m.GetTo()]
 		if p.c.cut[[2]uint64{p.id, m.GetTo()}] || to == nil || to.core == nil || (p.c.drop != nil && p.c.drop(m)) {
 			if m.GetType() == raftpb.MsgSnap {

@@ -31,10 +31,6 @@ type Config struct {
 	Seed uint64
 	// Transport takes messages to other peers.
 	Transport Transport
-	// AskTerm asks another peer for Replica.Term, under an id; the answer is told
-	// by Replica.PeerTerm. It never blocks; false: the peer is not reached. Nil:
-	// every confirmation takes a Turn.
-	AskTerm func(node, id uint64) bool
 	// Overdue is asked after every Append: true when that Append took longer
 	// than an election timeout. The Core then steps down before it uses
 	// anything it knew before. Nil: never.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -112,6 +111,7 @@ type Core struct {
 	ledSince  uint64
 	muted     bool
 	acks      acks
+	intake    intake
 	proposals proposals
 	reads     reads
 	authority authority
@@ -122,11 +122,6 @@ type Core struct {
 	changed bool
 	started bool
 	fatal   error
-
-	// word may be read from any goroutine. votersChange is the index of the newest
-	// entry in the log that changes who votes; 0: there was none.
-	word         atomic.Pointer[Word]
-	votersChange uint64
 }
 
 // NewCore makes a peer over a log and the state of the log's checkpoint (see
@@ -225,7 +220,6 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	defer func() {
 		if err != nil {
 			c.fatal, out = err, Output{}
-			c.word.Store(nil)
 		}
 	}()
 	defer recoverRaft(&err)
@@ -258,7 +252,6 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	out.More = len(out.Done) > 0 && c.mayPropose()
 	out.Checkpoint = c.nextCheckpoint()
 	out.View = c.nextView()
-	c.speak()
 	return out, nil
 }
 
@@ -269,6 +262,7 @@ func (c *Core) begin(in Input) {
 		c.leaderless = c.now
 	}
 	c.authority.begin(c.now)
+	c.intake.begin(c.persisted)
 }
 
 // take feeds an Input to raft and the queues.
@@ -299,10 +293,10 @@ func (c *Core) take(in Input, out *Output) error {
 }
 
 // step gives raft a message of another peer. Messages that peers do not send
-// to one another are dropped, and so are those for somebody else and a MsgSnap
-// without its checkpoint.
+// to one another are dropped, and so are those for somebody else, those that
+// cannot be of a peer (message.go) and a MsgSnap without its checkpoint.
 func (c *Core) step(m *raftpb.Message) {
-	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) {
+	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
 		return
 	}
 	if c.members.has(m.GetFrom()) {
@@ -345,7 +339,7 @@ func (c *Core) observePeer(e Event) error {
 	case SnapshotFailed:
 		c.raft.ReportSnapshot(e.Peer, raft.SnapshotFailure)
 	case PeerStateHash:
-		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID {
+		if c.members.has(e.Peer) && e.Peer != c.cfg.NodeID && !c.objectHash(e.Index) {
 			return c.compareHash(e.Peer, e.Index, e.Hash)
 		}
 	}

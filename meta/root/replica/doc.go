@@ -12,7 +12,7 @@
 //     attempt of its own, and is applied here when it is answered.
 //  4. An era is confirmed only by a leader that a quorum followed after the
 //     request arrived, from applied state, and not while a claim over it is
-//     under way; without a ttl that may be known from words (see Word), without a Turn; it is found expired only when no confirmation of any leader can
+//     under way; it is found expired only when no confirmation of any leader can
 //     still be good (rules 1 to 3 of the authority design).
 //  5. A write to the log that takes longer than an election timeout ends the
 //     leadership, and nothing known before it is used after it.

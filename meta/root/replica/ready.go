@@ -31,8 +31,6 @@ func (c *Core) ready(out *Output) error {
 	c.observe(rd, out)
 	c.assignIndexes(rd.Entries)
 
-	c.noteVoters(rd.Entries)
-	c.speak()
 	early, late := c.split(rd.Messages, ballot)
 	c.send(early)
 	// A crash here: what was sent promised nothing about this peer's disk.
@@ -146,6 +144,7 @@ func (c *Core) send(messages []*raftpb.Message) {
 		messages = withoutHeartbeats(messages)
 	}
 	c.tellCommit(messages)
+	c.intake.sent(messages)
 	if len(messages) > 0 {
 		c.cfg.Transport.Send(messages)
 	}

@@ -22,8 +22,6 @@ type Replica struct {
 	clock clock.Clock
 	core  *Core
 	box   *mailbox
-	// rounds are the confirmations that take no Turn.
-	rounds *rounds
 
 	view atomic.Pointer[View]
 	// changed is nil while nobody waits.
@@ -58,7 +56,7 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 	if r.core, err = NewCore(cfg, r.log, st); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
-	r.cfg, r.rounds = cfg, newRounds(cfg)
+	r.cfg = cfg
 	r.stall.Store(new(make(chan struct{})))
 	r.view.Store(&View{
 		State: st.Fork(), Applied: st.Token().Index, LeaderlessSince: clk.Now(),
@@ -139,9 +137,6 @@ func (r *Replica) Claim(ctx context.Context, claim *rootv1.TenureClaimed, window
 
 // Confirm says whether an era is still the active one. It writes nothing.
 func (r *Replica) Confirm(ctx context.Context, request *rootv1.ConfirmTenureRequest) (*rootv1.ConfirmTenureResponse, error) {
-	if answer := r.confirmNow(ctx, request); answer != nil {
-		return answer, nil
-	}
 	c := NewConfirm(request)
 	if err := r.call(ctx, c); err != nil {
 		c.Abandon()

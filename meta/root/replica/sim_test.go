@@ -48,17 +48,13 @@ type sim struct {
 	// good is until when the holder of an era may believe in it, began when the
 	// era was first seen applied.
 	good, began map[uint64]int64
-	// said is the word of a leader, and when that was, until another peer was asked
-	// for its own.
-	said   replica.Word
-	saidAt int64
 
 	count simCount
 }
 
 type simCount struct {
-	writes, unknown, reads, confirms, words, expiries, crashes, stalls, snapshots, elections int
-	reshapes                                                                                 int
+	writes, unknown, reads, confirms, expiries, crashes, stalls, snapshots, elections int
+	reshapes                                                                          int
 }
 
 type simCall struct {
@@ -91,9 +87,6 @@ type simPeer struct {
 // Send implements replica.Transport.
 func (p *simPeer) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
-		if err := untrue(p.core.Word(), m); err != nil {
-			p.s.t.Fatalf("peer %d: %v", p.id, err)
-		}
 		p.s.mail = append(p.s.mail, proto.Clone(m).(*raftpb.Message))
 	}
 }
@@ -282,21 +275,6 @@ func (s *sim) ask(p *simPeer) {
 	p.turn(replica.Input{Requests: []replica.Request{r}})
 }
 
-// hearWords has a peer asked for its word: the first one is the leader's, the
-// second another peer's, at any time after it. Together they confirm.
-func (s *sim) hearWords(p *simPeer) {
-	w := p.core.Word()
-	if s.said.Tenure == nil || w.Tenure != nil {
-		s.said, s.saidAt = w, s.now
-		return
-	}
-	if era := confirmedBy(s.said, w); era != 0 {
-		s.count.words++
-		s.believe(era, s.saidAt, 0)
-	}
-	s.said = replica.Word{}
-}
-
 // deliver takes a random message out of the mail, or repeats it, or loses it.
 func (s *sim) deliver(lossless bool) {
 	if len(s.mail) == 0 {
@@ -374,10 +352,8 @@ func (s *sim) step(faults bool) {
 				other.events = append(other.events, replica.Event{Kind: replica.PeerRefused, Peer: p.id})
 			}
 		}
-	case n < 100 && p.view != nil:
+	case n < 130 && p.view != nil:
 		s.ask(p)
-	case n < 130:
-		s.hearWords(p)
 	case n < 160 && p.task != nil:
 		task := p.task
 		p.task = nil
@@ -496,7 +472,6 @@ func TestSimulation(t *testing.T) {
 			total.unknown += n.unknown
 			total.reads += n.reads
 			total.confirms += n.confirms
-			total.words += n.words
 			total.expiries += n.expiries
 			total.crashes += n.crashes
 			total.stalls += n.stalls
@@ -508,7 +483,7 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d seeds: %+v", *simSeeds, total)
-	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.words < 100 || total.expiries == 0 ||
+	if *simSeeds >= 100 && (total.writes < 1000 || total.unknown == 0 || total.reads < 100 || total.confirms < 100 || total.expiries == 0 ||
 		total.crashes == 0 || total.stalls == 0 || total.snapshots == 0 || total.elections < 100) {
 		t.Errorf("a fault did not fire or the load was too low: %+v", total)
 	}

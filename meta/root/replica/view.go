@@ -42,6 +42,9 @@ type View struct {
 	Peers map[uint64]Progress
 	// HashMismatches counts positions where peers told different state hashes.
 	HashMismatches uint64
+	// RefusedMessages counts what came under another peer's name and cannot be of a
+	// peer.
+	RefusedMessages uint64
 	// QueuedProposals were taken and not answered.
 	QueuedProposals int
 
@@ -80,7 +83,7 @@ func (c *Core) nextView() *View {
 		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
 		Known: max(c.known.told, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
-		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, QueuedProposals: c.proposals.count,
+		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, RefusedMessages: c.intake.refused, QueuedProposals: c.proposals.count,
 	}
 	// A log that cannot say its first index fails at the next use.
 	v.FirstIndex, _ = c.log.FirstIndex()

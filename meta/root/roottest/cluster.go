@@ -51,8 +51,6 @@ type Cluster struct {
 	Failures []error
 	// Checkpoints and Transfers count what was written and sent.
 	Checkpoints, Transfers int
-	// Words counts the confirmations that took no turn.
-	Words int
 
 	cfg Config
 	// machines are all that ever were, by node id; those up to founders began.

@@ -187,14 +187,6 @@ func (p *Peer) submit(r replica.Request, done func(replica.Request)) {
 	if p.core == nil {
 		return
 	}
-	if c, ok := r.(*replica.Confirm); ok && p.confirmByWords(c, done) {
-		return
-	}
-	p.enqueue(r, done)
-}
-
-// enqueue leaves a request to a turn.
-func (p *Peer) enqueue(r replica.Request, done func(replica.Request)) {
 	p.waiting[r] = done
 	p.input.Requests = append(p.input.Requests, r)
 	p.wake()

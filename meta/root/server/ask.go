@@ -101,7 +101,8 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 		CommitIndex: v.Commit, AppliedIndex: v.Applied, FirstIndex: v.FirstIndex, LastIndex: v.LastIndex,
 		CheckpointIndex: v.Checkpoint.Index, CheckpointBytes: v.Checkpoint.Bytes, StateHash: st.Hash(),
 		Tenure: st.Tenure(), Allocators: st.Allocators(), Regions: uint64(st.RegionCount()), Members: uint64(st.MemberCount()),
-		Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
+		SupportedFeatureLevel: s.cfg.Peers.FeatureLevel(s.cfg.NodeID),
+		Keyspaces:             uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
 	}
 	if v.Leader != 0 {
 		out.LeaderAddress = s.address(v.Leader)
@@ -119,7 +120,7 @@ func (s *Server) peerStatus(cluster *rootv1.Cluster, progress map[uint64]replica
 	for _, p := range cluster.GetPeers() {
 		one := &rootv1.RootPeerStatus{
 			NodeId: p.GetNodeId(), TransportAddress: p.GetTransportAddress(), Address: s.address(p.GetNodeId()),
-			MatchIndex: progress[p.GetNodeId()].Match, Role: p.GetRole(),
+			MatchIndex: progress[p.GetNodeId()].Match, Role: p.GetRole(), FeatureLevel: s.cfg.Peers.FeatureLevel(p.GetNodeId()),
 		}
 		one.Connected = p.GetNodeId() == s.cfg.NodeID || s.cfg.Peers.Connected(p.GetNodeId())
 		if p.GetRole() == learnerRole || p.GetRole() == joiningRole {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"google.golang.org/grpc"
 )
@@ -35,7 +36,8 @@ type Config struct {
 
 	// MaxMessageBytes is the largest request taken. Default 2 MiB.
 	MaxMessageBytes int
-	// MaxConnections is the most open connections; one more is closed at once. Default 4,096.
+	// MaxConnections is the most open connections; one more is closed at once. Default 4,096,
+	// or three quarters of what the process may accept.
 	MaxConnections int
 	// MaxStreamsPerConnection is the most calls under way on a connection. Default 4,096.
 	MaxStreamsPerConnection uint32
@@ -78,7 +80,7 @@ func (c *Config) setDefaults() {
 		c.Clock = clock.NewSystem()
 	}
 	setDefault(&c.MaxMessageBytes, 2<<20)
-	setDefault(&c.MaxConnections, 4096)
+	setDefault(&c.MaxConnections, min(4096, listen.Connections()*3/4))
 	setDefault(&c.MaxStreamsPerConnection, 4096)
 	setDefault(&c.MaxProposals, 8192)
 	setDefault(&c.MaxStreamProposals, 256)

@@ -247,6 +247,16 @@ func (p fakePeers) Candidate(id uint64) (storage.Peer, bool) {
 func (fakePeers) Address(id uint64) string { return string(rune('a'+id-1)) + ":1" }
 func (fakePeers) Connected(id uint64) bool { return id == 2 }
 
+func (p fakePeers) FeatureLevel(id uint64) uint32 {
+	if id == 1 {
+		return 4
+	}
+	if p.Connected(id) {
+		return 3
+	}
+	return 0
+}
+
 // served is a running server with connections to it.
 type served struct {
 	*server.Server

@@ -2,11 +2,8 @@ package server
 
 import (
 	"context"
-	"maps"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -105,72 +102,4 @@ func (s *Server) drain(out *outlet, done <-chan error) error {
 		}
 	}
 	return status.Error(codes.Unavailable, errStopping.Error())
-}
-
-// limitListener closes connections beyond limit as soon as they are accepted.
-func limitListener(lis net.Listener, limit int) *limitedListener {
-	return &limitedListener{Listener: lis, limit: limit, open: map[*limitedConn]struct{}{}}
-}
-
-type limitedListener struct {
-	net.Listener
-	limit int
-
-	mu     sync.Mutex // guards what follows
-	open   map[*limitedConn]struct{}
-	closed bool
-}
-
-// Accept implements net.Listener.
-func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if c := l.admit(conn); c != nil {
-			return c, nil
-		}
-		_ = conn.Close() // The other side sees a closed connection either way.
-	}
-}
-
-// admit counts a connection; nil: there are too many, or none are wanted.
-func (l *limitedListener) admit(conn net.Conn) *limitedConn {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || len(l.open) >= l.limit {
-		return nil
-	}
-	c := &limitedConn{Conn: conn, lis: l}
-	l.open[c] = struct{}{}
-	return c
-}
-
-// closeAll closes all connections, and those that are accepted from now on.
-func (l *limitedListener) closeAll() {
-	l.mu.Lock()
-	l.closed = true
-	open := slices.Collect(maps.Keys(l.open))
-	l.mu.Unlock()
-	for _, c := range open {
-		_ = c.Close() // What it has not sent is lost either way.
-	}
-}
-
-func (l *limitedListener) forget(c *limitedConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, c)
-}
-
-type limitedConn struct {
-	net.Conn
-	lis *limitedListener
-}
-
-// Close implements net.Conn.
-func (c *limitedConn) Close() error {
-	c.lis.forget(c)
-	return c.Conn.Close()
 }

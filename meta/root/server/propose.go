@@ -40,6 +40,7 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 		clearVerdict(c)
 	}
 	results, err := s.judge(ctx, req.Commands)
+	shorten(results)
 	return results, s.withLeader(err)
 }
 

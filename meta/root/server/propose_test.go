@@ -244,10 +244,10 @@ func TestStatusOfALeader(t *testing.T) {
 			st.CommitIndex != 1 || st.StateHash != r.View().State.Hash() || st.Keyspaces != 1 || len(st.Peers) != 3 {
 			t.Errorf("Status = %v", st)
 		}
-		if p := st.Peers[0]; p.Address != "a:1" || !p.Connected || p.MatchIndex != 1 || p.TransportAddress != "a:2" {
+		if p := st.Peers[0]; p.Address != "a:1" || !p.Connected || p.FeatureLevel != 4 || st.SupportedFeatureLevel != 4 || p.MatchIndex != 1 || p.TransportAddress != "a:2" {
 			t.Errorf("own peer = %v", p)
 		}
-		if p := st.Peers[2]; p.Address != "c:1" || p.Connected || p.MatchIndex != 0 {
+		if p := st.Peers[2]; p.Address != "c:1" || p.Connected || p.FeatureLevel != 0 || p.MatchIndex != 0 {
 			t.Errorf("peer 3 = %v", p)
 		}
 	})

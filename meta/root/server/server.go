@@ -7,7 +7,8 @@
 //     (a follower names the leader and its address).
 //  2. Requests of one ProposeStream reach the replica without waiting for
 //     earlier ones; answers come in order of completion. A command that is refused
-//     before it is judged is answered as rejected and costs its neighbours nothing.
+//     before it is judged is answered as rejected and costs its neighbours nothing. An answer has at most
+//     about 3 MiB of records: what does not fit is left out, and said (shorten.go).
 //  3. A tail is ordered, has no gap and names the commit index in every message,
 //     at least every 100 ms. A position that is not retained, or not of this
 //     history, is refused. A peer that does not vote serves no tail and no snapshot:
@@ -34,6 +35,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -89,6 +91,9 @@ type Peers interface {
 	Address(node uint64) string
 	// Connected says that messages to the peer find a connection.
 	Connected(node uint64) bool
+	// FeatureLevel is the highest that a peer understands, this one included; 0: it
+	// is not heard from.
+	FeatureLevel(node uint64) uint32
 	// Candidate is the peer that waits under a node id to become a root peer, as
 	// it said of itself lately; false: nobody does.
 	Candidate(node uint64) (storage.Peer, bool)
@@ -135,7 +140,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	reflection.Register(server)
 
 	failed := make(chan error, 1)
-	limited := limitListener(lis, s.cfg.MaxConnections)
+	limited := listen.Limit(lis, s.cfg.MaxConnections)
 	var accept sync.WaitGroup
 	accept.Go(func() { failed <- server.Serve(limited) })
 	var err error
@@ -157,9 +162,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 // stopWithin lets calls finish for a while and then ends them. gRPC knows no
 // connection that has not shaken hands, and waits for it: it is closed here.
-func stopWithin(server *grpc.Server, lis *limitedListener, limit time.Duration) {
+func stopWithin(server *grpc.Server, lis *listen.Listener, limit time.Duration) {
 	end := func() {
-		lis.closeAll()
+		lis.CloseAll()
 		server.Stop()
 	}
 	if limit == 0 {

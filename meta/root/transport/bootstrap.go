@@ -9,7 +9,6 @@ import (
 	"hash/fnv"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -353,7 +352,7 @@ func (a *agreement) askOnce(ctx context.Context, p storage.Peer) (welcome, error
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	w, err := greet(conn, a.hello(p.NodeID), a.cfg.HandshakeTimeout)
 	if err == nil && w.node != p.NodeID {
-		err = &RefusedError{Peer: p.NodeID, Why: fmt.Sprintf("root peer %d dialed root peer %d at %s and reached %s", a.mine.NodeID, p.NodeID, p.Address, party(w.node, w.cluster, w.incarnation))}
+		err = &RefusedError{Peer: p.NodeID, Why: fmt.Sprintf("root peer %d dialed root peer %d at %s and reached root peer %d", a.mine.NodeID, p.NodeID, p.Address, w.node)}
 	}
 	return w, err
 }
@@ -364,7 +363,7 @@ func (a *agreement) hello(to uint64) hello {
 		why = forJoin
 	}
 	return hello{
-		version: Version, purpose: why, from: a.mine.NodeID, to: to, fromIncarnation: a.mine.Incarnation,
+		speaks: spoken, purpose: why, from: a.mine.NodeID, to: to, fromIncarnation: a.mine.Incarnation,
 		peerMap: peerMapHash(a.mine.Peers), transport: a.cfg.Address,
 	}
 }
@@ -395,36 +394,17 @@ func (a *agreement) tell(why string) {
 
 // accept answers hellos of others until ctx ends.
 func (a *agreement) accept(ctx context.Context) error {
-	var answering sync.WaitGroup
-	defer answering.Wait()
-	places := make(chan struct{}, maxStrangers)
-	for {
-		conn, err := a.cfg.Listener.Accept()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
-				return nil
-			}
-			return err
-		}
-		select {
-		case places <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
-		answering.Go(func() {
-			defer func() { <-places }()
-			defer conn.Close()
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			a.answer(conn)
-		})
-	}
+	return newLobby().open(ctx, a.cfg.Listener, func(v *visitor) { a.answer(v) })
 }
 
 func (a *agreement) answer(conn net.Conn) {
-	h, _, err := hear(conn, a.cfg.HandshakeTimeout)
+	h, _, err := hear(conn, spoken, a.cfg.HandshakeTimeout)
 	if err != nil {
 		a.log.Debug("bootstrap: stranger", "remote", conn.RemoteAddr(), "err", err)
+		return
+	}
+	if err := refuseVersion(conn, spoken, h); err != nil {
+		a.tell(err.Error())
 		return
 	}
 	founds := h.purpose == forBootstrap && !a.cfg.Join
@@ -434,19 +414,18 @@ func (a *agreement) answer(conn net.Conn) {
 	}
 	if why != "" {
 		a.tell(why)
-		refuse(conn, kindRefusal, why)
+		refuse(conn, kindRefusal, refused)
 		return
 	}
 	if !founds {
-		what := "has not finished its bootstrap"
+		what := "it has not finished its bootstrap"
 		if a.cfg.Join {
-			what = "waits to become a peer itself"
+			what = "it waits to become a peer itself"
 		}
-		refuse(conn, kindNotYet, fmt.Sprintf("%s %s: %s has to wait",
-			party(a.mine.NodeID, 0, a.mine.Incarnation), what, party(h.from, h.cluster, h.fromIncarnation)))
+		refuse(conn, kindNotYet, what)
 		return
 	}
-	w := welcome{node: a.mine.NodeID, incarnation: a.mine.Incarnation, peerMap: peerMapHash(a.mine.Peers)}
+	w := welcome{version: spoken.common(h.speaks), node: a.mine.NodeID, incarnation: a.mine.Incarnation, peerMap: peerMapHash(a.mine.Peers)}
 	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil {
 		return // It asks again.
 	}

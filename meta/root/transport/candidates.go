@@ -86,7 +86,7 @@ func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why s
 		}
 	}
 	switch {
-	case slices.Contains(w.replaced, h.from):
+	case w.replaced:
 		t.noteRefused(h.from, remote, fmt.Sprintf("it is workdir %016x, and root peer %d was replaced or given up: a new peer takes a new node id", h.fromIncarnation, h.from))
 		return 0, ""
 	case h.purpose == forBootstrap:
@@ -99,7 +99,8 @@ func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why s
 	taken, first, other := t.candidates.knock(p)
 	switch {
 	case other != 0:
-		return kindNotYet, fmt.Sprintf("workdir %016x knocks as root peer %d already: stop that process, or %s", other, h.from, theirs)
+		t.noteRefused(h.from, remote, fmt.Sprintf("workdir %016x knocks as root peer %d already: stop that process, or %s", other, h.from, theirs))
+		return kindNotYet, fmt.Sprintf("another process knocks as root peer %d already: stop it, or this one", h.from)
 	case !taken:
 		return kindNotYet, fmt.Sprintf("more than %d processes wait to become a root peer", maxCandidates)
 	case first:

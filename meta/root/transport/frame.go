@@ -23,8 +23,7 @@ const (
 	kindEnd      kind = 9  // the checkpoint's length and CRC32C: 8 and 4 bytes
 	kindReceived kind = 10 // empty: the checkpoint is complete and verified
 	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
-	kindAsk      kind = 12 // which term: the number of the question, 8 bytes
-	kindTerm     kind = 13 // the answer, on the same connection: that number and the term, 8 bytes each
+	kindReplaced kind = 12 // a sentence: who says hello is a peer no more
 )
 
 const (
@@ -43,16 +42,14 @@ const (
 // limit is the longest payload of a kind; -1: there is no such kind.
 func (k kind) limit() int {
 	switch k {
-	case kindHello, kindWelcome, kindRefusal, kindNotYet:
+	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced:
 		return maxHelloBytes
 	case kindAlive, kindReceived:
 		return 0
 	case kindMessage, kindBegin:
 		return maxMessageBytes
-	case kindHash, kindTerm:
+	case kindHash:
 		return 16
-	case kindAsk:
-		return 8
 	case kindChunk:
 		return chunkBytes
 	case kindEnd:

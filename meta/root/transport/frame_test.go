@@ -46,7 +46,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendFrame(nil, kindAlive, nil))
 	f.Add(appendFrame(appendFrame(nil, kindHash, make([]byte, 16)), kindChunk, []byte("abc")))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, byte(kindMessage), 0, 0, 0, 0})
-	f.Add(appendFrame(nil, kindHello, hello{version: Version, address: "a:1"}.append(nil)))
+	f.Add(appendFrame(nil, kindHello, hello{speaks: spoken, address: "a:1"}.append(nil)))
 	f.Add(appendFrame(nil, kindWelcome, welcome{node: 1}.append(nil)))
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		r := newFrameReader(bytes.NewReader(wire), 0)
@@ -61,7 +61,7 @@ func FuzzFrames(f *testing.F) {
 			}
 			again = appendFrame(again, k, payload)
 			if k == kindHello {
-				if h, err := parseHello(payload); err == nil && h.version == Version && !bytes.Equal(h.append(nil), payload) {
+				if h, err := parseHello(payload, spoken); err == nil && h.speaks == spoken && !bytes.Equal(h.append(nil), payload) {
 					t.Fatalf("hello %+v encodes differently", h)
 				}
 			}

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,8 +15,29 @@ import (
 	"github.com/nokv/nokv/meta/root/storage"
 )
 
-// Version is the protocol version; peers of different versions refuse each other.
-const Version = 2
+// versions are protocol versions, from min to max. Two peers speak the highest one
+// that both know; without one they refuse each other and name what each knows.
+type versions struct{ min, max uint16 }
+
+// spoken are those of this build. A version may append to a hello, which older
+// ones then pass over; a welcome and all that follows is of the version agreed on.
+var spoken = versions{min: 3, max: 3}
+
+// common is the version that two peers speak; 0: none.
+func (v versions) common(other versions) uint16 {
+	if both := min(v.max, other.max); both >= max(v.min, other.min) {
+		return both
+	}
+	return 0
+}
+
+// String names them in a sentence.
+func (v versions) String() string {
+	if v.min == v.max {
+		return fmt.Sprintf("protocol version %d", v.max)
+	}
+	return fmt.Sprintf("protocol versions %d to %d", v.min, v.max)
+}
 
 const magic = "NoKVroot"
 
@@ -31,7 +53,8 @@ const (
 
 // hello is what the dialing side says of itself and expects of the other.
 type hello struct {
-	version  uint16
+	speaks   versions
+	level    uint32 // highest feature level that it understands
 	purpose  purpose
 	from, to uint64 // node ids
 	cluster  uint64 // 0: it belongs to none yet
@@ -44,7 +67,12 @@ type hello struct {
 }
 
 // welcome is how the accepting side says who it is.
+//
+// Who is none of its members, and does not name this workdir, is told no
+// incarnation, and of the cluster's id only the digest.
 type welcome struct {
+	version           uint16 // that is spoken from now on
+	level             uint32 // highest feature level that it understands
 	node, incarnation uint64
 	cluster           uint64 // 0: bootstrap is pending
 	peerMap           uint64
@@ -53,13 +81,15 @@ type welcome struct {
 	// that they are those that the cluster began with.
 	members  []storage.Peer
 	founders bool
-	// replaced are the nodes that are peers no more.
-	replaced []uint64
+	// replaced says that the node which says hello is a peer no more.
+	replaced bool
 }
 
 func (h hello) append(b []byte) []byte {
 	b = append(b, magic...)
-	b = binary.BigEndian.AppendUint16(b, h.version)
+	b = binary.BigEndian.AppendUint16(b, h.speaks.max)
+	b = binary.BigEndian.AppendUint16(b, h.speaks.min)
+	b = binary.BigEndian.AppendUint32(b, h.level)
 	b = append(b, byte(h.purpose))
 	for _, v := range []uint64{h.from, h.to, h.cluster, h.fromIncarnation, h.toIncarnation, h.peerMap} {
 		b = binary.BigEndian.AppendUint64(b, v)
@@ -91,8 +121,10 @@ func (w *wire) take(n int) []byte {
 }
 
 func (w *wire) uint16() uint16 { return binary.BigEndian.Uint16(w.take(2)) }
+func (w *wire) uint32() uint32 { return binary.BigEndian.Uint32(w.take(4)) }
 func (w *wire) uint64() uint64 { return binary.BigEndian.Uint64(w.take(8)) }
 func (w *wire) text() string   { return string(w.take(int(w.uint16()))) }
+func (w *wire) bool() bool     { return w.take(1)[0] != 0 }
 
 // end says whether everything was there, and nothing else.
 func (w *wire) end() error {
@@ -104,61 +136,87 @@ func (w *wire) end() error {
 
 var errNotAPeer = errors.New("the other side does not speak the root peer protocol")
 
-// parseHello reads a hello. Of another version only the version is known.
-func parseHello(b []byte) (h hello, err error) {
+// parseHello reads a hello. Without a version in common only the versions are known.
+func parseHello(b []byte, mine versions) (h hello, err error) {
 	w := wire{b: b}
 	if string(w.take(len(magic))) != magic {
 		return h, errNotAPeer
 	}
-	h.version = w.uint16()
+	h.speaks.max = w.uint16()
+	h.speaks.min = w.uint16()
 	switch {
 	case w.bad:
 		return h, errNotAPeer
-	case h.version != Version:
+	case mine.common(h.speaks) == 0:
 		return h, nil
 	}
-	h.purpose = purpose(w.take(1)[0])
+	h.level, h.purpose = w.uint32(), purpose(w.take(1)[0])
 	for _, v := range []*uint64{&h.from, &h.to, &h.cluster, &h.fromIncarnation, &h.toIncarnation, &h.peerMap} {
 		*v = w.uint64()
 	}
 	h.address, h.transport = w.text(), w.text()
+	if h.speaks.max > mine.max && !w.bad {
+		w.b = nil // What a later version appends.
+	}
 	return h, w.end()
 }
 
 func (w welcome) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, w.version)
+	b = binary.BigEndian.AppendUint32(b, w.level)
 	for _, v := range []uint64{w.node, w.incarnation, w.cluster, w.peerMap} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
-	b = append(appendText(b, w.address), 0)
-	if w.founders {
-		b[len(b)-1] = 1
-	}
+	b = appendBool(appendBool(appendText(b, w.address), w.founders), w.replaced)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(w.members)))
 	for _, m := range w.members {
 		b = binary.BigEndian.AppendUint64(b, m.NodeID)
 		b = binary.BigEndian.AppendUint64(b, m.Incarnation)
 		b = appendText(b, m.Address)
 	}
-	b = binary.BigEndian.AppendUint16(b, uint16(len(w.replaced)))
-	for _, node := range w.replaced {
-		b = binary.BigEndian.AppendUint64(b, node)
-	}
 	return b
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }
 
 func parseWelcome(b []byte) (w welcome, err error) {
 	r := wire{b: b}
+	w.version, w.level = r.uint16(), r.uint32()
 	for _, v := range []*uint64{&w.node, &w.incarnation, &w.cluster, &w.peerMap} {
 		*v = r.uint64()
 	}
-	w.address, w.founders = r.text(), r.take(1)[0] != 0
+	w.address, w.founders, w.replaced = r.text(), r.bool(), r.bool()
 	for n := r.uint16(); n > 0 && !r.bad; n-- {
 		w.members = append(w.members, storage.Peer{NodeID: r.uint64(), Incarnation: r.uint64(), Address: r.text()})
 	}
-	for n := r.uint16(); n > 0 && !r.bad; n-- {
-		w.replaced = append(w.replaced, r.uint64())
-	}
 	return w, r.end()
+}
+
+// counted says whether a member lists a workdir.
+func (w welcome) counted(node, incarnation uint64) bool {
+	return slices.ContainsFunc(w.members, func(m storage.Peer) bool { return m.NodeID == node && m.Incarnation == incarnation })
+}
+
+// toStranger is what a caller is told that is no member: whether its node id is free, and whom
+// else to ask. Whoever knows the cluster and this workdir can speak as a peer.
+func (w welcome) toStranger() welcome {
+	w.incarnation, w.peerMap, w.cluster = 0, 0, digest(w.cluster)
+	w.members = slices.Clone(w.members)
+	for i := range w.members {
+		w.members[i].Incarnation = 0
+	}
+	return w
+}
+
+// digest tells clusters apart without naming them.
+func digest(cluster uint64) uint64 {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte("cluster "), cluster))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // peerMapHash is equal for two processes that were given the same peers.
@@ -189,6 +247,18 @@ type RefusedError struct {
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Why }
 
+// ReplacedError says that this peer is none any more. Nothing but its end helps.
+type ReplacedError struct {
+	// Node is this peer, Why what became of it.
+	Node uint64
+	Why  string
+}
+
+// Error implements error.
+func (e *ReplacedError) Error() string {
+	return fmt.Sprintf("this root peer, %d, is none any more (%s): keep its workdir from being started; a new root peer takes an empty workdir and a node id that was never used", e.Node, e.Why)
+}
+
 // party is one end of a handshake in a sentence.
 func party(node, cluster, incarnation uint64) string {
 	return fmt.Sprintf("root peer %d (cluster %016x, workdir %016x)", node, cluster, incarnation)
@@ -198,9 +268,6 @@ func party(node, cluster, incarnation uint64) string {
 // the clusters that this one was restored from.
 func judgeCommon(h hello, me storage.Identity, former []uint64) string {
 	mine := party(me.NodeID, me.ClusterID, me.Incarnation)
-	if h.version != Version {
-		return fmt.Sprintf("%s speaks protocol version %d, the caller version %d", mine, Version, h.version)
-	}
 	theirs := party(h.from, h.cluster, h.fromIncarnation)
 	if h.to != me.NodeID {
 		return fmt.Sprintf("%s was dialed by %s as root peer %d: check the addresses of both", mine, theirs, h.to)
@@ -242,13 +309,15 @@ func greet(conn net.Conn, h hello, timeout time.Duration) (welcome, error) {
 	}
 	switch k {
 	case kindRefusal:
-		return welcome{}, &RefusedError{Peer: h.to, Why: string(payload)}
+		return welcome{}, &RefusedError{Peer: h.to, Why: fmt.Sprintf("root peer %d refuses %s: %s", h.to, party(h.from, h.cluster, h.fromIncarnation), payload)}
+	case kindReplaced:
+		return welcome{}, &ReplacedError{Node: h.from, Why: string(payload)}
 	case kindNotYet:
-		return welcome{}, errors.New(string(payload))
+		return welcome{}, fmt.Errorf("root peer %d puts this one off: %s", h.to, payload)
 	case kindWelcome:
 		w, err := parseWelcome(payload)
-		if err != nil {
-			return welcome{}, err
+		if err != nil || w.version != h.speaks.common(versions{w.version, w.version}) {
+			return welcome{}, errNotAPeer
 		}
 		return w, conn.SetDeadline(time.Time{})
 	}
@@ -257,7 +326,7 @@ func greet(conn net.Conn, h hello, timeout time.Duration) (welcome, error) {
 
 // hear reads the hello on a connection that was accepted. The deadline covers
 // the whole handshake and stays set.
-func hear(conn net.Conn, timeout time.Duration) (hello, *frameReader, error) {
+func hear(conn net.Conn, mine versions, timeout time.Duration) (hello, *frameReader, error) {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return hello{}, nil, err
 	}
@@ -267,11 +336,25 @@ func hear(conn net.Conn, timeout time.Duration) (hello, *frameReader, error) {
 		return hello{}, nil, fmt.Errorf("read a hello: %w", err)
 	}
 	frames.only = 0
-	h, err := parseHello(payload)
+	h, err := parseHello(payload, mine)
 	return h, frames, err
 }
 
-// refuse answers a hello with a reason.
+// refused is all that a caller is told who is refused: the reason would tell a
+// stranger who this peer is.
+const refused = "the reason is in its log"
+
+// refuseVersion refuses a caller that speaks no version of mine.
+func refuseVersion(conn net.Conn, mine versions, h hello) error {
+	if mine.common(h.speaks) != 0 {
+		return nil
+	}
+	why := fmt.Sprintf("it speaks %s, the caller %s", mine, h.speaks)
+	refuse(conn, kindRefusal, why)
+	return errors.New(why)
+}
+
+// refuse answers a hello with something else than a welcome.
 func refuse(conn net.Conn, k kind, why string) {
 	// The connection is closed next either way; who dialed then has no reason.
 	_, _ = conn.Write(appendFrame(nil, k, []byte(why[:min(len(why), maxHelloBytes)])))

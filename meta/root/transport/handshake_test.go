@@ -2,12 +2,17 @@ package transport
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +20,8 @@ import (
 	"github.com/nokv/nokv/meta/root/storage"
 )
 
-// Each mismatch is refused, and both ends log a sentence that names both.
+// Each mismatch is refused; who refuses logs a sentence that names both, the other
+// end that it was refused.
 func TestHandshakeMatrix(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -48,8 +54,11 @@ func TestHandshakeMatrix(t *testing.T) {
 				}
 				a.stop()
 				b.stop()
+				if both := a.log.String() + b.log.String(); !strings.Contains(both, c.want) {
+					t.Errorf("no log explains: %s", both)
+				}
 				for _, log := range []string{a.log.String(), b.log.String()} {
-					if !strings.Contains(log, c.want) || !strings.Contains(log, "root peer 1") || !strings.Contains(log, "root peer 2") && c.name != "other node" {
+					if !strings.Contains(log, c.want) && !strings.Contains(log, refused) {
 						t.Errorf("log does not explain: %s", log)
 					}
 					if lines := strings.Count(log, "root peer refused") + strings.Count(log, "refused a root peer"); lines > 4 {
@@ -64,9 +73,9 @@ func TestHandshakeMatrix(t *testing.T) {
 func TestStrangersAreClosed(t *testing.T) {
 	oversized := binary.BigEndian.AppendUint32(nil, 1<<30)
 	oversized = append(oversized, byte(kindHello), 0, 0, 0, 0)
-	future := hello{version: Version, from: 1, to: 2}
-	encoded := future.append(nil)
-	binary.BigEndian.PutUint16(encoded[len(magic):], Version+1)
+	later := hello{speaks: versions{8, 9}, from: 1, to: 2}
+	encoded := later.append(nil)
+	future := hello{speaks: spoken, from: 1, to: 2}
 	flipped := appendFrame(nil, kindHello, future.append(nil))
 	flipped[20] ^= 1
 	for _, c := range []struct {
@@ -83,7 +92,7 @@ func TestStrangersAreClosed(t *testing.T) {
 		{"not a hello", appendFrame(nil, kindMessage, []byte("x")), ""},
 		{"other magic", appendFrame(nil, kindHello, []byte("somebody else speaks here")), ""},
 		{"short hello", appendFrame(nil, kindHello, future.append(nil)[:20]), ""},
-		{"later version", appendFrame(nil, kindHello, encoded), "speaks protocol version 2, the caller version 3"},
+		{"later version", appendFrame(nil, kindHello, encoded), "it speaks protocol version 3, the caller protocol versions 8 to 9"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -126,7 +135,7 @@ func TestSlowLorisIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		frame := appendFrame(nil, kindHello, hello{version: Version}.append(make([]byte, 0, 100)))
+		frame := appendFrame(nil, kindHello, hello{speaks: spoken}.append(make([]byte, 0, 100)))
 		start := time.Now()
 		for i := range frame {
 			if _, err = conn.Write(frame[i : i+1]); err != nil {
@@ -141,17 +150,17 @@ func TestSlowLorisIsClosed(t *testing.T) {
 }
 
 func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
-	h := hello{version: Version, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2"}
-	if got, err := parseHello(h.append(nil)); err != nil || got != h {
+	h := hello{speaks: spoken, level: 7, purpose: forCheckpoint, from: 1, to: 2, cluster: 3, fromIncarnation: 4, toIncarnation: 5, peerMap: 6, address: "a:1", transport: "b:2"}
+	if got, err := parseHello(h.append(nil), spoken); err != nil || got != h {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for n := range h.append(nil) {
-		if _, err := parseHello(h.append(nil)[:n]); err == nil {
+		if _, err := parseHello(h.append(nil)[:n], spoken); err == nil {
 			t.Errorf("%d bytes were taken for a hello", n)
 		}
 	}
 	w := welcome{
-		node: 1, incarnation: 2, cluster: 3, peerMap: 4, address: "b:1", founders: true, replaced: []uint64{7, 8},
+		version: 3, level: 9, node: 1, incarnation: 2, cluster: 3, peerMap: 4, address: "b:1", founders: true, replaced: true,
 		members: []storage.Peer{{NodeID: 1, Incarnation: 2, Address: "c:1"}, {NodeID: 3, Incarnation: 4}},
 	}
 	encoded := w.append(nil)
@@ -163,4 +172,179 @@ func TestHelloAndWelcomeSurviveTheWire(t *testing.T) {
 			t.Errorf("%d bytes were taken for a welcome", n)
 		}
 	}
+}
+
+// Two peers speak the highest version that both know, and tell each other what they
+// understand; what a later version appends to a hello is passed over.
+func TestVersionsAreNegotiated(t *testing.T) {
+	h := hello{speaks: versions{spoken.min, spoken.max + 1}, level: 4, from: 1, to: 2, address: "a:1"}
+	got, err := parseHello(append(h.append(nil), "of a later version"...), spoken)
+	if err != nil || got != h {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, c := range []struct {
+		a, b versions
+		want uint16
+	}{
+		{versions{3, 3}, versions{3, 3}, 3},
+		{versions{3, 5}, versions{2, 4}, 4},
+		{versions{3, 5}, versions{4, 9}, 5},
+		{versions{3, 3}, versions{4, 5}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, ids := newMemNet(), members(3)
+			a := n.start(t, ids[0], func(cfg *Config) { cfg.speaks, cfg.FeatureLevel = c.a, 5 })
+			b := n.start(t, ids[1], func(cfg *Config) { cfg.speaks = c.b })
+			time.Sleep(time.Second)
+			if a.Connected(2) != (c.want != 0) || b.Metrics()[1].Version != uint32(c.want) || a.Metrics()[2].Version != uint32(c.want) {
+				t.Errorf("%v and %v: connected %v, %+v", c.a, c.b, a.Connected(2), b.Metrics())
+			}
+			levels := []uint32{a.FeatureLevel(1), a.FeatureLevel(2), b.FeatureLevel(1), a.FeatureLevel(3)}
+			if want := []uint32{5, 1, 5, 0}; c.want != 0 && !slices.Equal(levels, want) {
+				t.Errorf("levels %v, want %v", levels, want)
+			}
+			b.stop()
+			time.Sleep(time.Second)
+			if a.FeatureLevel(2) != 0 {
+				t.Error("who is not connected has a level")
+			}
+			a.stop()
+			why := fmt.Sprintf("it speaks %s, the caller %s", c.b, c.a)
+			if told := strings.Contains(a.log.String(), why) && strings.Contains(b.log.String(), why); told != (c.want == 0) {
+				t.Errorf("%v and %v:\n%s\n%s", c.a, c.b, a.log, b.log)
+			}
+		})
+	}
+}
+
+// Nobody who is refused, put off or no member learns a cluster id or an incarnation.
+func TestStrangersLearnNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		const cluster, wd = uint64(0xc1c2c3c4c5c6c7c8), uint64(0xa1a2a3a4a5a6a7a8)
+		for i := range ids {
+			ids[i].ClusterID = cluster
+			ids[i].Incarnation = wd + uint64(i)
+			for j := range ids[i].Peers {
+				ids[i].Peers[j].Incarnation = wd + uint64(j)
+			}
+		}
+		a := n.start(t, ids[0], nil)
+		l := n.listen("n7")
+		ctx, cancel := context.WithCancel(t.Context())
+		var pending sync.WaitGroup
+		var incarnation uint64
+		dir := &workdir{}
+		pending.Go(func() {
+			_, _ = Agree(ctx, AgreeConfig{NodeID: 1, Peers: map[uint64]string{1: "n7", 2: "n8", 3: "n9"}, Workdir: dir, Listener: l, Dial: n.dial})
+		})
+		time.Sleep(time.Second)
+		id, _ := dir.Identity()
+		incarnation = id.Incarnation
+		base := hello{speaks: spoken, from: 2, to: 1, transport: "n6", cluster: cluster, fromIncarnation: wd + 1, toIncarnation: wd}
+		for name, change := range map[string]func(*hello){
+			"another node":     func(h *hello) { h.to = 2 },
+			"another cluster":  func(h *hello) { h.cluster = 5 },
+			"no cluster":       func(h *hello) { h.cluster = 0 },
+			"another workdir":  func(h *hello) { h.toIncarnation = 5 },
+			"a wiped one":      func(h *hello) { h.fromIncarnation = 5 },
+			"itself":           func(h *hello) { h.from = 1 },
+			"no peer, founds":  func(h *hello) { h.purpose, h.cluster, h.from = forBootstrap, 0, 9 },
+			"a peer, founds":   func(h *hello) { h.purpose, h.cluster, h.fromIncarnation = forBootstrap, 0, 9 },
+			"a peer, joins":    func(h *hello) { h.purpose, h.cluster, h.fromIncarnation = forJoin, 0, 9 },
+			"joins":            func(h *hello) { h.purpose, h.cluster, h.from = forJoin, 0, 9 },
+			"joins as another": func(h *hello) { h.purpose, h.cluster, h.from, h.fromIncarnation = forJoin, 0, 9, 99 },
+			"from nowhere":     func(h *hello) { h.purpose, h.cluster, h.from, h.transport = forJoin, 0, 10, "" },
+		} {
+			for _, at := range []string{"n1", "n7"} {
+				conn, err := n.dial(t.Context(), at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h := base
+				h.purpose = forMessages
+				change(&h)
+				go func() { _, _ = conn.Write(appendFrame(nil, kindHello, h.append(nil))) }()
+				answer, _ := io.ReadAll(conn)
+				for _, secret := range []uint64{cluster, wd, wd + 1, wd + 2, incarnation} {
+					if bytes.Contains(answer, binary.BigEndian.AppendUint64(nil, secret)) || strings.Contains(string(answer), fmt.Sprintf("%016x", secret)) {
+						t.Errorf("%s at %s is told %016x: %q", name, at, secret, answer)
+					}
+				}
+				if len(answer) == 0 {
+					t.Errorf("%s at %s got no answer", name, at)
+				}
+				conn.Close()
+			}
+		}
+		cancel()
+		pending.Wait()
+		a.stop()
+	})
+}
+
+// Connections that say nothing keep no peer out, and there are never many of them.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		b := n.start(t, ids[1], func(cfg *Config) { cfg.HandshakeTimeout = time.Hour })
+		var silent []net.Conn
+		for range 3 * maxStrangers {
+			conn, err := n.dial(t.Context(), "n2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			silent = append(silent, conn)
+			synctest.Wait()
+		}
+		a := n.start(t, ids[0], nil)
+		time.Sleep(100 * time.Millisecond)
+		if !a.Connected(2) || !b.Connected(1) {
+			t.Error("a peer is kept out")
+		}
+		open := 0
+		for _, conn := range silent {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // A closed one says so below.
+			if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+				open++
+			}
+		}
+		if open > maxStrangers {
+			t.Errorf("%d connections that say nothing are open", open)
+		}
+	})
+}
+
+// The place of who comes is taken from the source that has the most.
+func TestLobbyIsShared(t *testing.T) {
+	l := &lobby{limit: 4}
+	ended := ""
+	enter := func(source, name string) *visitor {
+		return l.enter(&addressed{source: memAddr(source + ":1"), close: func() { ended += name }})
+	}
+	enter("quiet", "q")
+	enter("loud", "a")
+	second := enter("loud", "b")
+	enter("loud", "c")
+	enter("loud", "d")
+	l.leave(second)
+	enter("other", "e")
+	enter("other", "f")
+	enter("quiet", "g")
+	if ended != "ace" || len(l.waiting) != 4 {
+		t.Errorf("ended %q, %d wait", ended, len(l.waiting))
+	}
+}
+
+type addressed struct {
+	net.Conn
+	source net.Addr
+	close  func()
+}
+
+func (c *addressed) RemoteAddr() net.Addr { return c.source }
+func (c *addressed) Close() error {
+	c.close()
+	return nil
 }

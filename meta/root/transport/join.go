@@ -24,12 +24,12 @@ func (a *agreement) adopt(heard []welcome) (done bool, err error) {
 		if w.cluster == 0 {
 			continue
 		}
-		if from != nil && from.cluster != w.cluster && a.cfg.Join {
-			return false, &RefusedError{Peer: w.node, Why: fmt.Sprintf("%s and %s belong to different clusters: root peer %d cannot join both, check the -peer list",
-				party(from.node, from.cluster, from.incarnation), party(w.node, w.cluster, w.incarnation), a.me.NodeID)}
+		if from != nil && a.digest(*from) != a.digest(w) && a.cfg.Join {
+			return false, &RefusedError{Peer: w.node, Why: fmt.Sprintf("root peers %d and %d belong to different clusters: root peer %d cannot join both, check the -peer list",
+				from.node, w.node, a.me.NodeID)}
 		}
 		if why := a.refused(w); why != "" {
-			return false, &RefusedError{Peer: w.node, Why: fmt.Sprintf("%s %s", party(w.node, w.cluster, w.incarnation), why)}
+			return false, &RefusedError{Peer: w.node, Why: fmt.Sprintf("the cluster of root peer %d %s", w.node, why)}
 		}
 		if from == nil || !a.counted(*from) {
 			from = &heard[i]
@@ -52,10 +52,14 @@ func (a *agreement) adopt(heard []welcome) (done bool, err error) {
 }
 
 // counted says whether a member lists this workdir.
-func (a *agreement) counted(w welcome) bool {
-	return slices.ContainsFunc(w.members, func(m storage.Peer) bool {
-		return m.NodeID == a.me.NodeID && m.Incarnation == a.me.Incarnation
-	})
+func (a *agreement) counted(w welcome) bool { return w.counted(a.me.NodeID, a.me.Incarnation) }
+
+// digest is that of a member's cluster, which only those that it lists are told.
+func (a *agreement) digest(w welcome) uint64 {
+	if a.counted(w) {
+		return digest(w.cluster)
+	}
+	return w.cluster
 }
 
 // refused says why this workdir will never be a peer of a member's cluster under
@@ -67,13 +71,13 @@ func (a *agreement) refused(w welcome) string {
 		switch {
 		case m.NodeID != node || m.Incarnation == a.me.Incarnation:
 		case a.cfg.Join:
-			return fmt.Sprintf("knows root peer %d by workdir %016x; this workdir is %016x: the node id is in use. To become a root peer takes %s", node, m.Incarnation, a.me.Incarnation, next)
+			return fmt.Sprintf("knows root peer %d by another workdir than this one, %016x: the node id is in use. To become a root peer takes %s", node, a.me.Incarnation, next)
 		default:
-			return fmt.Sprintf("knows root peer %d by workdir %016x; this workdir is %016x: it was wiped or is the wrong one. "+
-				"Restore the old workdir, or replace the peer: that takes %s", node, m.Incarnation, a.me.Incarnation, next)
+			return fmt.Sprintf("knows root peer %d by another workdir than this one, %016x: it was wiped or is the wrong one. "+
+				"Restore the old workdir, or replace the peer: that takes %s", node, a.me.Incarnation, next)
 		}
 	}
-	if slices.Contains(w.replaced, node) {
+	if w.replaced {
 		return fmt.Sprintf("had a root peer %d that was replaced or given up: its node id is not used again. To become a root peer takes %s", node, next)
 	}
 	if a.cfg.Join {
@@ -126,21 +130,21 @@ func (a *agreement) note(node uint64, err error) {
 // report logs what this peer waits for.
 func (a *agreement) report() {
 	var answers, silent []string
-	cluster := uint64(0)
+	found := false
 	a.mu.Lock()
 	for _, node := range slices.Sorted(maps.Keys(a.asked)) {
 		if err := a.trouble[node]; err != nil {
 			silent = append(silent, fmt.Sprintf("%d: %s", node, err))
 		} else if w, ok := a.heard[node]; ok {
 			answers = append(answers, fmt.Sprint(node))
-			cluster = max(cluster, w.cluster)
+			found = found || w.cluster != 0
 		}
 	}
 	a.mu.Unlock()
 	what := "bootstrap: still waiting for root peers"
 	switch {
-	case a.cfg.Join && cluster != 0:
-		what = fmt.Sprintf("root peer %d is not part of cluster %016x yet: run `nokv root replace --lost ID --with %d`", a.mine.NodeID, cluster, a.mine.NodeID)
+	case a.cfg.Join && found:
+		what = fmt.Sprintf("root peer %d is not part of the cluster yet: run `nokv root replace --lost ID --with %d`", a.mine.NodeID, a.mine.NodeID)
 	case a.cfg.Join:
 		what = fmt.Sprintf("root peer %d reaches no peer of a cluster that it could become part of", a.mine.NodeID)
 	}

@@ -145,9 +145,6 @@ type inbox struct {
 	refused     []uint64
 	unreachable []uint64
 	snapshots   []string
-	// term is told to whoever asks; terms are the answers.
-	term  uint64
-	terms []string
 }
 
 func (b *inbox) add(fn func()) {
@@ -166,15 +163,6 @@ func (b *inbox) PeerStateHash(n, index, hash uint64) {
 
 func (b *inbox) SnapshotDelivered(n uint64, ok bool) {
 	b.add(func() { b.snapshots = append(b.snapshots, fmt.Sprintf("%d %v", n, ok)) })
-}
-
-func (b *inbox) Term() (term uint64) {
-	b.add(func() { term = b.term })
-	return term
-}
-
-func (b *inbox) PeerTerm(n, id, term uint64) {
-	b.add(func() { b.terms = append(b.terms, fmt.Sprintf("%d %d %d", n, id, term)) })
 }
 
 // checkpoints is a Checkpoints of bytes.
@@ -220,6 +208,8 @@ type node struct {
 	ck   *checkpoints
 	log  *bytes.Buffer
 	stop func()
+	// ended gets the error of Run.
+	ended chan error
 }
 
 // members are the identities of n peers of one cluster.
@@ -256,11 +246,14 @@ func (n *memNet) start(t *testing.T, me storage.Identity, change func(*Config)) 
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- out.Run(ctx, out.in) }()
+	out.ended = make(chan error, 1)
+	go func() {
+		out.ended <- out.Run(ctx, out.in)
+		close(out.ended)
+	}()
 	out.stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-done; err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := <-out.ended; err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Errorf("Run = %v", err)
 		}
 	})

@@ -65,13 +65,24 @@ func (t *Transport) SetPeers(c *rootv1.Cluster) {
 	for node, r := range old {
 		// Whoever the record does not know yet stays as long as it talks: the record
 		// may be an old one, which the log is being applied behind.
-		if next[node] == nil && replacedIn(c, node) == nil && r.talks() {
+		if next[node] == nil && fate(c, node) == "" && r.talks() {
 			r.guest = true
 			next[node] = r
 		}
 	}
 	t.replace(next)
 	t.tellReplaced(c)
+	if why := fate(c, t.cfg.Identity.NodeID); why != "" {
+		t.isReplaced(&ReplacedError{Node: t.cfg.Identity.NodeID, Why: why})
+	}
+}
+
+// isReplaced has Run end.
+func (t *Transport) isReplaced(err *ReplacedError) {
+	select {
+	case t.replaced <- err:
+	default: // It ends already.
+	}
 }
 
 // reach is where a peer is dialed: the flag wins over what is known otherwise.
@@ -82,23 +93,14 @@ func (t *Transport) reach(node uint64, known string) string {
 	return known
 }
 
-// tellReplaced logs, once each, what of this process's flags a replacement has
-// outdated. The lock is held.
+// tellReplaced logs, once each, what of the -peer list a replacement has outdated.
+// The lock is held.
 func (t *Transport) tellReplaced(c *rootv1.Cluster) {
-	for _, p := range c.GetReplaced() {
-		node := p.GetNodeId()
-		_, listed := t.cfg.Addresses[node]
-		switch {
-		case t.warned[node]:
-			continue
-		case node == t.cfg.Identity.NodeID:
-			t.log.Error("this root peer is none any more", "peer", node, "reason", fate(c, p)+": stop this process and keep its workdir from being started")
-		case listed:
-			t.log.Warn("the -peer list names a root peer that is none any more: take it out at the next start", "peer", node, "reason", fate(c, p))
-		default:
-			continue
+	for node := range t.cfg.Addresses {
+		if why := fate(c, node); why != "" && !t.warned[node] && node != t.cfg.Identity.NodeID {
+			t.warned[node] = true
+			t.log.Warn("the -peer list names a root peer that is none any more: take it out at the next start", "peer", node, "reason", why)
 		}
-		t.warned[node] = true
 	}
 }
 
@@ -108,34 +110,29 @@ func (t *Transport) tellStrangers() {
 	c := t.cluster
 	t.mu.Unlock()
 	for _, node := range slices.Sorted(maps.Keys(t.cfg.Addresses)) {
-		if node != t.cfg.Identity.NodeID && t.remotes()[node] == nil && replacedIn(c, node) == nil {
+		if node != t.cfg.Identity.NodeID && t.remotes()[node] == nil && fate(c, node) == "" {
 			t.log.Warn("the -peer list names a root peer that the cluster does not have: take it out, or make it one with `nokv root replace`",
 				"peer", node, "address", t.cfg.Addresses[node])
 		}
 	}
 }
 
-// replacedIn finds a node that is a peer no more; nil: there is none.
-func replacedIn(c *rootv1.Cluster, node uint64) *rootv1.RootPeer {
-	for _, p := range c.GetReplaced() {
-		if p.GetNodeId() == node {
-			return p
-		}
-	}
-	return nil
-}
-
-// fate says what became of a peer that is none any more.
-func fate(c *rootv1.Cluster, gone *rootv1.RootPeer) string {
-	if gone.GetRole() == rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
-		return fmt.Sprintf("root peer %d was given up before it voted", gone.GetNodeId())
+// fate says what became of a node that is a peer no more; empty: it is one, or never
+// was. Of those that went long ago the record has the node ids alone.
+func fate(c *rootv1.Cluster, node uint64) string {
+	i := slices.IndexFunc(c.GetReplaced(), func(p *rootv1.RootPeer) bool { return p.GetNodeId() == node })
+	switch {
+	case i < 0 && !slices.Contains(c.GetReplacedNodeIds(), node):
+		return ""
+	case i >= 0 && c.GetReplaced()[i].GetRole() == rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER:
+		return fmt.Sprintf("root peer %d was given up before it voted", node)
 	}
 	for _, p := range slices.Concat(c.GetPeers(), c.GetReplaced()) {
-		if p.GetReplaces() == gone.GetNodeId() && p.GetRole() != rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
-			return fmt.Sprintf("root peer %d was replaced by root peer %d", gone.GetNodeId(), p.GetNodeId())
+		if p.GetReplaces() == node && p.GetRole() != rootv1.RootPeerRole_ROOT_PEER_ROLE_LEARNER {
+			return fmt.Sprintf("root peer %d was replaced by root peer %d", node, p.GetNodeId())
 		}
 	}
-	return fmt.Sprintf("root peer %d was replaced", gone.GetNodeId())
+	return fmt.Sprintf("root peer %d was replaced", node)
 }
 
 // follow keeps a pair of goroutines for each remote of the present set, until
@@ -176,33 +173,33 @@ func (t *Transport) follow(ctx context.Context) {
 }
 
 // admit finds the remote behind a hello of a member, and counts its connection in;
-// or says why it is refused.
-func (t *Transport) admit(h hello, conn net.Conn) (*remote, string) {
+// or says why it is refused. gone is what became of one that was a peer, for itself to
+// know: it has named the cluster and this workdir.
+func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, gone, why string) {
 	me := t.cfg.Identity
 	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	gone, p := replacedIn(t.cluster, h.from), t.remotes()[h.from]
+	p, gone = t.remotes()[h.from], fate(t.cluster, h.from)
 	switch {
 	case h.cluster != me.ClusterID: // It has none yet.
-		return nil, fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
-	case gone != nil:
-		return nil, fmt.Sprintf("%s knows that %s. Stop that process and keep its workdir from being started; a new peer takes an empty workdir and a new node id", mine, fate(t.cluster, gone))
+		return nil, "", fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
 	case h.from == me.NodeID:
-		return nil, fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
+		return nil, "", fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
 	case h.toIncarnation != me.Incarnation:
-		return nil, fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
+		return nil, "", fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
+	case gone != "":
+		return nil, gone, fmt.Sprintf("%s knows that %s. Stop that process and keep its workdir from being started; a new peer takes an empty workdir and a new node id", mine, gone)
 	case p != nil && p.id.Incarnation != h.fromIncarnation:
-		return nil, fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, p.id.Incarnation, theirs)
+		return nil, "", fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, p.id.Incarnation, theirs)
 	case p == nil:
-		var why string
 		if p, why = t.invite(h); why != "" {
-			return nil, why
+			return nil, "", why
 		}
 	}
 	p.attach(conn)
-	p.heard(h.address)
-	return p, ""
+	p.heard(h.address, version, h.level)
+	return p, "", ""
 }
 
 // invite takes in a peer that was added by an entry that this one lacks: it knows
@@ -249,20 +246,17 @@ func (t *Transport) former() []uint64 {
 	return slices.Concat(t.cfg.Identity.Former, t.cluster.GetRestored().GetFormerClusterIds())
 }
 
-// roll is what a welcome says of the peers.
-func (t *Transport) roll() (members []storage.Peer, founders bool, replaced []uint64) {
+// roll is what a welcome says of the peers to a node, which may be one no more.
+func (t *Transport) roll(node uint64) (members []storage.Peer, founders, replaced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.cluster == nil {
-		return t.cfg.Identity.Peers, !t.cfg.Identity.Joined, nil
+		return t.cfg.Identity.Peers, !t.cfg.Identity.Joined, false
 	}
 	for _, p := range t.cluster.GetPeers() {
 		members = append(members, storage.Peer{NodeID: p.GetNodeId(), Incarnation: p.GetIncarnation(), Address: p.GetTransportAddress()})
 	}
-	for _, p := range t.cluster.GetReplaced() {
-		replaced = append(replaced, p.GetNodeId())
-	}
-	return members, t.cluster.GetPeersRevision() == 0, replaced
+	return members, t.cluster.GetPeersRevision() == 0, fate(t.cluster, node) != ""
 }
 
 // names are peers in a sentence.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -25,7 +26,7 @@ func joined() storage.Identity {
 }
 
 // A peer that is added while it runs is talked to; one that was replaced is let go
-// and refused by all, and says why, now and then.
+// and refused by all, also when the record has its node id alone. It hears why, and ends.
 func TestPeersChangeWhileItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ids := newMemNet(), members(3)
@@ -68,20 +69,15 @@ func TestPeersChangeWhileItRuns(t *testing.T) {
 		if b.Connected(1) || b.Connected(3) {
 			t.Error("the replaced peer was let in again")
 		}
+		if gone := new(ReplacedError); !errors.As(<-b.ended, &gone) || gone.Node != 2 || !strings.Contains(gone.Error(), "root peer 2 was replaced by root peer 4") {
+			t.Errorf("it ends with %v", gone)
+		}
 		for _, m := range nodes {
 			m.stop()
 		}
 		const why = "root peer 2 was replaced by root peer 4. Stop that process and keep its workdir from being started"
-		for what, log := range map[string]string{"refused a root peer": a.log.String(), "root peer refused": b.log.String()} {
-			lines := 0
-			for line := range strings.Lines(log) {
-				if strings.Contains(line, what) && strings.Contains(line, why) && (what != "root peer refused" || strings.Contains(line, "peer=1")) {
-					lines++
-				}
-			}
-			if lines < 2 || lines > 4 {
-				t.Errorf("%q with the reason was logged %d times in 65 s:\n%s", what, lines, log)
-			}
+		if lines := strings.Count(a.log.String(), why); lines < 1 || lines > 4 {
+			t.Errorf("the reason was logged %d times in 65 s:\n%s", lines, a.log)
 		}
 	})
 }
@@ -131,7 +127,7 @@ func TestGuestsAreFewAndGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := hello{version: Version, purpose: forMessages, from: node, to: 1, cluster: 0xc1, fromIncarnation: 100 + node, toIncarnation: 101, transport: fmt.Sprintf("n%d", node)}
+			h := hello{speaks: spoken, purpose: forMessages, from: node, to: 1, cluster: 0xc1, fromIncarnation: 100 + node, toIncarnation: 101, transport: fmt.Sprintf("n%d", node)}
 			if change != nil {
 				change(&h)
 			}
@@ -146,8 +142,8 @@ func TestGuestsAreFewAndGo(t *testing.T) {
 			"has no other peer 1":         func(h *hello) { h.from = 1 },
 			"the workdir was wiped or sw": func(h *hello) { h.from = 2 },
 		} {
-			if _, err := come(10, change); err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("%s: %v", name, err)
+			if _, err := come(10, change); err == nil || !strings.Contains(err.Error(), refused) || !strings.Contains(a.log.String(), name) {
+				t.Errorf("%s: %v\n%s", name, err, a.log)
 			}
 		}
 		var guests []net.Conn
@@ -158,7 +154,7 @@ func TestGuestsAreFewAndGo(t *testing.T) {
 			}
 			guests = append(guests, conn)
 		}
-		if _, err := come(50, nil); err == nil || !strings.Contains(err.Error(), "has 8 others of that kind") {
+		if _, err := come(50, nil); err == nil || !strings.Contains(err.Error(), refused) || !strings.Contains(a.log.String(), "has 8 others of that kind") {
 			t.Errorf("one more: %v", err)
 		}
 		second, err := come(10, nil)
@@ -265,7 +261,7 @@ func TestGuestThatIsReplacedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		ours, theirs := net.Pipe()
-		p, why := tr.admit(hello{from: 4, cluster: 0xc1, fromIncarnation: 104, toIncarnation: 101, transport: "n4"}, theirs)
+		p, _, why := tr.admit(hello{from: 4, cluster: 0xc1, fromIncarnation: 104, toIncarnation: 101, transport: "n4"}, 3, theirs)
 		if why != "" || !p.talks() {
 			t.Fatal(why)
 		}
@@ -305,15 +301,14 @@ func TestNewPeerAtTheOldAddress(t *testing.T) {
 	})
 }
 
-// This peer hears of its own replacement.
-func TestOwnReplacementIsSaid(t *testing.T) {
+// This peer hears of its own replacement by its log.
+func TestOwnReplacementEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemNet().start(t, members(3)[1], nil)
 		b.SetPeers(replaced().Cluster)
 		b.SetPeers(replaced().Cluster)
-		b.stop()
-		if strings.Count(b.log.String(), "root peer 2 was replaced by root peer 4: stop this process and keep its workdir from being started") != 1 {
-			t.Errorf("log: %s", b.log)
+		if gone := new(ReplacedError); !errors.As(<-b.ended, &gone) || !strings.Contains(gone.Error(), "root peer 2 was replaced by root peer 4") {
+			t.Errorf("it ends with %v", gone)
 		}
 	})
 }
@@ -335,7 +330,7 @@ func TestPeersChangeUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		records := []record{newRecord(), newRecord().added(rooted(4, 104), 2), newRecord().added(rooted(4, 104), 2).dropped(4), newRecord().added(rooted(5, 105), 2)}
+		records := []record{newRecord(), newRecord().added(rooted(4, 104), 2), newRecord().added(rooted(5, 105), 2)}
 		use(func(i int) { a.SetPeers(records[i%len(records)].Cluster) })
 		use(func(i int) {
 			a.Send([]*raftpb.Message{message(1, 2, uint64(i), 10), message(1, 4, uint64(i), 10), snapMessage(1, 4), snapMessage(1, 5)})
@@ -352,6 +347,28 @@ func TestPeersChangeUnderLoad(t *testing.T) {
 		synctest.Wait()
 		if !a.Connected(4) || !a.Connected(2) || a.delivered() != got+1 {
 			t.Error("not connected behind it")
+		}
+	})
+}
+
+// Who was replaced long ago is refused by its node id, which the record has for ever.
+func TestReplacedLongAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		a := n.start(t, ids[0], nil)
+		rec := replaced()
+		rec.Replaced, rec.ReplacedNodeIds = nil, []uint64{2}
+		a.SetPeers(rec.Cluster)
+		b := n.start(t, ids[1], nil)
+		if gone := new(ReplacedError); !errors.As(<-b.ended, &gone) {
+			t.Error("it does not end")
+		}
+		if a.Connected(2) || a.remotes()[2] != nil {
+			t.Error("it was let in")
+		}
+		k := &knocker{n: n, node: 2, peers: map[uint64]string{1: "n1"}, dir: &workdir{}}
+		if _, err := k.run(t.Context()); err == nil || !strings.Contains(err.Error(), "its node id is not used again") {
+			t.Errorf("an empty workdir under its node id: %v", err)
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"net"
-	"sync"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -17,62 +16,55 @@ import (
 
 // accept takes connections of other peers until ctx ends.
 func (t *Transport) accept(ctx context.Context) error {
-	var serving sync.WaitGroup
-	defer serving.Wait()
-	strangers := make(chan struct{}, maxStrangers)
-	for {
-		conn, err := t.cfg.Listener.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			var timeout net.Error
-			if errors.As(err, &timeout) && timeout.Timeout() {
-				continue
-			}
-			return err
+	lobby := newLobby()
+	return lobby.open(ctx, t.cfg.Listener, func(v *visitor) {
+		from, why, frames := t.meet(v)
+		lobby.leave(v)
+		if from != nil {
+			defer t.leave(from, v)
+			t.serve(v, from, why, frames)
 		}
-		select {
-		case strangers <- struct{}{}:
-		default:
-			conn.Close()
-			continue
-		}
-		serving.Go(func() {
-			defer conn.Close()
-			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			from, why, frames := t.meet(conn)
-			<-strangers
-			if from != nil {
-				defer t.leave(from, conn)
-				t.serve(conn, from, why, frames)
-			}
-		})
-	}
+	})
 }
 
 // meet shakes hands on an accepted connection; nil: there is nothing to serve.
 func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
-	h, frames, err := hear(conn, t.cfg.HandshakeTimeout)
+	h, frames, err := hear(conn, t.cfg.speaks, t.cfg.HandshakeTimeout)
 	if err != nil {
 		t.log.Debug("stranger", "remote", conn.RemoteAddr(), "err", err)
 		return nil, 0, nil
 	}
+	if err := refuseVersion(conn, t.cfg.speaks, h); err != nil {
+		t.noteRefused(h.from, conn.RemoteAddr(), err.Error())
+		return nil, 0, nil
+	}
 	me := t.cfg.Identity
+	w := welcome{
+		version: t.cfg.speaks.common(h.speaks), level: t.cfg.FeatureLevel,
+		node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, address: t.cfg.Address,
+	}
+	var from *remote
+	k, told := kindRefusal, refused
 	why := judgeCommon(h, me, t.former())
-	w := welcome{node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, address: t.cfg.Address}
-	k, from := kindRefusal, (*remote)(nil)
 	switch {
 	case why != "":
 	case h.purpose == forBootstrap || h.purpose == forJoin:
-		w.members, w.founders, w.replaced = t.roll()
-		k, why = t.consider(h, w, conn.RemoteAddr())
+		w.members, w.founders, w.replaced = t.roll(h.from)
+		if k, why = t.consider(h, w, conn.RemoteAddr()); k == kindNotYet {
+			told = why
+		}
+		if !w.counted(h.from, h.fromIncarnation) {
+			w = w.toStranger()
+		}
 	default:
-		from, why = t.admit(h, conn)
+		var gone string
+		if from, gone, why = t.admit(h, w.version, conn); gone != "" {
+			k, told = kindReplaced, gone
+		}
 	}
 	if why != "" {
 		t.noteRefused(h.from, conn.RemoteAddr(), why)
-		refuse(conn, k, why)
+		refuse(conn, k, told)
 		return nil, 0, nil
 	}
 	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil && from != nil {
@@ -131,12 +123,7 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 		if err != nil {
 			return err
 		}
-		if k == kindAsk {
-			err = t.tellTerm(conn, payload)
-		} else {
-			err = t.take(from, k, payload)
-		}
-		if err != nil {
+		if err := t.take(from, k, payload); err != nil {
 			return err
 		}
 		if now := time.Now(); now.Sub(toldAt) >= t.cfg.AliveEvery {
@@ -146,17 +133,6 @@ func (t *Transport) receive(conn net.Conn, from *remote, frames *frameReader) er
 			}
 		}
 	}
-}
-
-// tellTerm answers the question for the term.
-func (t *Transport) tellTerm(conn net.Conn, payload []byte) error {
-	if len(payload) != 8 {
-		return fmt.Errorf("question for the term of %d bytes", len(payload))
-	}
-	answer := beginFrame(make([]byte, 0, headerBytes+16), kindTerm)
-	answer = binary.BigEndian.AppendUint64(append(answer, payload...), t.receiver.Term())
-	_, err := conn.Write(endFrame(answer, 0))
-	return err
 }
 
 func (t *Transport) take(from *remote, k kind, payload []byte) error {

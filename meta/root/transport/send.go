@@ -21,11 +21,9 @@ import (
 // become one huge buffer.
 const flushBytes = 1 << 20
 
-// item is one thing to send: a message, or a question for the term, or else a
-// state hash.
+// item is one thing to send: a message, or else a state hash.
 type item struct {
 	message     *raftpb.Message
-	ask         uint64 // the question's number; 0: none
 	index, hash uint64
 }
 
@@ -45,6 +43,8 @@ type remote struct {
 	writes    atomic.Uint64
 	bytes     atomic.Uint64
 	address   atomic.Pointer[string] // gRPC address
+	version   atomic.Uint32          // protocol version that is spoken
+	level     atomic.Uint32          // feature level that it understands
 
 	ready chan struct{} // a level: the queue is not empty
 	offer chan struct{} // a level: there is a checkpoint to send
@@ -110,23 +110,25 @@ func (p *remote) end() {
 	}
 }
 
-func (p *remote) told() string {
+func (p *remote) grpcAddress() string {
 	if a := p.address.Load(); a != nil {
 		return *a
 	}
 	return ""
 }
 
-// heard notes the gRPC address that the peer told.
-func (p *remote) heard(address string) {
-	if address != "" && p.told() != address {
+// heard notes what the peer told in a handshake.
+func (p *remote) heard(address string, version uint16, level uint32) {
+	if address != "" && p.grpcAddress() != address {
 		p.address.Store(&address)
 	}
+	p.version.Store(uint32(version))
+	p.level.Store(level)
 }
 
 // put queues an item. Without a connection, or when the queue is full, it is
-// dropped: false.
-func (p *remote) put(i item) bool {
+// dropped.
+func (p *remote) put(i item) {
 	p.mu.Lock()
 	if !p.connected.Load() || len(p.queue) >= p.t.cfg.MaxQueued {
 		tell := !p.lossTold && i.message != nil && p.t.running.Load()
@@ -136,7 +138,7 @@ func (p *remote) put(i item) bool {
 		if tell {
 			p.t.receiver.PeerUnreachable(p.id.NodeID)
 		}
-		return false
+		return
 	}
 	p.queue = append(p.queue, i)
 	first := len(p.queue) == 1
@@ -144,7 +146,6 @@ func (p *remote) put(i item) bool {
 	if first && !p.sendDirectly(i) {
 		signal(p.ready)
 	}
-	return true
 }
 
 // take empties the queue into batch's old room.
@@ -216,8 +217,13 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 	return unreachable
 }
 
-// noteRefusal logs a refusal when it is new, and every half a minute.
+// noteRefusal logs a refusal when it is new, and every half a minute. One because this
+// peer is none any more ends it.
 func (p *remote) noteRefusal(err error) {
+	if gone := new(ReplacedError); errors.As(err, &gone) {
+		p.t.isReplaced(gone)
+		return
+	}
 	refused := new(RefusedError)
 	if !errors.As(err, &refused) || (p.refusal == refused.Why && time.Since(p.refusalAt) < refusalEvery) {
 		return
@@ -253,7 +259,7 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 		conn.Close()
 		return nil, err
 	}
-	p.heard(w.address)
+	p.heard(w.address, w.version, w.level)
 	return conn, nil
 }
 
@@ -286,25 +292,15 @@ func (p *remote) pump(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// listen reads what comes back: terms, and signs of life, so that the end of the
-// peer's process is seen at once and that of its machine after DeadAfter.
+// listen reads the signs of life that come back, so that the end of the peer's
+// process is seen at once and that of its machine after DeadAfter.
 func (p *remote) listen(conn net.Conn) {
-	frames := newFrameReader(conn, 0)
-	var heardAt time.Time
+	frames := newFrameReader(conn, kindAlive)
 	for {
-		if now := time.Now(); now.Sub(heardAt) > p.t.cfg.DeadAfter/4 {
-			heardAt = now
-			if err := conn.SetReadDeadline(now.Add(p.t.cfg.DeadAfter)); err != nil {
-				return
-			}
-		}
-		k, payload, err := frames.next()
-		switch {
-		case err != nil:
+		if err := conn.SetReadDeadline(time.Now().Add(p.t.cfg.DeadAfter)); err != nil {
 			return
-		case k == kindTerm && len(payload) == 16:
-			p.t.receiver.PeerTerm(p.id.NodeID, binary.BigEndian.Uint64(payload), binary.BigEndian.Uint64(payload[8:]))
-		case k != kindAlive:
+		}
+		if _, _, err := frames.next(); err != nil {
 			return
 		}
 	}
@@ -376,10 +372,6 @@ func (p *remote) flush(conn net.Conn, buf []byte) error {
 // frame is a broken invariant of the replica's limits: it is dropped and said.
 func (p *remote) appendItem(buf []byte, i item) []byte {
 	start := len(buf)
-	if i.ask != 0 {
-		buf = beginFrame(buf, kindAsk)
-		return endFrame(binary.BigEndian.AppendUint64(buf, i.ask), start)
-	}
 	if i.message == nil {
 		buf = beginFrame(buf, kindHash)
 		buf = binary.BigEndian.AppendUint64(buf, i.index)

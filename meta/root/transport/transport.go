@@ -9,9 +9,11 @@
 //  2. Each peer dials every other one and sends on that connection; connections
 //     it accepted are for receiving (signs of life go both ways). Everything that
 //     queued up while a write was under way leaves in the next write.
-//  3. Before anything else both ends prove who they are: protocol version, cluster,
-//     node ids, incarnations of both workdirs. Any mismatch is answered with a
-//     sentence that names both ends, is logged at both, and ends the connection.
+//  3. Before anything else both ends say who they are: protocol versions, of which the
+//     highest common one is spoken, feature level, cluster, node ids, incarnations of
+//     both workdirs. A mismatch ends the connection. Why, its log says: who calls
+//     learns that it is refused, or which versions are spoken. Connections that do
+//     not say who they are keep nobody out (lobby.go).
 //  4. A frame has a kind with its own length limit, checked before anything is
 //     allocated, and a checksum over header and payload. Every read and write has
 //     a deadline: a connection that is silent for DeadAfter is closed.
@@ -21,12 +23,11 @@
 //     verified completely; SnapshotDelivered tells the sender how it ended, for
 //     every MsgSnap.
 //  7. Who the peers are SetPeers says, at any time: connections and goroutines of one
-//     that is a peer no more end, and it is refused by name from then on. A node that
+//     that is a peer no more end, and it is refused by name from then on; it hears so
+//     itself, by its log or by such a refusal, and Run ends. A node that
 //     SetPeers has not named is let in as a guest when it knows the cluster and
 //     this workdir: the entry that added it may not have come yet. A guest goes with
 //     its last connection, and there are at most 8.
-//  8. A question for the term is answered by the goroutine that reads it, on the
-//     connection that it came on. Question and answer may be lost.
 //
 // # Bootstrap
 //
@@ -80,9 +81,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// maxStrangers bounds connections that have not said who they are.
-const maxStrangers = 64
-
 // A refusal is logged again after refusalEvery, and at most maxRefusals different
 // ones in that time.
 const (
@@ -99,9 +97,6 @@ type Receiver interface {
 	PeerRefused(node uint64)
 	PeerUnreachable(node uint64)
 	SnapshotDelivered(node uint64, ok bool)
-	// Term is told to a peer that asks; PeerTerm tells the answer to AskTerm.
-	Term() uint64
-	PeerTerm(node, id, term uint64)
 }
 
 // Checkpoints are the checkpoint files of the workdir. *storage.Storage is one.
@@ -132,6 +127,9 @@ type Config struct {
 
 	// HandshakeTimeout bounds dialing and the handshake. Default 2 s.
 	HandshakeTimeout time.Duration
+	// FeatureLevel is the highest that this peer understands, told to the others.
+	// Default 1.
+	FeatureLevel uint32
 	// AliveEvery is the pause between signs of life on an idle connection;
 	// DeadAfter the silence after which it is closed. Defaults 1 s and 5 s.
 	AliveEvery, DeadAfter time.Duration
@@ -143,6 +141,9 @@ type Config struct {
 	// CheckpointTimeout is how long the receiver of a checkpoint may take to verify
 	// it behind the last byte. Default 1 min.
 	CheckpointTimeout time.Duration
+
+	// speaks are the protocol versions; those of this build unless a test says.
+	speaks versions
 }
 
 func (c *Config) setDefaults() {
@@ -152,6 +153,8 @@ func (c *Config) setDefaults() {
 	if c.Dial == nil {
 		c.Dial = (&TCP{}).Dial
 	}
+	setDefault(&c.speaks, spoken)
+	setDefault(&c.FeatureLevel, 1)
 	setDefault(&c.HandshakeTimeout, 2*time.Second)
 	setDefault(&c.AliveEvery, time.Second)
 	setDefault(&c.DeadAfter, 5*time.Second)
@@ -185,6 +188,8 @@ type Transport struct {
 	// peers are the others by node id; changed is a level: it is another set.
 	peers   atomic.Pointer[map[uint64]*remote]
 	changed chan struct{}
+	// replaced gets why this peer is none any more; capacity 1.
+	replaced chan *ReplacedError
 
 	candidates candidates
 
@@ -207,7 +212,7 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
+	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), replaced: make(chan *ReplacedError, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
 	peers := map[uint64]*remote{}
 	for _, p := range cfg.Identity.Peers {
 		if p.NodeID != cfg.Identity.NodeID {
@@ -219,8 +224,9 @@ func New(cfg Config) (*Transport, error) {
 	return t, nil
 }
 
-// Run connects to the peers and hands what they send to receiver, until ctx
-// ends or accepting fails. It may be called once.
+// Run connects to the peers and hands what they send to receiver, until ctx ends,
+// accepting fails, or this peer is none any more: a *ReplacedError. It may be called
+// once.
 func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	t.receiver = receiver
 	t.running.Store(true)
@@ -235,18 +241,18 @@ func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	var err error
 	select {
 	case err = <-accepted:
+		err = fmt.Errorf("accept root peers on %s: %w", t.cfg.Listener.Addr(), err)
+	case gone := <-t.replaced:
+		err = gone
 	case <-ctx.Done():
 	}
 	closeErr := t.cfg.Listener.Close()
 	cancel()
 	running.Wait()
-	if err != nil {
-		return fmt.Errorf("accept root peers on %s: %w", t.cfg.Listener.Addr(), err)
+	if err == nil && closeErr != nil {
+		err = fmt.Errorf("close listener of root peers: %w", closeErr)
 	}
-	if closeErr != nil {
-		return fmt.Errorf("close listener of root peers: %w", closeErr)
-	}
-	return nil
+	return err
 }
 
 // Send queues messages for their peers; promises 1 and 6. It may be called
@@ -273,22 +279,27 @@ func (t *Transport) SendStateHash(index, hash uint64) {
 	}
 }
 
-// AskTerm asks a peer for its term, under an id that comes back with the answer.
-// It does not block; false: there is no connection. The answer may be lost.
-func (t *Transport) AskTerm(node, id uint64) bool {
-	p, ok := t.remotes()[node]
-	return ok && p.put(item{ask: id})
-}
-
 // Address is a peer's gRPC address as it told in a handshake; empty before.
 func (t *Transport) Address(node uint64) string {
 	if node == t.cfg.Identity.NodeID {
 		return t.cfg.Address
 	}
 	if p, ok := t.remotes()[node]; ok {
-		return p.told()
+		return p.grpcAddress()
 	}
 	return ""
+}
+
+// FeatureLevel is the highest that a peer understands, as it said when its
+// connection began; 0: there is none.
+func (t *Transport) FeatureLevel(node uint64) uint32 {
+	if node == t.cfg.Identity.NodeID {
+		return t.cfg.FeatureLevel
+	}
+	if p, ok := t.remotes()[node]; ok && (p.connected.Load() || p.talks()) {
+		return p.level.Load()
+	}
+	return 0
 }
 
 // Connected says that messages to a peer find a connection.
@@ -302,6 +313,10 @@ type PeerMetrics struct {
 	// Connected says that there is a connection now; Connects counts them.
 	Connected bool   `json:"connected"`
 	Connects  uint64 `json:"connects"`
+	// Version is the protocol version that is spoken with it, FeatureLevel the
+	// highest that it understands.
+	Version      uint32 `json:"version"`
+	FeatureLevel uint32 `json:"feature_level"`
 	// Sent and Dropped count messages, Writes the writes they left in, Bytes their size.
 	Sent    uint64 `json:"sent"`
 	Dropped uint64 `json:"dropped"`
@@ -315,6 +330,7 @@ func (t *Transport) Metrics() map[uint64]PeerMetrics {
 	out := make(map[uint64]PeerMetrics, len(peers))
 	for id, p := range peers {
 		out[id] = PeerMetrics{
+			Version: p.version.Load(), FeatureLevel: p.level.Load(),
 			Connected: p.connected.Load(), Connects: p.connects.Load(), Sent: p.sent.Load(),
 			Dropped: p.dropped.Load(), Writes: p.writes.Load(), Bytes: p.bytes.Load(),
 		}
@@ -325,7 +341,7 @@ func (t *Transport) Metrics() map[uint64]PeerMetrics {
 func (t *Transport) hello(p storage.Peer, why purpose) hello {
 	me := t.cfg.Identity
 	return hello{
-		version: Version, purpose: why, from: me.NodeID, to: p.NodeID, cluster: me.ClusterID,
+		speaks: t.cfg.speaks, level: t.cfg.FeatureLevel, purpose: why, from: me.NodeID, to: p.NodeID, cluster: me.ClusterID,
 		fromIncarnation: me.Incarnation, toIncarnation: p.Incarnation, peerMap: peerMapHash(me.Peers),
 		address: t.cfg.Address, transport: addressOf(me.Peers, me.NodeID),
 	}

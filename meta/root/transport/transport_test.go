@@ -55,48 +55,6 @@ func TestMessagesArriveInOrder(t *testing.T) {
 	})
 }
 
-// A question for the term is answered on the connection that it came on, behind
-// and before messages, and by nobody who is not connected.
-func TestTermIsAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, ids := newMemNet(), members(3)
-		a, b := n.start(t, ids[0], nil), n.start(t, ids[1], nil)
-		b.in.add(func() { b.in.term = 41 })
-		time.Sleep(time.Second)
-		for id := range uint64(100) {
-			if !a.AskTerm(2, id+1) {
-				t.Fatalf("question %d was not sent", id+1)
-			}
-			a.Send([]*raftpb.Message{message(1, 2, id, 10)})
-		}
-		if a.AskTerm(3, 1) || a.AskTerm(1, 1) || a.AskTerm(9, 1) {
-			t.Error("somebody was asked who is not connected")
-		}
-		synctest.Wait()
-		a.in.add(func() {
-			if len(a.in.terms) != 100 || a.in.terms[0] != "2 1 41" || a.in.terms[99] != "2 100 41" {
-				t.Errorf("told %v", a.in.terms)
-			}
-		})
-		b.in.add(func() {
-			if len(b.in.messages) != 100 {
-				t.Errorf("%d messages", len(b.in.messages))
-			}
-		})
-		n.cut()
-		time.Sleep(100 * time.Millisecond)
-		if !a.AskTerm(2, 101) {
-			t.Error("not asked after the connection broke and came back")
-		}
-		synctest.Wait()
-		a.in.add(func() {
-			if len(a.in.terms) != 101 {
-				t.Errorf("told %d terms", len(a.in.terms))
-			}
-		})
-	})
-}
-
 func TestReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ids := newMemNet(), members(3)

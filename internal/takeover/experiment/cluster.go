@@ -1,4 +1,4 @@
-package main
+package experiment
 
 import (
 	"context"
@@ -14,9 +14,10 @@ import (
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/takeover"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
-// Bounds of `nokv bench failover`.
+// Bounds of an experiment.
 const (
 	// recoverBound is how long anything may take that should take a moment.
 	recoverBound = 30 * time.Second
@@ -26,8 +27,8 @@ const (
 	askEvery = 5 * time.Millisecond
 )
 
-// failoverCluster is a cluster of processes that are killed and started again.
-type failoverCluster struct {
+// cluster is a cluster of processes that are killed and started again.
+type cluster struct {
 	*procs.Layout
 	self      string
 	processes []*procs.Process
@@ -38,18 +39,15 @@ type failoverCluster struct {
 	stopRoot func()
 }
 
-// newFailoverCluster starts the processes in dir.
-func newFailoverCluster(dir string, coordinators int, ttl time.Duration) (*failoverCluster, error) {
+// newCluster starts the processes in dir.
+func newCluster(dir, self string, coordinators int, ttl time.Duration) (*cluster, error) {
 	layout, err := procs.NewLayout(dir, coordinators)
 	if err != nil {
 		return nil, err
 	}
 	layout.RootPeerFlags = []string{"-o", "json"}
 	layout.CoordinatorFlags = []string{"-o", "json", "-log-level", "debug", "-tenure-ttl", ttl.String()}
-	c := &failoverCluster{Layout: layout, processes: make([]*procs.Process, layout.Size()), stopRoot: nothing}
-	if c.self, err = os.Executable(); err != nil {
-		return nil, err
-	}
+	c := &cluster{Layout: layout, self: self, processes: make([]*procs.Process, layout.Size()), stopRoot: func() {}}
 	if c.admin, err = client.New(client.Config{Endpoints: layout.CoordinatorAddrs}); err != nil {
 		return nil, err
 	}
@@ -74,7 +72,7 @@ func newFailoverCluster(dir string, coordinators int, ttl time.Duration) (*failo
 }
 
 // close ends every process, at once.
-func (c *failoverCluster) close() {
+func (c *cluster) close() {
 	for _, p := range slices.Backward(c.processes) {
 		if p != nil {
 			p.Kill()
@@ -85,26 +83,29 @@ func (c *failoverCluster) close() {
 	c.http.CloseIdleConnections()
 }
 
-func (c *failoverCluster) start(member int) (err error) {
+func (c *cluster) start(member int) (err error) {
 	c.processes[member], err = procs.Start(procs.Options{Name: c.Name(member), Path: c.self, Args: c.Args(member), Log: c.Log(member)})
 	return err
 }
 
-// end ends members, and makes sure that they are gone and why.
-func (c *failoverCluster) end(members []int, orderly bool) error {
+// signals of what is done to a process.
+var signals = map[takeover.Action]syscall.Signal{
+	takeover.Kill: syscall.SIGKILL, takeover.Hang: syscall.SIGSTOP, takeover.Restart: syscall.SIGTERM,
+}
+
+// strike does it to members; those that must end are gone after that, and
+// ended as they were told to.
+func (c *cluster) strike(members []int, action takeover.Action) error {
 	for _, m := range members {
 		if !c.processes[m].Running() {
 			return fmt.Errorf("%s ended before its time; its log is lost with the folder, run it by itself", c.Name(m))
 		}
-		if orderly {
-			if err := c.processes[m].Signal(syscall.SIGTERM); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := c.processes[m].SignalGroup(syscall.SIGKILL); err != nil {
+		if err := c.processes[m].SignalGroup(signals[action]); err != nil {
 			return err
 		}
+	}
+	if action == takeover.Hang {
+		return nil
 	}
 	for _, m := range members {
 		p := c.processes[m]
@@ -112,12 +113,25 @@ func (c *failoverCluster) end(members []int, orderly bool) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", c.Name(m), err)
-		case orderly && code != 0:
+		case action == takeover.Restart && code != 0:
 			return fmt.Errorf("%s: exit status %d after SIGTERM, want 0", c.Name(m), code)
-		case !orderly && p.KilledBy() != syscall.SIGKILL:
+		case action == takeover.Kill && p.KilledBy() != syscall.SIGKILL:
 			return fmt.Errorf("%s was not killed: exit status %d", c.Name(m), code)
 		}
 		p.Kill() // joins what watched it
+	}
+	return nil
+}
+
+// resume lets members go on that hang.
+func (c *cluster) resume(members []int) error {
+	for _, m := range members {
+		if !c.processes[m].Running() {
+			return fmt.Errorf("%s ended while it was stopped", c.Name(m))
+		}
+		if err := c.processes[m].SignalGroup(syscall.SIGCONT); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -128,11 +142,18 @@ type authority struct {
 	era, term      uint64
 }
 
-// who asks every member. An error says what is not as it should be yet: all are
-// there, all know the same holder and leader, and the holder serves.
-func (c *failoverCluster) who(ctx context.Context) (authority, error) {
+// statusTimeout is how long one member may take to say how it is.
+const statusTimeout = time.Second
+
+// who asks every member but those that hang. An error says what is not as it
+// should be yet: all are there, all know the same holder and leader, and the
+// holder serves.
+func (c *cluster) who(ctx context.Context, hanging []int) (authority, error) {
 	a := authority{holder: -1, leader: -1}
-	for _, p := range c.root.Status(ctx) {
+	for _, p := range c.rootStatus(ctx, hanging) {
+		if slices.Contains(hanging, int(p.NodeID)-1) {
+			continue
+		}
 		if p.Err != nil {
 			return a, fmt.Errorf("root peer %d: %w", p.NodeID, p.Err)
 		}
@@ -143,13 +164,14 @@ func (c *failoverCluster) who(ctx context.Context) (authority, error) {
 			return a, errors.New("root peers do not agree who leads")
 		}
 	}
-	for i, addr := range c.CoordinatorAddrs {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		st, err := c.admin.Status(ctx, addr)
-		cancel()
+	for i := range c.CoordinatorAddrs {
+		if slices.Contains(hanging, c.Roots()+i) {
+			continue
+		}
+		st, err := c.coordinator(ctx, i)
 		switch {
 		case err != nil:
-			return a, fmt.Errorf("coordinator c%d: %w", i+1, err)
+			return a, err
 		case a.era != 0 && st.GetTenure().GetEra() != a.era:
 			return a, errors.New("coordinators do not agree about the era")
 		case st.GetServingAuthority():
@@ -163,15 +185,34 @@ func (c *failoverCluster) who(ctx context.Context) (authority, error) {
 	return a, nil
 }
 
+// rootStatus asks all root peers at once; who hangs is not waited for.
+func (c *cluster) rootStatus(ctx context.Context, hanging []int) []rootclient.PeerStatus {
+	within := statusTimeout
+	if len(hanging) > 0 {
+		within /= 5
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return c.root.Status(ctx)
+}
+
+func (c *cluster) coordinator(ctx context.Context, i int) (*coordinatorv1.StatusResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	st, err := c.admin.Status(ctx, c.CoordinatorAddrs[i])
+	if err != nil {
+		return nil, fmt.Errorf("coordinator c%d: %w", i+1, err)
+	}
+	return st, nil
+}
+
 // knowRegions says whether every coordinator's view has so many regions: one that
 // lags would answer lookups that need no fresh view with not_found.
-func (c *failoverCluster) knowRegions(ctx context.Context, n uint64) error {
-	for i, addr := range c.CoordinatorAddrs {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		st, err := c.admin.Status(ctx, addr)
-		cancel()
+func (c *cluster) knowRegions(ctx context.Context, n uint64) error {
+	for i := range c.CoordinatorAddrs {
+		st, err := c.coordinator(ctx, i)
 		if err != nil {
-			return fmt.Errorf("coordinator c%d: %w", i+1, err)
+			return err
 		}
 		if st.GetRegions() < n {
 			return fmt.Errorf("coordinator c%d knows %d of %d regions", i+1, st.GetRegions(), n)
@@ -181,7 +222,7 @@ func (c *failoverCluster) knowRegions(ctx context.Context, n uint64) error {
 }
 
 // healthy asks one member's health check.
-func (c *failoverCluster) healthy(ctx context.Context, member int) error {
+func (c *cluster) healthy(ctx context.Context, member int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.MetricsAddrs[member]+"/healthz", nil)
@@ -200,7 +241,7 @@ func (c *failoverCluster) healthy(ctx context.Context, member int) error {
 }
 
 // waitHealthy waits until every member is healthy and all know who is who.
-func (c *failoverCluster) waitHealthy(ctx context.Context) (a authority, err error) {
+func (c *cluster) waitHealthy(ctx context.Context) (a authority, err error) {
 	err = until(ctx, func() error {
 		for m, p := range c.processes {
 			if !p.Running() {
@@ -210,7 +251,7 @@ func (c *failoverCluster) waitHealthy(ctx context.Context) (a authority, err err
 				return err
 			}
 		}
-		a, err = c.who(ctx)
+		a, err = c.who(ctx, nil)
 		return err
 	})
 	return a, err
@@ -219,7 +260,7 @@ func (c *failoverCluster) waitHealthy(ctx context.Context) (a authority, err err
 // tailBytes is how much of a log an error shows.
 const tailBytes = 2048
 
-func (c *failoverCluster) tail(member int) string {
+func (c *cluster) tail(member int) string {
 	raw, err := os.ReadFile(c.Log(member))
 	if err != nil {
 		return err.Error()
@@ -255,7 +296,7 @@ func until(ctx context.Context, ask func() error) error {
 }
 
 // events reads what all members logged so far.
-func (c *failoverCluster) events(epoch time.Time) ([]takeover.Event, error) {
+func (c *cluster) events(epoch time.Time) ([]takeover.Event, error) {
 	var all []takeover.Event
 	for member := range c.Size() {
 		f, err := os.Open(c.Log(member))

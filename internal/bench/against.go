@@ -1,11 +1,13 @@
-package main
+package bench
 
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,24 +17,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The other sides of comparisons: a bare gRPC echo in a process of its own,
-// and puts to an etcd that somebody else runs.
-
-// echoServe is the hidden argument that makes this binary the echo's server.
-const echoServe = "NOKV_BENCH_ECHO"
-
 // echoBytes is the size of an answer: that of a GetRegionByKey reply.
 const echoBytes = 120
 
 const echoMethod = "/nokv.bench.Echo/Echo"
 
-// runEcho serves the echo until standard input closes.
-func runEcho() error {
-	tuneGC() // as the servers do
-	lis, err := listen("echo", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
+// ServeEcho answers every call with as many bytes as a lookup's answer has,
+// until ctx ends. It is the other side of a comparison with a bare gRPC server.
+func ServeEcho(ctx context.Context, lis net.Listener) error {
 	answer := wrapperspb.Bytes(make([]byte, echoBytes))
 	s := grpc.NewServer(grpc.NumStreamWorkers(8))
 	s.RegisterService(&grpc.ServiceDesc{
@@ -41,23 +33,20 @@ func runEcho() error {
 			return answer, dec(new(wrapperspb.BytesValue))
 		}}},
 	}, nil)
-	fmt.Println(lis.Addr())
-	go func() {
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		s.Stop()
-	}()
+	defer context.AfterFunc(ctx, s.Stop)()
 	return s.Serve(lis)
 }
 
+// prepareEcho runs `nokv bench echo` in a process of its own, as a server is.
 func prepareEcho(ctx context.Context) (work, func(), error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, err
 	}
-	child := exec.CommandContext(ctx, self)
-	child.Env = append(os.Environ(), echoServe+"=1")
+	child := exec.CommandContext(ctx, self, "bench", "echo")
+	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
 	child.Stderr = os.Stderr
-	stdin, err := child.StdinPipe()
+	stdin, err := child.StdinPipe() // closed when this process ends, however it does
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +68,7 @@ func prepareEcho(ctx context.Context) (work, func(), error) {
 		stop()
 		return nil, nil, err
 	}
-	question := wrapperspb.Bytes(benchKey(1))
+	question := wrapperspb.Bytes(Key(1))
 	return func(ctx context.Context, _ int) (uint64, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
@@ -87,10 +76,11 @@ func prepareEcho(ctx context.Context) (work, func(), error) {
 	}, func() { _ = cc.Close(); stop() }, nil
 }
 
-// prepareEtcd puts values of a descriptor's size. The request is written by
-// hand (field 1 key, field 2 value of etcdserverpb.PutRequest), so that etcd's
-// client and its dependencies stay out of this module.
-func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
+// prepareEtcd puts values of a descriptor's size or, for lookups, gets them,
+// linearizably. Requests are written by hand (fields 1 key, 2 value of
+// etcdserverpb's PutRequest and RangeRequest), so that etcd's client and its
+// dependencies stay out of this module.
+func (c *Config) prepareEtcd(ctx context.Context, addrs string) (work, func(), error) {
 	var conns []*grpc.ClientConn
 	end := func() {
 		for _, cc := range conns {
@@ -98,10 +88,6 @@ func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
 		}
 	}
 	for addr := range strings.SplitSeq(addrs, ",") {
-		if err := checkAddr(addr); err != nil {
-			end()
-			return nil, nil, usagef("etcd address %s", err)
-		}
 		cc, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			end()
@@ -109,16 +95,29 @@ func prepareEtcd(o *benchOptions, addrs string) (work, func(), error) {
 		}
 		conns = append(conns, cc)
 	}
-	puts := make([]*emptypb.Empty, *o.concurrency)
-	for i := range puts {
-		raw := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Appendf(nil, "bench/%06d", i))
-		raw = protowire.AppendBytes(protowire.AppendTag(raw, 2, protowire.BytesType), make([]byte, 100))
-		puts[i] = &emptypb.Empty{}
-		puts[i].ProtoReflect().SetUnknown(raw)
-	}
-	return func(ctx context.Context, worker int) (uint64, error) {
+	call := func(ctx context.Context, worker int, method string, request *emptypb.Empty) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		return 1, conns[worker%len(conns)].Invoke(ctx, "/etcdserverpb.KV/Put", puts[worker], &emptypb.Empty{})
+		return conns[worker%len(conns)].Invoke(ctx, "/etcdserverpb.KV/"+method, request, &emptypb.Empty{})
+	}
+	puts, gets := make([]*emptypb.Empty, c.Concurrency), make([]*emptypb.Empty, c.Concurrency)
+	for i := range puts {
+		key := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Appendf(nil, "bench/%06d", i))
+		gets[i] = raw(key)
+		puts[i] = raw(protowire.AppendBytes(protowire.AppendTag(key[:len(key):len(key)], 2, protowire.BytesType), make([]byte, 100)))
+	}
+	if c.Workload == "publish" {
+		return func(ctx context.Context, worker int) (uint64, error) {
+			return 1, call(ctx, worker, "Put", puts[worker])
+		}, end, nil
+	}
+	for worker, put := range puts {
+		if err := call(ctx, worker, "Put", put); err != nil {
+			end()
+			return nil, nil, fmt.Errorf("put what is looked up into etcd: %w", err)
+		}
+	}
+	return func(ctx context.Context, worker int) (uint64, error) {
+		return 1, call(ctx, worker, "Range", gets[worker])
 	}, end, nil
 }

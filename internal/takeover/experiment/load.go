@@ -1,6 +1,7 @@
-package main
+package experiment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -10,25 +11,26 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/bench"
 	"github.com/nokv/nokv/internal/history"
 )
 
-// The load of `nokv bench failover`: every client has callers of each kind, who
-// ask at a fixed pace, so that a client has a timestamp about each millisecond
+// The load: every client has callers of each kind, who
+// ask at a fixed rate, so that a client has a timestamp about each millisecond
 // and the machine has room for the cluster.
 
-// failoverOps are the kinds of calls, in the order of output.
-var failoverOps = []string{history.OpTSO, history.OpID, history.OpRoute}
+// ops are the kinds of calls, in the order of output.
+var ops = []string{history.OpTSO, history.OpID, history.OpRoute}
 
-// callerPace is the time between two calls of a caller.
-const callerPace = 4 * time.Millisecond
+// callInterval is the time between two calls of a caller.
+const callInterval = 4 * time.Millisecond
 
 // callersOf is how many callers of a kind a client has.
 var callersOf = map[string]int{history.OpTSO: 4, history.OpID: 2, history.OpRoute: 2}
 
 const (
-	failoverKeyspace = "bench-failover"
-	failoverRegions  = 100
+	keyspace = "bench-failover"
+	regions  = 100
 )
 
 // recordedCall is a call without pointers: there are many, and the collector
@@ -39,8 +41,8 @@ type recordedCall struct {
 	failed     bool
 }
 
-// failoverCaller is one caller and what it saw.
-type failoverCaller struct {
+// caller is one caller and what it saw.
+type caller struct {
 	client, op string
 	do         func(context.Context) (first, era uint64, err error)
 	// lastReply is when its newest success came, nanoseconds since the start.
@@ -53,19 +55,19 @@ type failoverCaller struct {
 	errs []error
 }
 
-// failoverLoad is all callers.
-type failoverLoad struct {
+// load is all callers.
+type load struct {
 	start   time.Time
 	timeout time.Duration
 	clients []*client.Client
-	callers []*failoverCaller
+	callers []*caller
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
 
-// newFailoverLoad makes clients; each has an order of endpoints of its own.
-func newFailoverLoad(start time.Time, endpoints []string, clients int, timeout time.Duration) (*failoverLoad, error) {
-	l := &failoverLoad{start: start, timeout: timeout, stop: nothing}
+// newLoad makes clients; each has an order of endpoints of its own.
+func newLoad(start time.Time, endpoints []string, clients int, timeout time.Duration) (*load, error) {
+	l := &load{start: start, timeout: timeout, stop: func() {}}
 	for i := range clients {
 		at := i % len(endpoints)
 		cl, err := client.New(client.Config{Endpoints: slices.Concat(endpoints[at:], endpoints[:at])})
@@ -74,9 +76,9 @@ func newFailoverLoad(start time.Time, endpoints []string, clients int, timeout t
 			return nil, err
 		}
 		l.clients = append(l.clients, cl)
-		for _, op := range failoverOps {
+		for _, op := range ops {
 			for range callersOf[op] {
-				l.callers = append(l.callers, &failoverCaller{client: fmt.Sprintf("client-%d", i+1), op: op, do: doOf(cl, op)})
+				l.callers = append(l.callers, &caller{client: fmt.Sprintf("client-%d", i+1), op: op, do: doOf(cl, op)})
 			}
 		}
 	}
@@ -96,25 +98,25 @@ func doOf(cl *client.Client, op string) func(context.Context) (first, era uint64
 			return r.First, uint64(r.Era), err
 		}
 	}
-	in := client.In(failoverKeyspace)
+	in := client.In(keyspace)
 	return func(ctx context.Context) (uint64, uint64, error) {
-		_, err := cl.GetRegionByKey(ctx, benchKey(rand.IntN(failoverRegions)), in)
+		_, err := cl.GetRegionByKey(ctx, bench.Key(rand.IntN(regions)), in)
 		return 0, 0, err
 	}
 }
 
 // run starts the callers; close ends them.
-func (l *failoverLoad) run(ctx context.Context) {
+func (l *load) run(ctx context.Context) {
 	ctx, l.stop = context.WithCancel(ctx)
 	for i, c := range l.callers {
 		l.running.Go(func() {
-			first := time.Duration(i) * callerPace / time.Duration(len(l.callers))
+			first := time.Duration(i) * callInterval / time.Duration(len(l.callers))
 			c.run(ctx, l.start, first, l.timeout)
 		})
 	}
 }
 
-func (l *failoverLoad) close() {
+func (l *load) close() {
 	l.stop()
 	l.running.Wait()
 	for _, cl := range l.clients {
@@ -123,9 +125,9 @@ func (l *failoverLoad) close() {
 	l.clients = nil
 }
 
-// run calls at the caller's pace. A call that took longer than that delays the
+// run calls at a fixed rate. A call that took longer than that delays the
 // next one: nothing is caught up on.
-func (c *failoverCaller) run(ctx context.Context, start time.Time, wait, timeout time.Duration) {
+func (c *caller) run(ctx context.Context, start time.Time, wait, timeout time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for next := time.Now().Add(wait); ; {
@@ -136,7 +138,7 @@ func (c *failoverCaller) run(ctx context.Context, start time.Time, wait, timeout
 		}
 		c.one(ctx, start, timeout)
 		now := time.Now()
-		if next = next.Add(callerPace); next.Before(now) {
+		if next = next.Add(callInterval); next.Before(now) {
 			next = now
 		}
 		timer.Reset(next.Sub(now))
@@ -144,7 +146,7 @@ func (c *failoverCaller) run(ctx context.Context, start time.Time, wait, timeout
 }
 
 // one makes one call and records it.
-func (c *failoverCaller) one(ctx context.Context, start time.Time, timeout time.Duration) {
+func (c *caller) one(ctx context.Context, start time.Time, timeout time.Duration) {
 	callCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	r := recordedCall{call: int64(time.Since(start))}
@@ -165,7 +167,7 @@ func (c *failoverCaller) one(ctx context.Context, start time.Time, timeout time.
 }
 
 // lastErr is the error of the last call that failed; nil: none did.
-func (c *failoverCaller) lastErr() error {
+func (c *caller) lastErr() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.errs) == 0 {
@@ -175,25 +177,15 @@ func (c *failoverCaller) lastErr() error {
 }
 
 // since returns the calls that ended at a moment or later.
-func (c *failoverCaller) since(at time.Duration) []recordedCall {
+func (c *caller) since(at time.Duration) []recordedCall {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(c.calls, int64(at), func(r recordedCall, at int64) int { return compareInts(r.ret, at) })
+	i, _ := slices.BinarySearchFunc(c.calls, int64(at), func(r recordedCall, at int64) int { return cmp.Compare(r.ret, at) })
 	return slices.Clone(c.calls[i:])
 }
 
-func compareInts(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
-
 // recorded are the calls of all callers that ended at a moment or later.
-func (l *failoverLoad) recorded(at time.Duration) []history.Call {
+func (l *load) recorded(at time.Duration) []history.Call {
 	var out []history.Call
 	wall := l.start.UnixMilli()
 	for _, c := range l.callers {
@@ -212,7 +204,7 @@ func (l *failoverLoad) recorded(at time.Duration) []history.Call {
 }
 
 // silent names a caller without a reply since a moment, and its last error.
-func (l *failoverLoad) silent(since time.Duration) error {
+func (l *load) silent(since time.Duration) error {
 	for _, c := range l.callers {
 		if c.lastReply.Load() > int64(since) {
 			continue
@@ -227,7 +219,7 @@ func (l *failoverLoad) silent(since time.Duration) error {
 }
 
 // errors are what failed calls said, each text once.
-func (l *failoverLoad) errors() []string {
+func (l *load) errors() []string {
 	var out []string
 	for _, c := range l.callers {
 		c.mu.Lock()
@@ -245,7 +237,7 @@ func (l *failoverLoad) errors() []string {
 const maxErrorsShown = 10
 
 // orderViolations is what the clients themselves found out of order.
-func (l *failoverLoad) orderViolations() (n uint64) {
+func (l *load) orderViolations() (n uint64) {
 	for _, cl := range l.clients {
 		n += cl.Stats().OrderViolations
 	}

@@ -1,10 +1,13 @@
-package main
+package bench
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,11 +17,75 @@ import (
 
 func nothing() {}
 
-func prepareID(ctx context.Context, _ *env, o *benchOptions, cl *client.Client) (work, func(), error) {
-	if *o.batch > client.MaxIDCount {
-		return nil, nil, usagef("batch %d: want 1 to %d", *o.batch, client.MaxIDCount)
+// work is one call of one worker; it returns how many operations it was.
+type work func(ctx context.Context, worker int) (uint64, error)
+
+// Validate says what is wrong with c.
+func (c *Config) Validate() error {
+	known, ok := modes[c.Workload]
+	most := map[string]int{"id": client.MaxIDCount, "tso": client.MaxTsoCount}[c.Workload]
+	switch {
+	case !ok:
+		return fmt.Errorf("workload %q: use publish, route, id or tso", c.Workload)
+	case c.Concurrency < 1 || c.Concurrency > 100_000:
+		return fmt.Errorf("concurrency %d: want 1 to 100,000", c.Concurrency)
+	case c.Batch < 1 || c.Duration <= 0:
+		return errors.New("want a batch of 1 or more and a duration above 0")
+	case most != 0 && c.Batch > most:
+		return fmt.Errorf("batch %d: want 1 to %d", c.Batch, most)
+	case c.Workload == "route" && (c.Regions < 1 || c.Regions > 10_000_000):
+		return fmt.Errorf("regions %d: want 1 to 10,000,000", c.Regions)
+	case !slices.Contains(known, c.Mode):
+		return fmt.Errorf("mode %q: use %s", c.Mode, strings.Join(known, ", "))
 	}
-	n := uint64(*o.batch)
+	return c.validateAgainst()
+}
+
+// against says what each workload may be compared with.
+var against = map[string][]string{"publish": {"etcd="}, "route": {"echo", "etcd="}, "id": {"pd="}, "tso": {"pd="}}
+
+func (c *Config) validateAgainst() error {
+	if c.Against == "" {
+		return nil
+	}
+	kind, addrs, _ := strings.Cut(c.Against, "=")
+	if addrs != "" {
+		kind += "="
+	}
+	if !slices.Contains(against[c.Workload], kind) {
+		return fmt.Errorf("against %q: use %s", c.Against, strings.ReplaceAll(strings.Join(against[c.Workload], " or "), "=", "=HOST:PORT"))
+	}
+	for addr := range strings.SplitSeq(addrs, ",") {
+		if _, _, err := net.SplitHostPort(addr); addrs != "" && err != nil {
+			return fmt.Errorf("address %q: want HOST:PORT", addr)
+		}
+	}
+	return nil
+}
+
+// prepare readies the workload and says how to end it.
+func (c *Config) prepare(ctx context.Context, cl *client.Client) (work, func(), error) {
+	switch other, addrs, _ := strings.Cut(c.Against, "="); other {
+	case "etcd":
+		return c.prepareEtcd(ctx, addrs)
+	case "pd":
+		return c.preparePD(ctx, addrs)
+	case "echo":
+		return prepareEcho(ctx)
+	}
+	switch c.Workload {
+	case "id":
+		return c.prepareID(ctx, cl)
+	case "tso":
+		return c.prepareTSO(ctx, cl)
+	case "publish":
+		return c.preparePublish(ctx, cl)
+	}
+	return c.prepareRoute(ctx, cl)
+}
+
+func (c *Config) prepareID(ctx context.Context, cl *client.Client) (work, func(), error) {
+	n := uint64(c.Batch)
 	if _, err := cl.AllocID(ctx, 1); err != nil {
 		return nil, nil, err
 	}
@@ -28,32 +95,26 @@ func prepareID(ctx context.Context, _ *env, o *benchOptions, cl *client.Client) 
 	}, nothing, nil
 }
 
-func prepareTSO(ctx context.Context, _ *env, o *benchOptions, cl *client.Client) (work, func(), error) {
-	if *o.batch > client.MaxTsoCount {
-		return nil, nil, usagef("batch %d: want 1 to %d", *o.batch, client.MaxTsoCount)
-	}
-	n := uint64(*o.batch)
+func (c *Config) prepareTSO(ctx context.Context, cl *client.Client) (work, func(), error) {
+	n := uint64(c.Batch)
 	if _, err := cl.Tso(ctx, 1); err != nil {
 		return nil, nil, err
 	}
-	switch *o.mode {
-	case "merged":
-		return func(ctx context.Context, _ int) (uint64, error) {
-			_, err := cl.Tso(ctx, n)
-			return n, err
-		}, nothing, nil
-	case "single":
-		return tsoSingle(o, cl, n)
+	if c.Mode == "single" {
+		return c.tsoSingle(cl, n)
 	}
-	return nil, nil, usagef("mode %q: use merged or single", *o.mode)
+	return func(ctx context.Context, _ int) (uint64, error) {
+		_, err := cl.Tso(ctx, n)
+		return n, err
+	}, nothing, nil
 }
 
-func tsoSingle(o *benchOptions, cl *client.Client, n uint64) (work, func(), error) {
-	clients := make([]*client.Client, *o.concurrency)
+func (c *Config) tsoSingle(cl *client.Client, n uint64) (work, func(), error) {
+	clients := make([]*client.Client, c.Concurrency)
 	end := func() {
-		for _, c := range clients {
-			if c != nil {
-				_ = c.Close()
+		for _, one := range clients {
+			if one != nil {
+				_ = one.Close()
 			}
 		}
 	}
@@ -83,20 +144,14 @@ func keyspaceFor(ctx context.Context, cl *client.Client, name string) (uint32, e
 	return r.Keyspace.Id, nil
 }
 
-func preparePublish(ctx context.Context, _ *env, o *benchOptions, cl *client.Client) (work, func(), error) {
-	if addr, ok := strings.CutPrefix(*o.against, "etcd="); ok {
-		return prepareEtcd(o, addr)
-	}
-	if *o.against != "" {
-		return nil, nil, usagef("against %q: use etcd=HOST:PORT", *o.against)
-	}
+func (c *Config) preparePublish(ctx context.Context, cl *client.Client) (work, func(), error) {
 	keyspace, err := keyspaceFor(ctx, cl, "bench-publish")
 	if err != nil {
 		return nil, nil, err
 	}
 	// One run must not meet the regions of another: its keys are its own.
 	run := fmt.Sprintf("%016x", time.Now().UnixNano())
-	regions := make([]*rootv1.Region, *o.concurrency)
+	regions := make([]*rootv1.Region, c.Concurrency)
 	for i := range regions {
 		key := fmt.Sprintf("%s/%06d", run, i)
 		regions[i] = &rootv1.Region{KeyspaceId: keyspace, StartKey: []byte(key), EndKey: []byte(key + "~"), Epoch: &rootv1.RegionEpoch{}}
@@ -112,21 +167,12 @@ func preparePublish(ctx context.Context, _ *env, o *benchOptions, cl *client.Cli
 	}, nothing, nil
 }
 
-func prepareRoute(ctx context.Context, e *env, o *benchOptions, cl *client.Client) (work, func(), error) {
-	if *o.against == "echo" {
-		return prepareEcho(ctx)
-	}
-	if *o.against != "" {
-		return nil, nil, usagef("against %q: use echo", *o.against)
-	}
-	if *o.reg < 1 || *o.reg > 10_000_000 {
-		return nil, nil, usagef("regions %d: want 1 to 10,000,000", *o.reg)
-	}
+func (c *Config) prepareRoute(ctx context.Context, cl *client.Client) (work, func(), error) {
 	const keyspace = "bench-route"
-	if err := makeRegions(ctx, e, cl, keyspace, *o.reg); err != nil {
+	if err := MakeRegions(ctx, cl, keyspace, c.Regions, c.Progress); err != nil {
 		return nil, nil, err
 	}
-	key := func() []byte { return benchKey(rand.IntN(*o.reg)) }
+	key := func() []byte { return Key(rand.IntN(c.Regions)) }
 	in := client.In(keyspace)
 	single := func(opts ...client.ReadOption) work {
 		opts = append(opts, in)
@@ -135,29 +181,27 @@ func prepareRoute(ctx context.Context, e *env, o *benchOptions, cl *client.Clien
 			return 1, err
 		}
 	}
-	switch *o.mode {
-	case "unary":
-		return single(), nothing, nil
+	switch c.Mode {
 	case "strong":
 		return single(client.Strong()), nothing, nil
 	case "bounded":
 		return single(client.Bounded(1000, time.Second)), nothing, nil
 	case "batch":
-		n := max(*o.batch, 1)
+		n := c.Batch
 		return func(ctx context.Context, _ int) (uint64, error) {
-			keys, room := make([][]byte, n), make([]byte, 0, n*benchKeyBytes)
+			keys, room := make([][]byte, n), make([]byte, 0, n*keyBytes)
 			for i := range keys {
 				at := len(room)
-				room = appendBenchKey(room, rand.IntN(*o.reg))
+				room = appendKey(room, rand.IntN(c.Regions))
 				keys[i] = room[at:]
 			}
 			_, err := cl.GetRegionsByKeys(ctx, keys, in)
 			return uint64(n), err
 		}, nothing, nil
 	case "cache":
-		return routeCache(ctx, cl, keyspace, *o.reg, key)
+		return routeCache(ctx, cl, keyspace, c.Regions, key)
 	}
-	return nil, nil, usagef("mode %q: use unary, batch, strong, bounded or cache", *o.mode)
+	return single(), nothing, nil
 }
 
 // cachedLookups is how many hits of the cache count as one call, so that the
@@ -192,13 +236,14 @@ func routeCache(ctx context.Context, cl *client.Client, keyspace string, regions
 	}, end, nil
 }
 
-// benchKeyBytes is the size of a key that the workloads look up.
-const benchKeyBytes = 12
+// keyBytes is the size of a key that the workloads look up.
+const keyBytes = 12
 
-func benchKey(i int) []byte { return appendBenchKey(nil, i) }
+// Key is the first key of region i of MakeRegions.
+func Key(i int) []byte { return appendKey(nil, i) }
 
-// appendBenchKey is fmt's "key-%08d" at a price that does not show.
-func appendBenchKey(b []byte, i int) []byte {
+// appendKey is fmt's "key-%08d" at a price that does not show.
+func appendKey(b []byte, i int) []byte {
 	b = append(b, "key-00000000"...)
 	for at := len(b) - 1; i > 0; i /= 10 {
 		b[at] = byte('0' + i%10)
@@ -207,9 +252,10 @@ func appendBenchKey(b []byte, i int) []byte {
 	return b
 }
 
-// makeRegions publishes regions that do not exist yet, many a command, and
-// says how far it is.
-func makeRegions(ctx context.Context, e *env, cl *client.Client, keyspace string, n int) error {
+// MakeRegions publishes regions that do not exist yet in a keyspace of ranges,
+// many a command, until there are n, and tells progress how far it is. Region i
+// begins at Key(i).
+func MakeRegions(ctx context.Context, cl *client.Client, keyspace string, n int, progress io.Writer) error {
 	id, err := keyspaceFor(ctx, cl, keyspace)
 	if err != nil {
 		return err
@@ -223,7 +269,7 @@ func makeRegions(ctx context.Context, e *env, cl *client.Client, keyspace string
 	for at := int(k.Regions); at < n; at += step {
 		cmd := &rootv1.Command{}
 		for i := at; i < min(at+step, n); i++ {
-			region := &rootv1.Region{KeyspaceId: id, StartKey: benchKey(i), EndKey: benchKey(i + 1)}
+			region := &rootv1.Region{KeyspaceId: id, StartKey: Key(i), EndKey: Key(i + 1)}
 			cmd.Events = append(cmd.Events, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})
 		}
 		if _, err := cl.Publish(ctx, cmd); err != nil {
@@ -231,7 +277,7 @@ func makeRegions(ctx context.Context, e *env, cl *client.Client, keyspace string
 		}
 		if time.Since(shown) > time.Second {
 			shown = time.Now()
-			fmt.Fprintf(e.stderr, "making regions: %d of %d\n", at+step, n)
+			fmt.Fprintf(progress, "making regions: %d of %d\n", at+step, n)
 		}
 	}
 	return nil

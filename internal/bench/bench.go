@@ -1,0 +1,189 @@
+// Package bench measures a cluster under callers of which each asks again as
+// soon as it is answered.
+//
+// It owns the workloads of `nokv bench`, what they ask for, and the other sides
+// of comparisons: a bare gRPC echo, an etcd. It promises: (1) only what begins
+// after the warm-up and ends before the end is counted; (2) callers share
+// nothing while they are measured; (3) what a workload makes for itself, it
+// makes in keyspaces of its own. Flags, and printing, are the caller's.
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/rpcstats"
+)
+
+// Config says what is measured.
+type Config struct {
+	// Workload is publish, route, id or tso.
+	Workload string
+	// Duration is measured; Warmup comes before it.
+	Duration, Warmup time.Duration
+	// Concurrency is how many callers there are, Batch how many keys or values a
+	// call asks for. Regions are made and looked up by route.
+	Concurrency, Batch, Regions int
+	// Mode is a variant of a workload; Against is measured instead of NoKV: "echo" or
+	// "etcd=HOST:PORT[,HOST:PORT...]". "": the usual one.
+	Mode, Against string
+	// Metrics are addresses whose view is added to the result.
+	Metrics []string
+	// Progress is told what takes long before it is measured.
+	Progress io.Writer
+}
+
+// Result is what `nokv bench -o json` prints. The field names stay.
+type Result struct {
+	// Ops counts what was asked for and answered: calls, or keys and values
+	// where a call carries several. Errors counts failed calls.
+	Ops       uint64  `json:"ops"`
+	Errors    uint64  `json:"errors"`
+	OpsPerSec float64 `json:"ops_per_s"`
+	// Latencies of calls as the caller sees them, in microseconds.
+	P50Us  float64 `json:"p50_us"`
+	P99Us  float64 `json:"p99_us"`
+	P999Us float64 `json:"p999_us"`
+	MaxUs  float64 `json:"max_us"`
+	// Seconds is the measured time; the warm-up is not in it.
+	Seconds float64 `json:"seconds"`
+	// Server has latencies of unary calls as the servers saw them since they
+	// started, by metrics address and method.
+	Server map[string]map[string]rpcstats.Latency `json:"server,omitempty"`
+	// LastErr is that of a failed call; nil: none failed.
+	LastErr error `json:"-"`
+}
+
+// modes of each workload; the first is the usual one.
+var modes = map[string][]string{
+	"publish": {""},
+	"route":   {"unary", "batch", "strong", "bounded", "cache"},
+	"id":      {""},
+	"tso":     {"merged", "single"},
+}
+
+// Run prepares the workload, and measures it by a client that is the caller's.
+func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
+	op, done, err := c.prepare(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	out := c.measure(ctx, op)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	out.Server = serverLatencies(ctx, c.Metrics)
+	return out, nil
+}
+
+// measure runs the workers, and counts what begins after the warm-up and ends
+// before the end.
+func (c *Config) measure(ctx context.Context, op work) *Result {
+	var (
+		histogram   rpcstats.Histogram
+		ops, errs   atomic.Uint64
+		lastErr     atomic.Value
+		workers     sync.WaitGroup
+		begin, done = time.Now().Add(c.Warmup), time.Now().Add(c.Warmup + c.Duration)
+	)
+	for id := range c.Concurrency {
+		workers.Go(func() {
+			w := worker{id: id, begin: begin, done: done, op: op}
+			w.run(ctx)
+			ops.Add(w.ops)
+			errs.Add(w.errs)
+			histogram.Merge(&w.latency)
+			if w.lastErr != nil {
+				lastErr.Store(fmt.Errorf("%w", w.lastErr))
+			}
+		})
+	}
+	workers.Wait()
+	s := histogram.Summary()
+	r := &Result{
+		Ops: ops.Load(), Errors: errs.Load(), OpsPerSec: float64(ops.Load()) / c.Duration.Seconds(),
+		P50Us: s.P50Us, P99Us: s.P99Us, P999Us: s.P999Us, MaxUs: s.MaxUs, Seconds: c.Duration.Seconds(),
+	}
+	r.LastErr, _ = lastErr.Load().(error)
+	return r
+}
+
+// worker is one caller. What it counts is its own until it ends, so that
+// callers do not wait for each other where real ones would not.
+type worker struct {
+	id          int
+	begin, done time.Time
+	op          work
+	ops, errs   uint64
+	latency     rpcstats.Histogram
+	lastErr     error
+}
+
+// run calls op again and again. The end of one call is the start of the next.
+func (w *worker) run(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	end := time.Now()
+	for ctx.Err() == nil {
+		start := end
+		if start.After(w.done) {
+			return
+		}
+		n, err := w.op(ctx, w.id)
+		end = time.Now()
+		switch {
+		case start.Before(w.begin) || end.After(w.done):
+		case err != nil:
+			w.errs++
+			w.lastErr = err
+		default:
+			w.ops += n
+			w.latency.Observe(end.Sub(start))
+		}
+	}
+}
+
+// serverLatencies reads the servers' own view from their metrics addresses.
+// One that does not answer is left out: it may be switched off.
+func serverLatencies(ctx context.Context, addrs []string) map[string]map[string]rpcstats.Latency {
+	if len(addrs) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	out := make(map[string]map[string]rpcstats.Latency)
+	for _, addr := range addrs {
+		var vars struct {
+			NoKV struct {
+				RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
+			} `json:"nokv"`
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/debug/vars", nil)
+		if err != nil {
+			continue
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			continue
+		}
+		err = json.NewDecoder(resp.Body).Decode(&vars)
+		_ = resp.Body.Close()
+		for method, s := range vars.NoKV.RPC {
+			if err == nil && s.Latency.Count > 0 {
+				if out[addr] == nil {
+					out[addr] = make(map[string]rpcstats.Latency)
+				}
+				out[addr][method] = s.Latency
+			}
+		}
+	}
+	return out
+}
