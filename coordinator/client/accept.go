@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nokv/nokv/internal/clusterid"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -64,10 +65,6 @@ func (c *Client) checkCluster(e *endpoint, id uint64) error {
 // accept judges a reply by what it says about itself.
 func (c *Client) accept(e *endpoint, reply any) error {
 	switch r := reply.(type) {
-	case *coordinatorv1.AllocIDResponse:
-		return c.acceptRun(e, r)
-	case *coordinatorv1.TsoResponse:
-		return c.acceptRun(e, r)
 	case *coordinatorv1.StoreHeartbeatResponse:
 		c.sawEra(r.GetEra())
 	case *coordinatorv1.WatchRegionsResponse:
@@ -85,6 +82,9 @@ func (c *Client) accept(e *endpoint, reply any) error {
 		}
 		c.sawEra(d.GetEra())
 		c.sawIndex(d.GetCurrentRootToken(), d.GetServedRootToken())
+		if status, ok := reply.(*coordinatorv1.StatusResponse); ok && status.GetTenure() != nil {
+			c.tenureTTL.Store(int64(time.Duration(min(status.GetTenure().GetTtlMillis(), 3_600_000)) * time.Millisecond))
+		}
 	case interface{ GetToken() *rootv1.RootToken }:
 		c.sawIndex(r.GetToken())
 	}
@@ -92,18 +92,18 @@ func (c *Client) accept(e *endpoint, reply any) error {
 }
 
 // acceptRun judges ids and timestamps: of this cluster, and of no era that is over.
-func (c *Client) acceptRun(e *endpoint, r interface {
-	GetClusterId() uint64
-	GetEra() uint64
-},
-) error {
-	if r.GetClusterId() == 0 {
+func (c *Client) acceptRun(e *endpoint, r *runReply) error {
+	if r.cluster == 0 {
 		return fmt.Errorf("%w: it names no cluster", errUnfit)
 	}
-	if err := c.checkCluster(e, r.GetClusterId()); err != nil {
+	if err := c.checkCluster(e, r.cluster); err != nil {
 		return err
 	}
-	return c.checkEra(r.GetEra())
+	if err := c.checkEra(r.era); err != nil {
+		return err
+	}
+	e.era.Store(r.era)
+	return nil
 }
 
 // nameCluster makes sure that a call can name its cluster: a client that has

@@ -22,10 +22,14 @@ type Client struct {
 	era, cluster, index atomic.Uint64
 	identities          *identity.Source
 
-	tso     *timestamps
-	ids     *merger
+	// tenureTTL is the ttl of the Tenure as last told, in nanoseconds.
+	tenureTTL atomic.Int64
+
+	tso     *runs
+	ids     *runs
 	publish *publisher
 	routes  *pipe[keysRequest, keysReply]
+	lookups *lookups
 
 	// ctx ends with Close.
 	ctx    context.Context
@@ -52,6 +56,8 @@ func New(cfg Config) (*Client, error) {
 	c.ids = newIDs(c)
 	c.publish = newPublisher(c)
 	c.routes = newRouteStream(c)
+	c.lookups = &lookups{c: c, kinds: map[lookupKind]*lookupQueue{}}
+	c.tenureTTL.Store(int64(guessedTTL))
 	if cfg.DiscoverEvery > 0 {
 		c.spawn(c.discover)
 	}

@@ -10,6 +10,8 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -111,6 +113,9 @@ func (s *Server) detail(err error) *rootv1.ErrorDetail {
 	err = s.refusal(err)
 	if d := reason.From(err); d != nil {
 		return d
+	}
+	if status.Code(err) == codes.DeadlineExceeded {
+		return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ROOT_UNAVAILABLE, Message: "the root did not answer in time"}
 	}
 	return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNSPECIFIED, Message: err.Error()}
 }
