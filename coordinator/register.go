@@ -41,7 +41,7 @@ func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc
 // none.
 func (c *Config) joined(follows uint64) *rootv1.Command {
 	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
-		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation, Follows: follows},
+		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation, Follows: follows, FeatureLevel: state.SupportedLevel()},
 	}}}}
 }
 

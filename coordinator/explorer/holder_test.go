@@ -276,6 +276,9 @@ func (m *model) windowSteps(w *world, i uint8) {
 	case askGiven, askRefused, askOver:
 		s := m.add(w, hearWindow, i, 0)
 		m.hearWindow(&s.world, i)
+		if p.ask == askGiven {
+			return // Asked again, the same window is told: the command has an identity.
+		}
 		s = m.add(w, loseWindow, i, 0)
 		q := &s.world.processes[i]
 		if q.ask == askRefused {
@@ -293,7 +296,7 @@ func (m *model) judgeWindow(w *world, i uint8) {
 		o := m.do(&s.world, command{kind: extendFence, a: p.askEra, b: p.askFrom, c: p.askUpTo})
 		switch {
 		case !rejected(o):
-			q.ask = askGiven
+			q.ask, q.askFrom, q.askUpTo = askGiven, o.from, o.upTo
 		case eraOver(o.reason):
 			q.ask = askOver
 		default:

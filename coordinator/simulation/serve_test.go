@@ -142,12 +142,13 @@ func (h *holder) root(m rootv1.Mandate, era, from, to uint64) {
 		case r == nil:
 			h.root(m, era, from, to)
 		case r.Outcome != rootv1.Outcome_OUTCOME_REJECTED:
-			h.extended(m, from, to)
+			w := r.Events[0].Window
+			h.extended(m, w.From, w.To)
 		default:
 			h.refused(m, era, from, to, r.Error)
 		}
 	}, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{
-		FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, From: from, To: to},
+		FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, Floor: from, Size: to - from},
 	}})
 }
 

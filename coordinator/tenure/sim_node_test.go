@@ -330,7 +330,7 @@ func (n *simNode) extend(kind rootv1.Mandate) {
 
 func (n *simNode) propose(kind rootv1.Mandate, era, from, to uint64) {
 	c := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{
-		FenceExtended: &rootv1.FenceExtended{Mandate: kind, Era: era, From: from, To: to},
+		FenceExtended: &rootv1.FenceExtended{Mandate: kind, Era: era, Floor: from, Size: to - from},
 	}}}}
 	call(n, func(answer func(*rootv1.CommandResult)) { n.w.root.proposeFence(c, answer) },
 		func(r *rootv1.CommandResult, ok bool) {
@@ -339,7 +339,8 @@ func (n *simNode) propose(kind rootv1.Mandate, era, from, to uint64) {
 			case !ok:
 				n.propose(kind, era, from, to)
 			case r.Outcome != rootv1.Outcome_OUTCOME_REJECTED:
-				n.extended(kind, from, to)
+				w := r.Events[0].Window
+				n.extended(kind, w.From, w.To)
 			default:
 				n.refused(kind, era, from, r.Error)
 			}

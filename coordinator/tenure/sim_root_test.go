@@ -43,16 +43,12 @@ func (m *machine) apply(c *rootv1.Command) *rootv1.CommandResult {
 	return out.Results[0].Proto()
 }
 
-// claim is the command of a claim with windows from the fences as they are now.
+// claim is the command of a claim with windows.
 func (m *machine) claim(c *rootv1.TenureClaimed, windows []*rootv1.FirstWindow) *rootv1.Command {
 	command := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: c}}}}
 	for _, w := range windows {
-		from := m.s.Allocators().GetIdFence()
-		if w.Mandate == rootv1.Mandate_MANDATE_TSO {
-			from = m.s.Allocators().GetTsoFence()
-		}
 		command.Events = append(command.Events, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: w.Mandate, Era: c.ExpectedEra + 1, From: from, To: max(from, w.Floor) + w.Size,
+			Mandate: w.Mandate, Era: c.ExpectedEra + 1, Floor: w.Floor, Size: w.Size,
 		}}})
 	}
 	return command
@@ -123,7 +119,7 @@ func (r *simRoot) commit(c func() *rootv1.Command, answer func(*rootv1.CommandRe
 }
 
 func (r *simRoot) proposeFence(c *rootv1.Command, answer func(*rootv1.CommandResult)) {
-	if f := c.Events[0].GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_TSO && f.To>>18 > r.w.wall()+60_000 {
+	if f := c.Events[0].GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_TSO && (f.Floor+f.Size)>>18 > r.w.wall()+60_000 {
 		r.w.fault.clockRefusals++
 		answer(&rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_CLOCK_BOUND}})
 		return

@@ -128,7 +128,7 @@ func (h *Holder) extendLoop(ctx context.Context, t *term, a *allocator) {
 // reports false when the era is over or ctx ends.
 func (h *Holder) extend(ctx context.Context, t *term, a *allocator, from, to uint64) bool {
 	command := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{
-		FenceExtended: &rootv1.FenceExtended{Mandate: a.mandate, Era: t.grant.era, From: from, To: to},
+		FenceExtended: &rootv1.FenceExtended{Mandate: a.mandate, Era: t.grant.era, Floor: from, Size: to - from},
 	}}}}
 	for wait := retryLeast; ; wait = min(2*wait, retryMost) {
 		result, err := h.propose(ctx, command)
@@ -150,10 +150,10 @@ func (h *Holder) extend(ctx context.Context, t *term, a *allocator, from, to uin
 // onExtended makes the window available. The answer must be about this window,
 // of this era: otherwise nothing of it may be served (2).
 func (h *Holder) onExtended(t *term, a *allocator, from, to uint64, result *rootv1.CommandResult) bool {
-	err := checkWindow(result, t.grant.era, from, to)
+	w, err := windowOf(result, t.grant.era, from, to-from)
 	fenced := false
 	if err == nil {
-		fenced, err = t.extended(a, from, to)
+		fenced, err = t.extended(a, w.GetFrom(), w.GetTo())
 	}
 	if err != nil {
 		h.broken(t, err)
@@ -165,14 +165,15 @@ func (h *Holder) onExtended(t *term, a *allocator, from, to uint64, result *root
 	return true
 }
 
-func checkWindow(result *rootv1.CommandResult, era, from, to uint64) error {
+func windowOf(result *rootv1.CommandResult, era, floor, size uint64) (*rootv1.Window, error) {
 	for _, e := range result.GetEvents() {
-		if w := e.GetWindow(); w != nil && (w.Era != era || w.From != from || w.To != to) {
-			return fmt.Errorf("asked for window (%d, %d] of era %d, was told of (%d, %d] of era %d",
-				from, to, era, w.From, w.To, w.Era)
+		w := e.GetWindow()
+		if w == nil || w.Era != era || w.From < floor || w.To-w.From != size {
+			return nil, fmt.Errorf("asked for %d values above %d in era %d, was told of %v", size, floor, era, w)
 		}
+		return w, nil
 	}
-	return nil
+	return nil, fmt.Errorf("asked for %d values above %d in era %d, was told of none", size, floor, era)
 }
 
 // onExtendRefused says whether the refusal decides the matter, so that the

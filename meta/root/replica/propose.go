@@ -21,8 +21,9 @@ type proposals struct {
 	// those in the log, in order of index.
 	offered []batch
 	pending []batch
-	// count and bytes of all of them.
+	// count and bytes of all of them, and the timestamps they ask for.
 	count, bytes int
+	stamps       stamps
 	// bootstrapping is set while the first event of the cluster is under way.
 	bootstrapping bool
 	// settling is set while the end of a joint change is under way.
@@ -61,21 +62,31 @@ func (c *Core) refuse(p *Proposal) error {
 	if c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
 		return errOverloaded("bytes of proposals", c.cfg.MaxQueuedBytes)
 	}
-	if limit := c.latestTSO(); p.maxTSO>>tsoMillisShift > limit {
-		e := reason.New(rootv1.Reason_REASON_CLOCK_BOUND,
-			"timestamp fence at %d ms is beyond the root leader's clock by more than %v: check the clocks", p.maxTSO>>tsoMillisShift, c.cfg.MaxTSOAhead)
-		e.Detail.Limit = limit
-		return e
-	}
-	return nil
+	return c.clockAllows(p.stamps)
 }
 
-// latestTSO bounds timestamp fences, in Unix milliseconds.
-func (c *Core) latestTSO() uint64 { return c.wall + uint64(c.cfg.MaxTSOAhead.Milliseconds()) }
+// clockAllows refuses timestamps too far ahead of this peer's wall clock, wherever
+// the fence is when their turn comes: those under way count.
+func (c *Core) clockAllows(s stamps) error {
+	if s.size == 0 {
+		return nil
+	}
+	s.join(c.proposals.stamps)
+	end := s.end(c.state.Allocators().GetTsoFence())
+	limit := c.wall + uint64(c.cfg.MaxTSOAhead.Milliseconds())
+	if end <= state.MaxTSO && end>>tsoMillisShift <= limit {
+		return nil
+	}
+	e := reason.New(rootv1.Reason_REASON_CLOCK_BOUND,
+		"timestamp fence at %d ms is beyond the root leader's clock by more than %v: check the clocks", end>>tsoMillisShift, c.cfg.MaxTSOAhead)
+	e.Detail.Limit = limit
+	return e
+}
 
 func (c *Core) enqueue(p *Proposal) {
 	c.proposals.count++
 	c.proposals.bytes += len(p.data)
+	c.proposals.stamps.join(p.stamps)
 	c.proposals.queue = append(c.proposals.queue, p)
 }
 
@@ -211,6 +222,11 @@ func (c *Core) settle(term, index uint64, results []state.Result, out *Output) e
 func (c *Core) finish(p *Proposal, out *Output) {
 	c.proposals.count--
 	c.proposals.bytes -= len(p.data)
+	if c.proposals.count == 0 {
+		c.proposals.stamps = stamps{}
+	} else {
+		c.proposals.stamps.size -= p.stamps.size
+	}
 	p.data = nil
 	if p.fencesEra != 0 {
 		c.authority.unfence(p.fencesEra)

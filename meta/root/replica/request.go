@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/reason"
@@ -45,8 +46,8 @@ type Proposal struct {
 	// data is a serialized rootv1.Entry; several are concatenated to one.
 	data     []byte
 	commands int
-	// maxTSO is the highest timestamp fence asked for.
-	maxTSO uint64
+	// stamps are the timestamps asked for.
+	stamps stamps
 	// fencesEra is the era that nobody is confirmed while the outcome is
 	// unknown; 0 for none (rule 3 of authority.md).
 	fencesEra state.Era
@@ -84,7 +85,7 @@ func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 			if state.RootPeerEvent(e) {
 				return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "root peers are replaced by the root leader: ask for a replacement")
 			}
-			p.maxTSO = max(p.maxTSO, tsoFence(e))
+			p.stamps.add(e)
 			if e.GetTenureClaimed().GetPredecessorExpired() {
 				entry = withoutVerdict(entry, i)
 			}
@@ -108,14 +109,26 @@ func (p *Proposal) encode(entry *rootv1.Entry) error {
 	return nil
 }
 
-// tsoFence is the timestamp fence that e asks for, or 0.
-func tsoFence(e *rootv1.Event) uint64 {
-	f := e.GetFenceExtended()
-	if f.GetMandate() != rootv1.Mandate_MANDATE_TSO {
-		return 0
+// stamps are windows one behind the other: size values, above floor.
+type stamps struct{ floor, size uint64 }
+
+// add counts the timestamps that e asks for, if any.
+func (s *stamps) add(e *rootv1.Event) {
+	if f := e.GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_TSO {
+		s.join(stamps{floor: f.GetFloor(), size: f.GetSize()})
 	}
-	return f.GetTo()
 }
+
+func (s *stamps) join(o stamps) {
+	s.floor = max(s.floor, o.floor)
+	s.size = sum(s.size, o.size)
+}
+
+// end is a bound of where the windows end when the fence is there.
+func (s stamps) end(fence uint64) uint64 { return sum(max(s.floor, fence), s.size) }
+
+// sum is a + b, or as much as fits.
+func sum(a, b uint64) uint64 { return a + min(b, math.MaxUint64-a) }
 
 // withoutVerdict is entry with a copy of command i that has no
 // predecessor_expired.

@@ -7,6 +7,19 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
+// epochUnlessZero is an epoch on the wire; nil for the zero one.
+func epochUnlessZero(e Epoch) *rootv1.RegionEpoch {
+	if e == (Epoch{}) {
+		return nil
+	}
+	return e.Proto()
+}
+
+// joinEpochs is the higher of each component.
+func joinEpochs(e, o Epoch) Epoch {
+	return Epoch{Version: max(e.Version, o.Version), ConfVersion: max(e.ConfVersion, o.ConfVersion)}
+}
+
 // Region is a region as a State has it. It is immutable once it is in a State,
 // and shared between versions of the State: change a copy from Clone.
 type Region struct {
@@ -15,6 +28,14 @@ type Region struct {
 
 	// sum is the record's hash, set when the region enters a State.
 	sum uint64
+}
+
+// number is the id; 0 for nil.
+func (r *Region) number() uint64 {
+	if r == nil {
+		return 0
+	}
+	return uint64(r.ID)
 }
 
 // Clone returns a Region that may be changed, with its own owners.

@@ -89,7 +89,7 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 	case *rootv1.Event_TenureClaimed:
 		a.claimed(at, k.TenureClaimed, r)
 	case *rootv1.Event_FenceExtended:
-		a.extended(at, k.FenceExtended)
+		a.extended(at, k.FenceExtended, r.Window)
 	case *rootv1.Event_TenureRetired:
 		a.ended(at, k.TenureRetired)
 	case *rootv1.Event_HandoverAdvanced:
@@ -148,15 +148,13 @@ func (a *Audit) ran() time.Duration {
 	return time.Duration(a.lastTSO>>state.TSOLogicalBits-a.firstTSO>>state.TSOLogicalBits) * time.Millisecond
 }
 
-func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended) {
+func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended, w *rootv1.Window) {
 	serve, what := &a.serve.ID, "id"
 	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
 		serve, what = &a.serve.TSO, "timestamp"
 	}
-	from, to, era := e.GetFrom(), e.GetTo(), e.GetEra()
+	from, to, era := w.GetFrom(), w.GetTo(), e.GetEra()
 	switch {
-	case era == a.era && !a.retired && to == *serve:
-		return // said again
 	case era > a.era:
 		a.add(EraGap, era, at, "era %d was given %ss (%d, %d] and was never claimed; the last claim is era %d", era, what, from, to, a.era)
 	case era < a.era:
