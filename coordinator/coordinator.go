@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("coordinator %s %q is not UTF-8", what, text)
 		}
 	}
-	if d := state.CheckCommand(c.joined()); d != nil {
+	if d := state.CheckCommand(c.joined(0)); d != nil {
 		return errors.New(d.GetMessage())
 	}
 	switch {
@@ -189,7 +189,7 @@ func (v authorityViews) Authority() (tenure.Authority, bool) {
 	if view.State == nil || view.Token.Index == 0 {
 		return tenure.Authority{}, false
 	}
-	a := tenure.Authority{Tenure: view.State.Tenure()}
+	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index}
 	if h := view.State.Handovers(); len(h) > 0 {
 		a.Handover = h[len(h)-1]
 	}

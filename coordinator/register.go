@@ -36,10 +36,10 @@ func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc
 	}
 }
 
-// joined is the registration.
-func (c *Config) joined() *rootv1.Command {
+// joined is the registration behind the process that is rooted.
+func (c *Config) joined(follows uint64) *rootv1.Command {
 	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
-		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation},
+		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation, Follows: follows, FeatureLevel: state.SupportedLevel()},
 	}}}}
 }
 
@@ -47,7 +47,7 @@ func (c *Config) joined() *rootv1.Command {
 // index of its entry; false when ctx ended. A record of another process with a
 // higher index is newer than this one.
 func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
-	joined, refused := c.cfg.joined(), ""
+	joined, refused := c.cfg.joined(c.follower.View().State.Coordinator(state.CoordinatorID(c.cfg.ID)).GetIncarnation()), ""
 	for ctx.Err() == nil {
 		try, cancel := context.WithTimeout(ctx, registerTimeout)
 		results, err := c.root.Propose(try, joined)
@@ -58,6 +58,7 @@ func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
 		if err == nil {
 			if why := results[0].Error.GetMessage(); why != refused {
 				refused = why
+				joined = c.cfg.joined(results[0].Error.GetIncarnation())
 				c.cfg.Logger.Warn("registration refused; trying on", "coordinator", c.cfg.ID, "err", why)
 			}
 		} else {

@@ -246,7 +246,10 @@ func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
 	f := &fake{cluster: newCluster(7)}
 	f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
 		for i := 0; i < n; i += 1000 {
-			m := &coordinatorv1.WatchRegionsResponse{Token: at(5), Snapshot: true, SnapshotEnd: i+1000 >= n}
+			m := &coordinatorv1.WatchRegionsResponse{
+				Token: at(5), Snapshot: true, Partial: i+1000 < n, Disclosure: says(5),
+				Keyspaces: []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{Id: 1, Name: "default"}}},
+			}
 			for j := i; j < min(i+1000, n); j++ {
 				m.Changes = append(m.Changes, now(region(uint64(j+1), fmt.Sprintf("tenant/user/%08d", j*10), fmt.Sprintf("tenant/user/%08d", j*10+10), 1))...)
 			}

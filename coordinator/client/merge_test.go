@@ -284,7 +284,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			func() error { _, err := c.PublishEvent(t.Context(), &rootv1.Event{}); return err },
 			func() error { _, err := c.GetRegionByKey(t.Context(), []byte("k")); return err },
 			func() error {
-				for _, err := range c.WatchRegions(t.Context(), "", zero) {
+				for _, err := range c.WatchRegions(t.Context(), zero) {
 					if err != nil {
 						return err
 					}

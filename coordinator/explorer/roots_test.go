@@ -62,6 +62,8 @@ type outcome struct {
 	result  rootv1.Outcome
 	reason  rootv1.Reason
 	refence uint8
+	// from and upTo are the window that was given.
+	from, upTo uint8
 }
 
 func newRoots(m rootv1.Mandate) *roots {
@@ -107,6 +109,8 @@ func (r *roots) do(c command) outcome {
 	switch result.Outcome {
 	case rootv1.Outcome_OUTCOME_APPLIED:
 		o.to = r.intern(s)
+		w := result.Events[len(result.Events)-1].Window
+		o.from, o.upTo = uint8(w.GetFrom()), uint8(w.GetTo())
 		r.check(before, r.all[o.to], c)
 	case rootv1.Outcome_OUTCOME_REJECTED:
 		o.reason, o.refence = result.Reject.GetReason(), uint8(result.Reject.GetFence())
@@ -136,7 +140,7 @@ func (r *roots) events(c command) []*rootv1.Event {
 		}}}}
 	case extendFence:
 		return []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: r.mandate, Era: uint64(c.a), From: uint64(c.b), To: uint64(c.c),
+			Mandate: r.mandate, Era: uint64(c.a), Floor: uint64(c.b), Size: uint64(c.c - c.b),
 		}}}}
 	case retireTenure:
 		return []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{

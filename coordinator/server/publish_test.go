@@ -197,7 +197,7 @@ func TestPublishRefusals(t *testing.T) {
 		"no events": {&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(join("a")), command()}}, "commands[1].events"},
 		"no kind":   {&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(&rootv1.Event{})}}, "commands[0].events[0]"},
 		"not the caller's": {&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(
-			&rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{To: 1 << 60}}},
+			&rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Size: 1 << 60}}},
 		)}}, "commands[0].events[0]"},
 		"malformed": {&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(publish(1, 1, strings.Repeat("k", 5000), "", 1))}}, "commands[0]"},
 	} {

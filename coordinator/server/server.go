@@ -132,6 +132,7 @@ type Server struct {
 	publishStreams *gauge
 	healthStreams  *gauge
 	streams        streams
+	fanout         *fanout
 	handover       openHandover
 	stopping       atomic.Bool
 }
@@ -155,6 +156,7 @@ func New(cfg Config) (*Server, error) {
 		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
 		streams:        streams{all: map[*live]struct{}{}},
 	}
+	s.fanout = newFanout(cfg.Views)
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
 	s.health = newHealth(s)
@@ -205,6 +207,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
+	background.Go(func() { s.fanout.run(ctx) })
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

@@ -147,4 +147,7 @@ var table = map[rootv1.Reason]row{
 	rootv1.Reason_REASON_TRANSITION_CLOSED:      {"transition_closed", codes.FailedPrecondition},
 	rootv1.Reason_REASON_EXHAUSTED:              {"exhausted", codes.ResourceExhausted},
 	rootv1.Reason_REASON_OUTCOME_UNKNOWN:        {"outcome_unknown", codes.Unavailable},
+	rootv1.Reason_REASON_FEATURE_LEVEL:          {"feature_level", codes.FailedPrecondition},
+	rootv1.Reason_REASON_TOO_OLD:                {"too_old", codes.FailedPrecondition},
+	rootv1.Reason_REASON_CLUSTER_REQUIRED:       {"cluster_required", codes.InvalidArgument},
 }

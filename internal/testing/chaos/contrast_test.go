@@ -101,7 +101,7 @@ func (s *small) claim(holder string, incarnation, from uint64) {
 	}}})
 	s.advance(era, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED)
 	for m, step := range map[rootv1.Mandate]uint64{rootv1.Mandate_MANDATE_ALLOC_ID: 10, rootv1.Mandate_MANDATE_TSO: 100} {
-		s.commit(&rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, From: from * step, To: era * step}}})
+		s.commit(&rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, Floor: from * step, Size: step}}})
 	}
 	s.advance(era, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED)
 }

@@ -24,7 +24,7 @@ var events = []*rootv1.Event{
 		ClusterId: 0xc1, Incarnation: 1, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 11, TransportAddress: "127.0.0.1:3380"}},
 	}}}},
 	claim("c1", 0),
-	{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: rootv1.Mandate_MANDATE_ALLOC_ID, Era: 1, To: 100}}},
+	{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: rootv1.Mandate_MANDATE_ALLOC_ID, Era: 1, Size: 100}}},
 	advance(1, rootv1.HandoverStage_HANDOVER_STAGE_CONFIRMED),
 	advance(1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED),
 	claim("c2", 1),

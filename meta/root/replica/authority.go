@@ -94,7 +94,12 @@ func (c *Core) judge(claim *Claim, out *Output) {
 	}
 	p := &Proposal{call: newCall(), commands: 1, claim: claim}
 	command := claimCommand(claim.Request, over)
-	command.Events = append(command.Events, c.firstWindows(claim)...)
+	if c.windowsFit(claim) {
+		command.Events = append(command.Events, firstWindows(claim)...)
+	}
+	for _, e := range command.Events {
+		p.stamps.add(e)
+	}
 	err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{command}})
 	if err == nil {
 		err = c.refuse(p)
@@ -113,35 +118,37 @@ func (c *Core) judge(claim *Claim, out *Output) {
 	c.enqueue(p)
 }
 
-// firstWindows are the windows of a claim, as events behind it in one command. A
-// window that does not apply would take the claim with it, so there are none
-// unless all of them will: nothing under way can move the fences, this claim will
-// begin the era, and no limit is in the way.
-func (c *Core) firstWindows(claim *Claim) []*rootv1.Event {
-	request := claim.Request
-	if c.proposals.count > 0 || request.GetExpectedEra() != c.state.Tenure().GetEra() {
-		return nil
-	}
-	at := map[rootv1.Mandate]uint64{
-		rootv1.Mandate_MANDATE_ALLOC_ID: c.state.Allocators().GetIdFence(), rootv1.Mandate_MANDATE_TSO: c.state.Allocators().GetTsoFence(),
-	}
-	limit := map[rootv1.Mandate]uint64{
-		rootv1.Mandate_MANDATE_ALLOC_ID: state.MaxID, rootv1.Mandate_MANDATE_TSO: min(state.MaxTSO, c.latestTSO()<<tsoMillisShift),
-	}
-	var events []*rootv1.Event
-	for _, w := range claim.Windows {
-		m := w.GetMandate()
-		from := at[m]
-		base := max(from, w.GetFloor())
-		if !slices.Contains(request.GetMandates(), m) || w.GetSize() == 0 || base > limit[m] || w.GetSize() > limit[m]-base {
-			return nil
-		}
-		at[m] = base + w.GetSize()
-		events = append(events, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: m, Era: request.GetExpectedEra() + 1, From: from, To: at[m],
-		}}})
+// firstWindows are the windows of a claim, as events behind it in one command.
+func firstWindows(claim *Claim) []*rootv1.Event {
+	events := make([]*rootv1.Event, len(claim.Windows))
+	for i, w := range claim.Windows {
+		events[i] = &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: w.GetMandate(), Era: claim.Request.GetExpectedEra() + 1, Floor: w.GetFloor(), Size: w.GetSize(),
+		}}}
 	}
 	return events
+}
+
+// windowsFit says that no window takes the claim with it: each is of a mandate
+// that is claimed, and no limit is near.
+func (c *Core) windowsFit(claim *Claim) bool {
+	a := c.state.Allocators()
+	ids := stamps{floor: a.GetIdFence()}
+	asked := stamps{}
+	for i, w := range claim.Windows {
+		if w.GetSize() == 0 || !slices.Contains(claim.Request.GetMandates(), w.GetMandate()) {
+			return false
+		}
+		switch e := firstWindows(claim)[i]; w.GetMandate() {
+		case rootv1.Mandate_MANDATE_ALLOC_ID:
+			ids.join(stamps{floor: w.GetFloor(), size: w.GetSize()})
+		case rootv1.Mandate_MANDATE_TSO:
+			asked.add(e)
+		default:
+			return false
+		}
+	}
+	return ids.end(0) <= state.MaxID && c.clockAllows(asked) == nil
 }
 
 // untilExpired is how long the holder of t may still believe in a confirmation.

@@ -224,7 +224,7 @@ func TestClockBound(t *testing.T) {
 	c := newCluster(t, 1, nil)
 	l := c.elect()
 	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-		Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, To: (c.clock.Wall() + 11*60*1000) << 18,
+		Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, Size: (c.clock.Wall() + 11*60*1000) << 18,
 	}}}}}})
 	if err != nil {
 		t.Fatal(err)

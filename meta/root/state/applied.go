@@ -26,15 +26,19 @@ type Result struct {
 	Outcome rootv1.Outcome
 	// Reject says why, when the outcome is rejected.
 	Reject *rootv1.ErrorDetail
-	// Token is where the command was judged.
+	// Token is where the command was judged; of a repetition, where it was judged
+	// first.
 	Token Token
+	// Repetition: this very command was applied before. Events say what is there
+	// now; a region that is gone has its id alone.
+	Repetition bool
 	// Events is what each event made or found, in the command's order.
 	Events []EventResult
 }
 
 // Proto is the result on the wire.
 func (r Result) Proto() *rootv1.CommandResult {
-	p := &rootv1.CommandResult{Outcome: r.Outcome, Error: r.Reject, Token: r.Token.Proto()}
+	p := &rootv1.CommandResult{Outcome: r.Outcome, Error: r.Reject, Token: r.Token.Proto(), Repetition: r.Repetition}
 	for i := range r.Events {
 		p.Events = append(p.Events, r.Events[i].Proto())
 	}

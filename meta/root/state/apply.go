@@ -76,6 +76,9 @@ var (
 // command judges one command and applies it, or leaves no trace.
 func (t *turn) command(c *rootv1.Command, small bool) {
 	detail := checkCommand(c, small)
+	if detail == nil && t.identified(c) {
+		return
+	}
 	if detail == nil {
 		detail = t.precondition(c)
 	}
@@ -84,18 +87,28 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 		return
 	}
 	results := make([]EventResult, len(c.GetEvents()))
+	v := t.judge(c, results)
+	if v.reject == nil {
+		t.remember(c, results)
+	}
+	t.answer(v, results)
+}
+
+// judge applies the events of a command, or leaves no trace.
+func (t *turn) judge(c *rootv1.Command, results []EventResult) verdict {
 	if !composite(c) {
-		t.answer(t.event(c.GetEvents()[0], &results[0]), results)
-		return
+		return t.event(c.GetEvents()[0], &results[0])
 	}
 	before, mark := t.Fork(), len(t.out.Changes)
 	v := t.events(c.GetEvents(), results)
 	if v.reject != nil {
+		remembered := t.commands // unchanged, and still this State's to append to
 		*t.State = *before
+		t.commands = remembered
 		clear(t.out.Changes[mark:])
 		t.out.Changes = t.out.Changes[:mark]
 	}
-	t.answer(v, results)
+	return v
 }
 
 // composite reports whether the command may fail behind its first change.
@@ -123,6 +136,9 @@ func (t *turn) events(events []*rootv1.Event, results []EventResult) verdict {
 func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 	if t.cluster == nil && c.GetEvents()[0].GetClusterBootstrapped() == nil {
 		return refuse(rootv1.Reason_REASON_CLUSTER_MISMATCH, "the cluster is not bootstrapped yet")
+	}
+	if d := t.CheckLevel(c); d != nil {
+		return d
 	}
 	if era := Era(c.GetRequireEra()); era != 0 {
 		return t.judgeEra(era)
@@ -160,7 +176,7 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 	case *rootv1.Event_CoordinatorLeft:
 		return t.coordinatorLeft(k.CoordinatorLeft)
 	case *rootv1.Event_MemberJoined:
-		return t.memberJoined(k.MemberJoined.GetMember(), r)
+		return t.memberJoined(k.MemberJoined, r)
 	case *rootv1.Event_MemberStateChanged:
 		return t.memberStateChanged(k.MemberStateChanged, r)
 	case *rootv1.Event_KeyspaceCreated:
@@ -179,6 +195,8 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 		return t.rootPeersSettled(k.RootPeersSettled.GetNodeId())
 	case *rootv1.Event_RootPeerDropped:
 		return t.rootPeerDropped(k.RootPeerDropped.GetNodeId())
+	case *rootv1.Event_FeatureLevelRaised:
+		return t.featureLevelRaised(k.FeatureLevelRaised)
 	default:
 		return t.regionEvent(e, r)
 	}

@@ -61,11 +61,11 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	}
 	*next = *old
 	next.Owners, next.Revision = owners, t.token.Index
-	next.Epoch.ConfVersion++
+	next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion + 1
 	if a.GetSetFrontier() {
 		next.Frontier = string(a.GetFrontier())
 	}
-	if t.assignedAlready(old, next, a.GetExpectedEpoch()) {
+	if t.assignedAlready(k, old, next, a.GetExpectedEpoch()) {
 		r.Region = old
 		return already
 	}
@@ -81,7 +81,7 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	return applied
 }
 
-func (t *turn) assignedAlready(old, next *Region, expected *rootv1.RegionEpoch) bool {
+func (t *turn) assignedAlready(k *keyspace, old, next *Region, expected *rootv1.RegionEpoch) bool {
 	if len(old.Owners) != len(next.Owners) || old.Frontier != next.Frontier {
 		return false
 	}
@@ -97,5 +97,5 @@ func (t *turn) assignedAlready(old, next *Region, expected *rootv1.RegionEpoch) 
 		return true
 	}
 	x := EpochFromProto(expected)
-	return x == old.Epoch || x == Epoch{Version: old.Epoch.Version, ConfVersion: old.Epoch.ConfVersion - 1}
+	return x == old.Epoch || x.Version == old.Epoch.Version && t.raise(k, x).ConfVersion+1 == old.Epoch.ConfVersion
 }

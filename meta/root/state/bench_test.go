@@ -120,6 +120,20 @@ func restoredStream(tb testing.TB, s *state.State) *state.State {
 	return r
 }
 
+// BenchmarkIdentityMemory reports the bytes of a remembered command.
+func BenchmarkIdentityMemory(b *testing.B) {
+	for b.Loop() {
+		m, sequence := &machine{t: b, s: state.New()}, uint64(0)
+		m.must(clusterEvent())
+		m.fill(1, 1, &sequence)
+		before := heap()
+		m.fill(state.MaxRememberedCommands/2048, 2048, &sequence)
+		m.out = state.Applied{}
+		b.ReportMetric(float64(heap()-before)/state.MaxRememberedCommands, "B/command")
+		runtime.KeepAlive(m)
+	}
+}
+
 // BenchmarkMillion measures the operations on a State of a million regions.
 func BenchmarkMillion(b *testing.B) {
 	s := benchState(b, benchRegions, nil)
@@ -149,8 +163,9 @@ func BenchmarkMillion(b *testing.B) {
 		}
 	})
 	for _, batch := range []int{1, 64} {
-		b.Run(fmt.Sprintf("Publish/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, false) })
-		b.Run(fmt.Sprintf("PublishAndFork/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, true) })
+		b.Run(fmt.Sprintf("Publish/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, false, false) })
+		b.Run(fmt.Sprintf("PublishAndFork/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, true, false) })
+		b.Run(fmt.Sprintf("PublishAndFork/identity/batch=%d", batch), func(b *testing.B) { benchPublish(b, s.Fork(), batch, true, true) })
 	}
 	b.Run("Records", func(b *testing.B) {
 		for b.Loop() {
@@ -169,8 +184,14 @@ func BenchmarkMillion(b *testing.B) {
 }
 
 // benchPublish replaces random regions by newer ones; ns/op is a region, with
-// decoding.
-func benchPublish(b *testing.B, s *state.State, batch int, fork bool) {
+// decoding. With identities the window is full.
+func benchPublish(b *testing.B, s *state.State, batch int, fork, identity bool) {
+	sequence := uint64(0)
+	if identity {
+		m := &machine{t: b, s: s}
+		m.fill(state.MaxRememberedCommands/2048, 2048, &sequence)
+	}
+	known := s.Token().Index
 	r := rand.New(rand.NewPCG(5, 6))
 	versions := map[int]uint64{}
 	entries := make([][]byte, 20_000/batch)
@@ -179,7 +200,12 @@ func benchPublish(b *testing.B, s *state.State, batch int, fork bool) {
 		for range batch {
 			n := r.IntN(benchRegions)
 			versions[n]++
-			commands = append(commands, publish(benchRegion(n, s.Region(state.RegionID(n+1)).Epoch.Version+versions[n])))
+			c := publish(benchRegion(n, s.Region(state.RegionID(n+1)).Epoch.Version+versions[n]))
+			if identity {
+				sequence++
+				c.Identity = &rootv1.CommandIdentity{Origin: 1 << 60, Sequence: sequence, KnownIndex: known + uint64(i)}
+			}
+			commands = append(commands, c)
 		}
 		entries[i], _ = proto.Marshal(&rootv1.Entry{Commands: commands})
 	}

@@ -40,6 +40,9 @@ func checkCommand(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		d.Limit = MaxCommandBytes
 		return d
 	}
+	if d := checkIdentity(c.GetIdentity()); d != nil {
+		return d
+	}
 	for i, e := range c.GetEvents() {
 		if d := checkEvent(e); d != nil {
 			if n > 1 {
@@ -77,15 +80,17 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_KeyspaceCreated:
 		return first(checkName(k.KeyspaceCreated.GetName()), checkSettings(k.KeyspaceCreated.GetSettings()))
 	case *rootv1.Event_KeyspaceUpdated:
-		return first(checkNumber("keyspace id", uint64(k.KeyspaceUpdated.GetKeyspaceId())), checkSettings(k.KeyspaceUpdated.GetSettings()))
+		return first(checkWhich(k.KeyspaceUpdated.GetKeyspaceId(), k.KeyspaceUpdated.GetName()), checkSettings(k.KeyspaceUpdated.GetSettings()))
 	case *rootv1.Event_KeyspaceDeleted:
-		return checkNumber("keyspace id", uint64(k.KeyspaceDeleted.GetKeyspaceId()))
+		return checkWhich(k.KeyspaceDeleted.GetKeyspaceId(), k.KeyspaceDeleted.GetName())
 	case *rootv1.Event_PinKeyRotated:
 		if n := len(k.PinKeyRotated.GetSecret()); n != MaxPinSecretBytes {
 			return invalid("a pin key has %d bytes, not %d", MaxPinSecretBytes, n)
 		}
 	case *rootv1.Event_RootPeerAdded:
 		return checkRootPeer(k.RootPeerAdded)
+	case *rootv1.Event_FeatureLevelRaised:
+		return checkRaise(k.FeatureLevelRaised)
 	case *rootv1.Event_RootPeerPromoted, *rootv1.Event_RootPeersSettled, *rootv1.Event_RootPeerDropped:
 	default:
 		return checkRegionEvent(e)
@@ -145,7 +150,7 @@ func checkFence(e *rootv1.FenceExtended) *rootv1.ErrorDetail {
 	if m := e.GetMandate(); m != rootv1.Mandate_MANDATE_ALLOC_ID && m != rootv1.Mandate_MANDATE_TSO {
 		return invalid("there is no fence for %s", m)
 	}
-	return checkNumber("era", e.GetEra())
+	return first(checkNumber("era", e.GetEra()), checkNumber("size of the window", e.GetSize()))
 }
 
 func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {
@@ -216,6 +221,9 @@ func checkRegion(r *rootv1.Region) *rootv1.ErrorDetail {
 	if d := checkRegionID(r.GetId()); d != nil {
 		return d
 	}
+	if e := EpochFromProto(r.GetEpoch()); max(e.Version, e.ConfVersion) > MaxEpoch {
+		return invalid("epoch %s is above %d", e, uint64(MaxEpoch))
+	}
 	return checkOwners(r.GetOwners())
 }
 
@@ -272,6 +280,26 @@ func checkPlan(id uint64, expected *rootv1.RegionEpoch) *rootv1.ErrorDetail {
 		return invalid("the expected epoch of region %d is missing", id)
 	}
 	return checkNumber("region id", id)
+}
+
+func checkRaise(e *rootv1.FeatureLevelRaised) *rootv1.ErrorDetail {
+	if to := e.GetTo(); to < BaseFeatureLevel || to <= e.GetFrom() {
+		return invalid("a feature level of %d is not above %d", to, LevelOf(e.GetFrom()))
+	}
+	return nil
+}
+
+// checkWhich wants a keyspace by its id or by its name.
+func checkWhich(id uint32, name string) *rootv1.ErrorDetail {
+	switch {
+	case id == 0 && name == "":
+		return invalid("the keyspace id is missing, or a name instead")
+	case id != 0 && name != "":
+		return invalid("keyspace id %d and name %q: give one of them", id, clip(name))
+	case name != "":
+		return checkName(name)
+	}
+	return nil
 }
 
 // checkName checks the name of a keyspace.

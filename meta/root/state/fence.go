@@ -59,10 +59,9 @@ func (a *allocators) of(m rootv1.Mandate) *fence {
 	return &a.id
 }
 
-// fenceExtended gives (from, to] to the active era. Already applied: the era
-// was given exactly up to `to`, and `from` lies in the run that ends there, so
-// everything asked for is its own; the fence may have moved on meanwhile,
-// because the root gave ids itself.
+// fenceExtended gives a window above the fence to the active era. It is never
+// found applied by its content: who must know whether a window was given names
+// its command.
 func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	era := Era(e.GetEra())
 	if d := t.judgeEra(era); d != nil {
@@ -75,26 +74,19 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
 		limit = MaxTSO
 	}
-	asked := window{era: era, from: e.GetFrom(), to: e.GetTo()}
-	switch {
-	case asked.to <= asked.from:
-		return rejectedFence(f.value, "the new fence %d is not above %d", asked.to, asked.from)
-	case f.last.era == era && f.last.to == asked.to && f.last.from <= asked.from:
-		r.Window = asked.proto()
-		return already
-	case asked.from != f.value:
-		return rejectedFence(f.value, "the fence is %d, not %d", f.value, asked.from)
-	case asked.to > limit:
-		d := refuse(rootv1.Reason_REASON_EXHAUSTED, "the fence %d would pass %d", asked.to, limit)
+	given := window{era: era, from: max(f.value, e.GetFloor())}
+	if given.from > limit || e.GetSize() > limit-given.from {
+		d := refuse(rootv1.Reason_REASON_EXHAUSTED, "%d values above %d would pass %d", e.GetSize(), given.from, limit)
 		d.Limit, d.Fence = limit, f.value
 		return verdict{reject: d}
 	}
-	run := asked
-	if f.last.era == era && f.last.to == asked.from {
+	given.to = given.from + e.GetSize()
+	run := given
+	if f.last.era == era && f.last.to == given.from {
 		run.from = f.last.from
 	}
-	f.value, f.last = asked.to, run
-	r.Window = asked.proto()
+	f.value, f.last = given.to, run
+	r.Window = given.proto()
 	t.change(Change{Kind: ChangeAllocators})
 	return applied
 }
@@ -123,7 +115,7 @@ func (f *fence) settle(era Era, consumed uint64) {
 
 // roomForIDs refuses when n ids, and those to skip, do not fit any more.
 func (t *turn) roomForIDs(n uint64) *rootv1.ErrorDetail {
-	skips := uint64(t.regionIDs.Len() + t.pending.Len())
+	skips := uint64(t.regionIDs.Len() + t.pending.Len() + t.removedRegions.Len())
 	if MaxID-t.alloc.id.value >= n+skips {
 		return nil
 	}
@@ -133,12 +125,16 @@ func (t *turn) roomForIDs(n uint64) *rootv1.ErrorDetail {
 }
 
 // giveID takes an id for a region from the fence itself. Ids that members
-// chose for themselves are skipped. roomForIDs comes first.
+// chose for themselves, and those of removed regions, are skipped. roomForIDs
+// comes first.
 func (t *turn) giveID() RegionID {
 	for {
 		t.alloc.id.value++
 		id := RegionID(t.alloc.id.value)
 		if _, taken := t.regionIDs.Get(idKey(id)); taken {
+			continue
+		}
+		if _, removed := t.removedRegions.Get(idKey(id)); removed {
 			continue
 		}
 		if _, reserved := t.pending.Get(id); !reserved {

@@ -16,7 +16,8 @@ import (
 // touches. A record's hash is the first 8 bytes, little-endian, of the SHA-256
 // of the record's canonical encoding: SHA-256 because the sum of a weak hash
 // cancels out for related records, and because processors have instructions
-// for it. The token is not part of the hash.
+// for it. The token is not part of the hash. Remembered commands are no records
+// of this kind: each adds a hash of its own, hashRemembered.
 //
 // The canonical encoding is our own, since protobuf promises none:
 //
@@ -44,6 +45,8 @@ const (
 	tagRegion      = 9
 	tagTransition  = 10
 	tagPinKey      = 11
+	tagRemembered  = 12
+	tagRemoved     = 13
 )
 
 // Hash is the State's hash: equal for equal States, in constant time.

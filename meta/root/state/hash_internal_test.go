@@ -49,7 +49,7 @@ func TestRecordTags(t *testing.T) {
 	names := map[tag]string{
 		tagCluster: "cluster", tagAllocators: "allocators", tagCounters: "counters", tagTenure: "tenure", tagHandover: "handover",
 		tagCoordinator: "coordinator", tagMember: "member", tagKeyspace: "keyspace", tagRegion: "region",
-		tagTransition: "transition", tagPinKey: "pin_key",
+		tagTransition: "transition", tagPinKey: "pin_key", tagRemembered: "remembered_commands", tagRemoved: "removed_region",
 	}
 	if fields.Len() != len(names) {
 		t.Fatalf("%d kinds of records, %d tags", fields.Len(), len(names))

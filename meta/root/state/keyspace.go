@@ -19,10 +19,29 @@ type keyspace struct {
 type counters struct {
 	keyspace          uint32
 	memberIncarnation uint64
+	// commands counts rows of remembered commands, forgotten ones too, up to
+	// whose index forgottenTo is.
+	commands, forgottenTo uint64
+	// removedEpoch is the highest one of removed regions that are forgotten.
+	removedEpoch Epoch
+	// regionID is the highest that a region had.
+	regionID uint64
+	// epochFloor is below all epochs that the root raises: see raise.
+	epochFloor Epoch
 }
 
 func (c counters) proto() *rootv1.Counters {
-	return &rootv1.Counters{KeyspaceId: c.keyspace, MemberIncarnation: c.memberIncarnation}
+	return &rootv1.Counters{
+		KeyspaceId: c.keyspace, MemberIncarnation: c.memberIncarnation, Commands: c.commands, CommandsForgottenTo: c.forgottenTo,
+		RemovedEpoch: epochUnlessZero(c.removedEpoch), RegionId: c.regionID, EpochFloor: epochUnlessZero(c.epochFloor),
+	}
+}
+
+func countersFromProto(p *rootv1.Counters) counters {
+	return counters{
+		keyspace: p.GetKeyspaceId(), memberIncarnation: p.GetMemberIncarnation(), commands: p.GetCommands(), forgottenTo: p.GetCommandsForgottenTo(),
+		removedEpoch: EpochFromProto(p.GetRemovedEpoch()), regionID: p.GetRegionId(), epochFloor: EpochFromProto(p.GetEpochFloor()),
+	}
 }
 
 func (k *keyspace) id() KeyspaceID { return KeyspaceID(k.record.GetId()) }
@@ -132,7 +151,7 @@ func (t *turn) makeSlots(ks KeyspaceID, count uint64) {
 
 // keyspaceUpdated replaces the settings. Already applied: they are these.
 func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdict {
-	k, d := t.keyspaceOf(KeyspaceID(e.GetKeyspaceId()))
+	k, d := t.keyspaceNamed(e.GetKeyspaceId(), e.GetName())
 	if d != nil {
 		return verdict{reject: d}
 	}
@@ -156,11 +175,11 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 }
 
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
-// empty. Already applied: there was one of that id, and it is gone.
+// empty. Already applied: there was one of that id, and it is gone. Of a name
+// nobody can tell.
 func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
-	id := KeyspaceID(e.GetKeyspaceId())
-	k, d := t.keyspaceOf(id)
-	if d != nil && uint32(id) <= t.counters.keyspace {
+	k, d := t.keyspaceNamed(e.GetKeyspaceId(), e.GetName())
+	if d != nil && e.GetName() == "" && e.GetKeyspaceId() <= t.counters.keyspace {
 		return already
 	}
 	if d != nil {
@@ -169,7 +188,7 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	if k.record.GetVersion() != e.GetExpectedVersion() {
 		return verdict{reject: versionStale(k.record, e.GetExpectedVersion())}
 	}
-	slots := k.layout().GetSlots() != nil
+	id, slots := k.id(), k.layout().GetSlots() != nil
 	if k.owned > 0 || k.regions > 0 && !slots {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned", k.record.GetName(), k.regions, k.owned)
 	}
@@ -201,6 +220,17 @@ func (s *State) keyspaceOf(id KeyspaceID) (*keyspace, *rootv1.ErrorDetail) {
 		return k, nil
 	}
 	return nil, refuse(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %d", id)
+}
+
+// keyspaceNamed finds a keyspace by its name, or by its id when it has none.
+func (s *State) keyspaceNamed(id uint32, name string) (*keyspace, *rootv1.ErrorDetail) {
+	if name == "" {
+		return s.keyspaceOf(KeyspaceID(id))
+	}
+	if found, ok := s.keyspaceNames.Get(name); ok {
+		return s.keyspaceOf(found)
+	}
+	return nil, refuse(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %q", name)
 }
 
 func versionStale(k *rootv1.Keyspace, expected uint64) *rootv1.ErrorDetail {

@@ -15,6 +15,11 @@ func known(c *rootv1.Command) error {
 	if err := knownFields(c); err != nil {
 		return err
 	}
+	if id := c.GetIdentity(); id != nil {
+		if err := knownFields(id); err != nil {
+			return err
+		}
+	}
 	for i, e := range c.GetEvents() {
 		if err := knownEvent(e); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
@@ -26,6 +31,10 @@ func known(c *rootv1.Command) error {
 func knownEvent(e *rootv1.Event) error {
 	if err := knownFields(e); err != nil {
 		return err
+	}
+	// Behind a raise, events may come that this process does not know: it stops here.
+	if level := max(eventLevel(e), e.GetFeatureLevelRaised().GetTo()); level > supportedLevel {
+		return fmt.Errorf("%T is of feature level %d, this process understands %d", e.GetKind(), level, supportedLevel)
 	}
 	switch k := e.GetKind().(type) {
 	case nil:

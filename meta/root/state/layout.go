@@ -105,6 +105,9 @@ func (t *turn) putRegion(old, next *Region) {
 		if old.Start != next.Start {
 			t.regions.Delete(old.startKey())
 		}
+	} else {
+		t.counters.regionID = max(t.counters.regionID, uint64(next.ID))
+		t.forgetRemovedRegion(next.ID)
 	}
 	t.regions.Set(next)
 	t.regionIDs.Set(next)
@@ -118,6 +121,7 @@ func (t *turn) dropRegion(old *Region) {
 	t.regions.Delete(old.startKey())
 	t.regionIDs.Delete(old.idKey())
 	t.count(old, nil)
+	t.rememberRemovedRegion(old)
 	t.change(Change{Kind: ChangeRegion, Removed: true, Region: old, OldRegion: old})
 }
 

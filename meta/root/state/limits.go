@@ -57,11 +57,22 @@ const (
 	// MaxEndedTransitions bounds the ended transitions that are remembered;
 	// the one that ended longest ago is forgotten first.
 	MaxEndedTransitions = 256
+	// MaxRememberedCommands bounds the commands with an identity that are
+	// remembered; the oldest are forgotten 4,096 at a time.
+	MaxRememberedCommands = 1 << 18
+	// MaxRemovedRegions bounds the removed regions that are remembered; the one
+	// removed longest ago is forgotten first.
+	MaxRemovedRegions = 1 << 16
+	// MaxReplacedPeers bounds the root peers that were ever replaced.
+	MaxReplacedPeers = 4096
 	// MaxHandovers bounds the handovers that are remembered, newest last.
 	MaxHandovers = 32
 	// MaxPinKeys bounds the pin keys that are kept: the newest seals, all open.
 	MaxPinKeys = 2
 
+	// MaxEpoch is the highest version, and conf version, that a region is
+	// published with; there is room for the root to go on from it.
+	MaxEpoch = 1 << 62
 	// MaxID is the highest id: ids fit a signed 64-bit integer.
 	MaxID = 1<<63 - 1
 	// MaxTSO is the highest timestamp: timestamps fit a signed 64-bit integer

@@ -21,7 +21,7 @@ type tester interface {
 
 // machine is a State that is fed with entries.
 type machine struct {
-	t   *testing.T
+	t   testing.TB
 	s   *state.State
 	out state.Applied
 }
@@ -62,8 +62,9 @@ func (m *machine) apply(commands ...*rootv1.Command) []state.Result {
 		m.t.Fatalf("%d results for %d commands", len(m.out.Results), len(commands))
 	}
 	changed := false
-	for _, r := range m.out.Results {
-		changed = changed || r.Outcome == rootv1.Outcome_OUTCOME_APPLIED
+	for i, r := range m.out.Results {
+		remembered := commands[i].GetIdentity() != nil && !r.Repetition && r.Outcome != rootv1.Outcome_OUTCOME_REJECTED
+		changed = changed || remembered || r.Outcome == rootv1.Outcome_OUTCOME_APPLIED
 	}
 	if !changed && (m.s.Hash() != before || len(m.out.Changes) > 0) {
 		m.t.Errorf("nothing applied, but the hash or %d records changed", len(m.out.Changes))

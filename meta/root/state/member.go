@@ -23,8 +23,10 @@ type keyspaceCount struct {
 // memberJoined registers a process. Already applied: the member's current
 // incarnation began with this start nonce and says the same of itself. The
 // same process may change what it says; one that was failed or removed must
-// start anew, under another nonce. A draining member stays draining.
-func (t *turn) memberJoined(m *rootv1.Member, r *EventResult) verdict {
+// start anew, under another nonce. A draining member stays draining. A process
+// that does not follow the rooted incarnation was overtaken by another.
+func (t *turn) memberJoined(e *rootv1.MemberJoined, r *EventResult) verdict {
+	m := e.GetMember()
 	id := MemberID(m.GetId())
 	old := t.Member(id)
 	next := &rootv1.Member{
@@ -38,6 +40,8 @@ func (t *turn) memberJoined(m *rootv1.Member, r *EventResult) verdict {
 	case sameStart && !accepting(old):
 		return verdict{reject: memberRetired(old, "incarnation %d is %s: register with a new start nonce",
 			old.GetIncarnation(), memberStateName(old.GetState()))}
+	case !sameStart && e.GetFollows() != old.GetIncarnation():
+		return verdict{reject: overtaken(old, e)}
 	case gone && t.members.Len()-t.removed.Len() >= MaxMembers:
 		d := refuse(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the cluster has %d members, no more fit", MaxMembers)
 		d.Limit = MaxMembers
@@ -57,6 +61,14 @@ func (t *turn) memberJoined(m *rootv1.Member, r *EventResult) verdict {
 	r.Member = next
 	t.change(Change{Kind: ChangeMember, Member: next})
 	return applied
+}
+
+// overtaken refuses a process that started before the one that is rooted.
+func overtaken(old *rootv1.Member, e *rootv1.MemberJoined) *rootv1.ErrorDetail {
+	d := refuse(rootv1.Reason_REASON_MEMBER_RETIRED, "member %q: incarnation %d is rooted, this process follows %d: a newer one has registered",
+		e.GetMember().GetId(), old.GetIncarnation(), e.GetFollows())
+	d.Incarnation = old.GetIncarnation()
+	return d
 }
 
 // accepting reports whether the incarnation may still act.
@@ -87,6 +99,11 @@ func (t *turn) memberStateChanged(e *rootv1.MemberStateChanged, r *EventResult) 
 		r.Member = old
 		return already
 	}
+	if x := e.GetExpectedRevision(); x != 0 && x != old.GetRevision() {
+		d := refuse(rootv1.Reason_REASON_VERSION_STALE, "member %q is at revision %d, not %d", id, old.GetRevision(), x)
+		d.Incarnation = old.GetIncarnation()
+		return verdict{reject: d}
+	}
 	removed := rootv1.MemberState_MEMBER_STATE_REMOVED
 	backwards := !accepting(old) && e.GetState() != removed && e.GetState() != old.GetState()
 	if backwards || old.GetState() == removed {
@@ -108,6 +125,7 @@ func (t *turn) memberStateChanged(e *rootv1.MemberStateChanged, r *EventResult) 
 func memberRetired(m *rootv1.Member, format string, args ...any) *rootv1.ErrorDetail {
 	d := refuse(rootv1.Reason_REASON_MEMBER_RETIRED, format, args...)
 	d.Message = "member \"" + m.GetId() + "\": " + d.Message
+	d.Incarnation = m.GetIncarnation()
 	return d
 }
 
@@ -194,20 +212,28 @@ func (s *State) ownedIn(id MemberID, ks KeyspaceID) int {
 }
 
 // coordinatorJoined registers a coordinator process. Already applied: the
-// record says exactly this. Another process of the same id supersedes it.
+// record says exactly this. Another process of the same id supersedes it; one
+// that does not follow the rooted process was overtaken by it.
 func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) verdict {
 	id := CoordinatorID(e.GetId())
 	old := t.Coordinator(id)
-	if old != nil && old.GetAddress() == e.GetAddress() && old.GetIncarnation() == e.GetIncarnation() {
+	same := old != nil && old.GetIncarnation() == e.GetIncarnation()
+	if same && old.GetAddress() == e.GetAddress() && old.GetFeatureLevel() == e.GetFeatureLevel() {
 		r.Coordinator = old
 		return already
+	}
+	if !same && old.GetIncarnation() != e.GetFollows() {
+		d := refuse(rootv1.Reason_REASON_COORDINATOR_SUPERSEDED, "coordinator %q: process %016x is rooted, this one follows %016x: a newer one has joined",
+			id, old.GetIncarnation(), e.GetFollows())
+		d.Incarnation = old.GetIncarnation()
+		return verdict{reject: d}
 	}
 	if old == nil && t.coordinators.Len() >= MaxCoordinators {
 		d := refuse(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the cluster has %d coordinators, no more fit", MaxCoordinators)
 		d.Limit = MaxCoordinators
 		return verdict{reject: d}
 	}
-	next := &rootv1.Coordinator{Id: e.GetId(), Address: e.GetAddress(), Incarnation: e.GetIncarnation(), Revision: t.token.Index}
+	next := &rootv1.Coordinator{Id: e.GetId(), Address: e.GetAddress(), Incarnation: e.GetIncarnation(), Revision: t.token.Index, FeatureLevel: e.GetFeatureLevel()}
 	if old != nil {
 		t.sum -= hashRecord(tagCoordinator, old)
 	}

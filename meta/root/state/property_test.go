@@ -31,6 +31,11 @@ func drawEra(t *rapid.T, s *state.State) uint64 {
 	return s.Tenure().GetEra() + uint64(rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "later"))
 }
 
+// drawFollows is mostly the rooted incarnation.
+func drawFollows(t *rapid.T, rooted uint64) uint64 {
+	return rapid.SampledFrom([]uint64{rooted, rooted, rooted, 0}).Draw(t, "follows")
+}
+
 func drawMember(t *rapid.T) string {
 	return rapid.SampledFrom([]string{"m1", "m2", "m3"}).Draw(t, "member")
 }
@@ -103,14 +108,9 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 0:
 		e = clusterEvent()
 	case 1, 2:
-		a := s.Allocators()
 		m := rapid.SampledFrom([]rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}).Draw(t, "mandate")
-		from := a.GetIdFence()
-		if m == rootv1.Mandate_MANDATE_TSO {
-			from = a.GetTsoFence()
-		}
 		e.Kind = &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: m, Era: drawEra(t, s), From: from, To: from + rapid.Uint64Range(0, 20).Draw(t, "window"),
+			Mandate: m, Era: drawEra(t, s), Floor: rapid.Uint64Range(0, 40).Draw(t, "floor"), Size: rapid.Uint64Range(0, 20).Draw(t, "window"),
 		}}
 	case 3:
 		e.Kind = &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
@@ -128,11 +128,14 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 5:
 		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage"))}}
 	case 6:
-		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation")}}
+		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{
+			Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation"), Follows: drawFollows(t, s.Coordinator("c1").GetIncarnation()),
+		}}
 	case 7:
 		e.Kind = &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation")}}
 	case 8, 9:
 		e = memberEvent(drawMember(t), rapid.Uint64Range(1, 3).Draw(t, "nonce"))
+		e.GetMemberJoined().Follows = drawFollows(t, s.Member(state.MemberID(e.GetMemberJoined().GetMember().GetId())).GetIncarnation())
 	case 10:
 		e.Kind = &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: drawMember(t), State: rootv1.MemberState(rapid.IntRange(1, 4).Draw(t, "state"))}}
 	case 11:
@@ -203,9 +206,16 @@ func TestLaws(t *testing.T) {
 			}
 			var commands []*rootv1.Command
 			for range rapid.IntRange(0, 2).Draw(t, "commands") {
-				commands = append(commands, drawCommand(t, w.machines[0]))
+				c := drawCommand(t, w.machines[0])
+				if rapid.Bool().Draw(t, "identity") {
+					w.sequence++
+					index := w.machines[0].Token().Index
+					c.Identity = &rootv1.CommandIdentity{Origin: 9, Sequence: w.sequence, KnownIndex: index - rapid.Uint64Range(0, min(index, 2)).Draw(t, "known")}
+				}
+				commands = append(commands, c)
 			}
 			w.entry(commands...)
+			w.repeat()
 		}
 	})
 }
@@ -220,8 +230,57 @@ type world struct {
 	// orderly retirement gave back.
 	tso []span
 	era uint64
+	// sent are the commands with an identity that were not rejected.
+	sent     []sent
+	sequence uint64
 	// chosen are the region ids that members chose.
 	chosen map[uint64]bool
+}
+
+// sent is a command and its first answer.
+type sent struct {
+	command *rootv1.Command
+	answer  state.Result
+}
+
+// repeat: a command that is sent again with its identity, whatever happened in
+// between, changes nothing, and the numbers that it was given are the same.
+func (w *world) repeat() {
+	if len(w.sent) == 0 {
+		return
+	}
+	old := w.sent[rapid.IntRange(0, len(w.sent)-1).Draw(w.t, "repeat")]
+	for i, m := range w.machines {
+		s := m.Fork()
+		var out state.Applied
+		if err := s.ApplyEntry(1, s.Token().Index+1, encode(w.t, old.command), &out); err != nil {
+			w.t.Fatalf("machine %d: repeat: %v", i, err)
+		}
+		r := out.Results[0]
+		if !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || r.Token != old.answer.Token {
+			w.t.Fatalf("machine %d: %v sent again: %+v, first at %s", i, old.command, r, old.answer.Token)
+		}
+		if s.Hash() != m.Hash() || len(out.Changes) > 0 {
+			w.t.Fatalf("machine %d: %v sent again changed the state", i, old.command)
+		}
+		for j := range r.Events {
+			if got, want := numbers(r.Events[j]), numbers(old.answer.Events[j]); got != want {
+				w.t.Fatalf("machine %d: %v sent again: event %d is answered %s, first %s", i, old.command, j, got, want)
+			}
+		}
+	}
+}
+
+// numbers are what an event's result says for ever.
+func numbers(r state.EventResult) string {
+	region, right := uint64(0), uint64(0)
+	if r.Region != nil && r.Transition == nil {
+		region = uint64(r.Region.ID)
+	}
+	if r.Transition.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_SPLIT {
+		right = r.Transition.GetRightRegionId()
+	}
+	return fmt.Sprint(region, right, r.Keyspace.GetId(), r.Member.GetId(), r.Window, r.Tenure.GetEra(), r.Handover.GetEra(), r.Coordinator.GetId())
 }
 
 // span is a run (from, to] that belongs to an era; era 0 is the root.
@@ -251,6 +310,11 @@ func (w *world) entry(commands ...*rootv1.Command) {
 	if r := restored(w.t, before); r.Hash() != before.Hash() {
 		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), r.Hash())
 	}
+	for i, r := range out[0].Results {
+		if commands[i].GetIdentity() != nil && r.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+			w.sent = append(w.sent, sent{commands[i], r})
+		}
+	}
 	w.retry(data, out[0])
 	w.checkRejected(fork, commands, out[0])
 	w.checkRegions()
@@ -275,6 +339,9 @@ func (w *world) retry(data []byte, out state.Applied) {
 	if again.Hash() == hash && len(second.Changes) == 0 {
 		return
 	}
+	if entry.Commands[0].Events[0].GetFenceExtended() != nil {
+		return // without an identity it asks for another window
+	}
 	if a := entry.Commands[0].Events[0].GetRegionsAssigned(); a != nil && len(a.GetAssignments()) > 1 {
 		return // the same region twice in one event, without epochs, is two moves
 	}
@@ -292,6 +359,10 @@ func (w *world) checkRejected(before *state.State, commands []*rootv1.Command, o
 			}
 		case rootv1.Outcome_OUTCOME_APPLIED:
 			kept = append(kept, commands[i])
+		default:
+			if commands[i].GetIdentity() != nil { // it is remembered
+				kept = append(kept, commands[i])
+			}
 		}
 	}
 	s := before.Fork()

@@ -61,7 +61,7 @@ func (t *turn) regionPublished(e *rootv1.RegionPublished, r *EventResult) verdic
 	if x := EpochFromProto(e.GetExpectedEpoch()); x != (Epoch{}) {
 		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d at epoch %s", want.ID, x)
 	}
-	return t.create(k, want, r)
+	return t.create(k, want, e.GetRegion().GetEpoch(), r)
 }
 
 // wanted is the region that a request describes.
@@ -89,8 +89,8 @@ func (s *State) same(want *Region, epoch *rootv1.RegionEpoch) *Region {
 	return r
 }
 
-// create makes a region that is not there yet.
-func (t *turn) create(k *keyspace, want *Region, r *EventResult) verdict {
+// create makes a region that is not there yet, at the epoch asked for.
+func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *EventResult) verdict {
 	at := t.locate(want)
 	if at.inTheWay != nil {
 		return verdict{reject: overlap(at.inTheWay, want)}
@@ -109,7 +109,13 @@ func (t *turn) create(k *keyspace, want *Region, r *EventResult) verdict {
 			return verdict{reject: d}
 		}
 		want.ID = t.giveID()
+		want.Epoch.Version = max(want.Epoch.Version, t.lastVersion(want.ID)+1)
 		t.change(Change{Kind: ChangeAllocators})
+	} else if last := t.raise(k, Epoch{Version: t.lastVersion(want.ID)}).Version; want.Epoch.Version <= last {
+		if EpochFromProto(asked) != (Epoch{}) {
+			return verdict{reject: epochUsed(want.ID, last)}
+		}
+		want.Epoch.Version = last + 1
 	}
 	want.Start, want.End = at.start, at.end
 	t.putRegion(nil, want)
@@ -136,7 +142,7 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 		r.Region = old
 		return already
 	}
-	if d := newer(old, want, expected); d != nil {
+	if d := t.newer(k, old, want, expected); d != nil {
 		return verdict{reject: d}
 	}
 	if k.rangesOnly() != nil && (old.Start != want.Start || old.End != want.End) {
@@ -164,12 +170,16 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 }
 
 // newer refuses a descriptor that does not follow the rooted one.
-func newer(old, want *Region, expected *rootv1.RegionEpoch) *rootv1.ErrorDetail {
+func (t *turn) newer(k *keyspace, old, want *Region, expected *rootv1.RegionEpoch) *rootv1.ErrorDetail {
+	floor := t.raise(k, Epoch{})
 	switch {
 	case expected != nil && EpochFromProto(expected) != old.Epoch:
 		return epochStale(old, EpochFromProto(expected))
 	case !want.Epoch.NewerThan(old.Epoch):
 		return epochStale(old, want.Epoch)
+	case want.Epoch.Version > old.Epoch.Version && want.Epoch.Version <= floor.Version,
+		want.Epoch.ConfVersion > old.Epoch.ConfVersion && want.Epoch.ConfVersion <= floor.ConfVersion:
+		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: since the restore of the cluster epochs rise above %s", old.ID, floor)
 	case (old.Start != want.Start || old.End != want.End) && want.Epoch.Version <= old.Epoch.Version:
 		return withRegion(old, rootv1.Reason_REASON_EPOCH_STALE, "region %d: another range needs a version above %d", old.ID, old.Epoch.Version)
 	case !sameOwners(old.Owners, want.Owners) && want.Epoch.ConfVersion <= old.Epoch.ConfVersion:

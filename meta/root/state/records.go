@@ -65,6 +65,12 @@ func (s *State) records(e emitter) error {
 	for _, k := range s.pinKeys {
 		e.emit(&rootv1.Record{Kind: &rootv1.Record_PinKey{PinKey: k}})
 	}
+	s.rememberedRecords(func(p *rootv1.RememberedCommands) bool {
+		return e.emit(&rootv1.Record{Kind: &rootv1.Record_RememberedCommands{RememberedCommands: p}})
+	})
+	s.removedRegions.Scan(func(r *removedRegion) bool {
+		return e.emit(&rootv1.Record{Kind: &rootv1.Record_RemovedRegion{RemovedRegion: r.proto()}})
+	})
 	return e.err
 }
 

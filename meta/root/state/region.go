@@ -7,6 +7,19 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
+// join is the higher of each component.
+func join(a, b Epoch) Epoch {
+	return Epoch{Version: max(a.Version, b.Version), ConfVersion: max(a.ConfVersion, b.ConfVersion)}
+}
+
+// epochUnlessZero is the epoch on the wire, or nil.
+func epochUnlessZero(e Epoch) *rootv1.RegionEpoch {
+	if e == (Epoch{}) {
+		return nil
+	}
+	return e.Proto()
+}
+
 // Region is a region as a State has it. It is immutable once it is in a State,
 // and shared between versions of the State: change a copy from Clone.
 type Region struct {
@@ -15,6 +28,14 @@ type Region struct {
 
 	// sum is the record's hash, set when the region enters a State.
 	sum uint64
+}
+
+// number is the id; 0 for nil.
+func (r *Region) number() uint64 {
+	if r == nil {
+		return 0
+	}
+	return uint64(r.ID)
 }
 
 // Clone returns a Region that may be changed, with its own owners.

@@ -18,6 +18,8 @@ const (
 	RenewMemberIncarnations = 1 << 32
 	// RenewKeyspaceIDs is as many keyspaces as there can be.
 	RenewKeyspaceIDs = MaxKeyspaces
+	// RenewEpochs is more than the changes of one region meanwhile.
+	RenewEpochs = 1 << 32
 
 	maxFormerClusters = 16
 )
@@ -43,7 +45,7 @@ type Renewal struct {
 func (s *State) Renew(r Renewal) (*State, error) {
 	c := &rootv1.Cluster{
 		ClusterId: r.ClusterID, Incarnation: s.token.Incarnation + 1, Peers: r.Peers,
-		CreatedUnixMillis: s.cluster.GetCreatedUnixMillis(), Restored: s.restored(r),
+		CreatedUnixMillis: s.cluster.GetCreatedUnixMillis(), Restored: s.restored(r), FeatureLevel: s.cluster.GetFeatureLevel(),
 	}
 	if s.cluster == nil || c.ClusterId == s.cluster.GetClusterId() {
 		return nil, fmt.Errorf("renew %s: it needs a cluster, and a new id for it", s.token)
@@ -78,14 +80,37 @@ func (s *State) skip(r Renewal) error {
 		return fmt.Errorf("a timestamp fence of %d is above %d", r.TSOFence, uint64(MaxTSO))
 	case s.counters.keyspace > ^uint32(0)-RenewKeyspaceIDs || s.counters.memberIncarnation > ^uint64(0)-RenewMemberIncarnations:
 		return fmt.Errorf("no room behind keyspace id %d or member incarnation %d", s.counters.keyspace, s.counters.memberIncarnation)
+	case max(s.counters.epochFloor.Version, s.counters.epochFloor.ConfVersion) > MaxEpoch:
+		return fmt.Errorf("no room behind epoch %s", s.counters.epochFloor)
 	case s.era() > ^Era(0)-RenewEras:
 		return fmt.Errorf("no room behind era %d", s.era())
 	}
 	s.alloc.id = fence{value: s.alloc.id.value + r.IDGap}
 	s.alloc.tso = fence{value: max(s.alloc.tso.value, r.TSOFence)}
+	s.counters.epochFloor = s.newestEpoch()
+	s.counters.epochFloor.Version += RenewEpochs
+	s.counters.epochFloor.ConfVersion += RenewEpochs
 	s.counters.keyspace += RenewKeyspaceIDs
 	s.counters.memberIncarnation += RenewMemberIncarnations
 	return nil
+}
+
+// newestEpoch has the highest version and conf version of the regions in assigned
+// keyspaces, and of what was skipped before.
+func (s *State) newestEpoch() Epoch {
+	e := s.counters.epochFloor
+	s.keyspaces.Scan(func(id KeyspaceID, k *keyspace) bool {
+		if k.assigned() {
+			s.RegionsFrom(id, "", func(r *Region) bool {
+				if max(r.Epoch.Version, r.Epoch.ConfVersion) <= MaxEpoch/2 { // one beyond stands for itself
+					e = join(e, r.Epoch)
+				}
+				return true
+			})
+		}
+		return true
+	})
+	return e
 }
 
 // forgetCoordinators takes all of them off the list: they are the old cluster's.

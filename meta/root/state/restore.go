@@ -77,6 +77,9 @@ type builder struct {
 	all []*Region
 	// owners are the members that own any of them.
 	owners map[MemberID]*owner
+	// remembering is the number of the next remembered command.
+	remembering uint64
+	lastRemoved RegionID
 }
 
 // owner is a member with the count of its regions, both in the State.
@@ -103,7 +106,7 @@ func (b *builder) add(r *rootv1.Record) error {
 	case *rootv1.Record_Allocators:
 		b.alloc = allocatorsFromProto(k.Allocators)
 	case *rootv1.Record_Counters:
-		b.counters = counters{keyspace: k.Counters.GetKeyspaceId(), memberIncarnation: k.Counters.GetMemberIncarnation()}
+		b.counters = countersFromProto(k.Counters)
 	case *rootv1.Record_Tenure:
 		b.tenure = k.Tenure
 	case *rootv1.Record_Handover:
@@ -120,6 +123,10 @@ func (b *builder) add(r *rootv1.Record) error {
 		return b.transition(k.Transition)
 	case *rootv1.Record_PinKey:
 		return b.pinKey(k.PinKey)
+	case *rootv1.Record_RememberedCommands:
+		return b.rememberedCommands(k.RememberedCommands)
+	case *rootv1.Record_RemovedRegion:
+		return b.removedRegion(k.RemovedRegion)
 	}
 	return nil
 }
@@ -128,7 +135,13 @@ func knownRecord(r *rootv1.Record) error {
 	if k, ok := r.GetKind().(*rootv1.Record_Region); ok {
 		return cmp.Or(knownFields(r), knownRegion(k.Region))
 	}
-	return knownMessage(r.ProtoReflect())
+	if level := max(recordLevel(r), r.GetCluster().GetFeatureLevel()); level > supportedLevel {
+		return fmt.Errorf("%T is of feature level %d, this process understands %d: take a newer version", r.GetKind(), level, supportedLevel)
+	}
+	if err := knownMessage(r.ProtoReflect()); err != nil {
+		return fmt.Errorf("%w: this process understands feature level %d, take a newer version", err, supportedLevel)
+	}
+	return nil
 }
 
 // recordTag is the number of the record's field in rootv1.Record; 0: none.
@@ -192,6 +205,9 @@ func (b *builder) region(p *rootv1.Region) error {
 	}
 	if b.in == nil || r.ID == 0 {
 		return fmt.Errorf("region %d belongs to keyspace %d, which is not there", r.ID, r.Keyspace)
+	}
+	if uint64(r.ID) > b.counters.regionID {
+		return fmt.Errorf("region %d is above the highest id that a region had, %d", r.ID, b.counters.regionID)
 	}
 	if r.End != "" && r.End <= r.Start {
 		return fmt.Errorf("region %d has the range [%q, %q)", r.ID, r.Start, r.End)
@@ -312,6 +328,10 @@ func (b *builder) finish(at Token) error {
 	}
 	if b.tenure != nil && (len(b.handovers) == 0 || b.handovers[len(b.handovers)-1].GetEra() != b.tenure.GetEra()) {
 		return fmt.Errorf("the handover of era %d is missing", b.tenure.GetEra())
+	}
+	if b.remembering != b.counters.commands || b.commands.last.newest() > at.Index {
+		return fmt.Errorf("%d commands were remembered by index %d, the records end at %d of index %d",
+			b.counters.commands, at.Index, b.remembering, b.commands.last.newest())
 	}
 	if i := b.cluster.GetIncarnation(); i != at.Incarnation {
 		return fmt.Errorf("the records are of incarnation %d", i)

@@ -13,7 +13,8 @@ const (
 	joiningRole = rootv1.RootPeerRole_ROOT_PEER_ROLE_JOINING
 	leavingRole = rootv1.RootPeerRole_ROOT_PEER_ROLE_LEAVING
 
-	// maxReplaced bounds the replaced peers that are remembered.
+	// maxReplaced bounds the replaced peers that are remembered with their
+	// addresses and workdirs.
 	maxReplaced = 64
 )
 
@@ -78,8 +79,8 @@ func (t *turn) rootPeerAdded(e *rootv1.RootPeerAdded) verdict {
 		}
 		return rejected(rootv1.Reason_REASON_ALREADY_EXISTS, "root peer %d exists, at %s with workdir %016x", old.GetNodeId(), old.GetTransportAddress(), old.GetIncarnation())
 	}
-	if slices.ContainsFunc(t.cluster.GetReplaced(), func(p *rootv1.RootPeer) bool {
-		return p.GetNodeId() == next.GetNodeId() || p.GetIncarnation() == next.GetIncarnation()
+	if WasReplaced(t.cluster, next.GetNodeId()) || slices.ContainsFunc(t.cluster.GetReplaced(), func(p *rootv1.RootPeer) bool {
+		return p.GetIncarnation() == next.GetIncarnation()
 	}) {
 		return rejected(rootv1.Reason_REASON_ALREADY_EXISTS, "root peer %d, or its workdir %016x, was replaced: take a new node id and an empty workdir", next.GetNodeId(), next.GetIncarnation())
 	}
@@ -93,6 +94,9 @@ func (t *turn) rootPeerAdded(e *rootv1.RootPeerAdded) verdict {
 	}
 	if t.rootPeer(e.GetReplaces()) < 0 {
 		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no root peer %d to replace", e.GetReplaces())
+	}
+	if len(t.cluster.GetReplacedNodeIds()) >= MaxReplacedPeers {
+		return verdict{reject: capacity(MaxReplacedPeers, "%d root peers were replaced already, no more are remembered: restore a backup as a new cluster", MaxReplacedPeers)}
 	}
 	learner := &rootv1.RootPeer{
 		NodeId: next.GetNodeId(), Incarnation: next.GetIncarnation(), TransportAddress: next.GetTransportAddress(),
@@ -140,8 +144,7 @@ func (t *turn) rootPeersSettled(node uint64) verdict {
 		gone := c.Peers[lost]
 		gone.Role = voterRole
 		c.Peers = slices.Delete(c.Peers, lost, lost+1)
-		c.Replaced = append(c.Replaced, gone)
-		c.Replaced = c.Replaced[max(0, len(c.Replaced)-maxReplaced):]
+		replaced(c, gone)
 	})
 	return applied
 }
@@ -151,7 +154,7 @@ func (t *turn) rootPeersSettled(node uint64) verdict {
 func (t *turn) rootPeerDropped(node uint64) verdict {
 	i := t.rootPeer(node)
 	switch {
-	case i < 0 && slices.ContainsFunc(t.cluster.GetReplaced(), func(p *rootv1.RootPeer) bool { return p.GetNodeId() == node }):
+	case i < 0 && WasReplaced(t.cluster, node):
 		return already
 	case i < 0:
 		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no root peer %d", node)
@@ -159,18 +162,39 @@ func (t *turn) rootPeerDropped(node uint64) verdict {
 		return rejected(rootv1.Reason_REASON_ALREADY_EXISTS, "root peer %d votes: it can be replaced, not dropped", node)
 	}
 	t.changePeers(func(c *rootv1.Cluster) {
-		c.Replaced = append(c.Replaced, c.Peers[i])
-		c.Replaced = c.Replaced[max(0, len(c.Replaced)-maxReplaced):]
+		replaced(c, c.Peers[i])
 		c.Peers = slices.Delete(c.Peers, i, i+1)
 	})
 	return applied
 }
 
-// changePeers replaces the cluster record by a changed copy.
+// replaced notes that a peer is none any more.
+func replaced(c *rootv1.Cluster, gone *rootv1.RootPeer) {
+	c.Replaced = append(c.Replaced, gone)
+	c.Replaced = c.Replaced[max(0, len(c.Replaced)-maxReplaced):]
+	i, _ := slices.BinarySearch(c.ReplacedNodeIds, gone.GetNodeId())
+	c.ReplacedNodeIds = slices.Insert(c.ReplacedNodeIds, i, gone.GetNodeId())
+}
+
+// WasReplaced says whether a root peer of that node id was replaced, or given up.
+// It is refused for ever.
+func WasReplaced(c *rootv1.Cluster, node uint64) bool {
+	_, was := slices.BinarySearch(c.GetReplacedNodeIds(), node)
+	return was
+}
+
+// changePeers changes the cluster record, and when its peers last changed.
 func (t *turn) changePeers(change func(*rootv1.Cluster)) {
+	t.setCluster(func(c *rootv1.Cluster) {
+		change(c)
+		c.PeersRevision = t.token.Index
+	})
+}
+
+// setCluster replaces the cluster record by a changed copy.
+func (t *turn) setCluster(change func(*rootv1.Cluster)) {
 	c := proto.CloneOf(t.cluster)
 	change(c)
-	c.PeersRevision = t.token.Index
 	t.cluster = c
 	t.change(Change{Kind: ChangeCluster, Cluster: c})
 }

@@ -20,6 +20,7 @@ import (
 // and state below. Rewrite them with -rewrite.
 //
 //	apply [require-era=N]   one command; each line is an event in text format
+//	      [origin=N seq=N known=N]  its identity
 //	assess                  one event, judged without being applied
 //	state [kind ...]        the records, of these kinds
 //	lookup ks=N             each line is a key
@@ -42,6 +43,12 @@ func (m *machine) run(d *datadriven.TestData) string {
 	case "apply":
 		c := &rootv1.Command{Events: parseEvents(m.t, d.Input)}
 		d.MaybeScanArgs(m.t, "require-era", &c.RequireEra)
+		id := &rootv1.CommandIdentity{}
+		if d.MaybeScanArgs(m.t, "origin", &id.Origin); id.Origin != 0 {
+			d.MaybeScanArgs(m.t, "seq", &id.Sequence)
+			d.MaybeScanArgs(m.t, "known", &id.KnownIndex)
+			c.Identity = id
+		}
 		r := m.apply(c)[0]
 		m.checkHash()
 		return showResult(r) + m.showOther()
@@ -125,7 +132,7 @@ func hasKind(d *datadriven.TestData, line string) bool {
 	return false
 }
 
-func parseEvents(t *testing.T, text string) []*rootv1.Event {
+func parseEvents(t testing.TB, text string) []*rootv1.Event {
 	t.Helper()
 	var events []*rootv1.Event
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
@@ -168,6 +175,9 @@ func (m *machine) showOther() string {
 func showResult(r state.Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", short(r.Outcome.String(), "OUTCOME_"), r.Token)
+	if r.Repetition {
+		b.WriteString(" repetition")
+	}
 	if r.Reject != nil {
 		d := proto.CloneOf(r.Reject)
 		d.Reason, d.Message = 0, ""

@@ -42,6 +42,12 @@ type State struct {
 	// ended orders ended transitions by where they ended: see endedKey.
 	ended cow.Map[string, string]
 
+	// removedRegions is ordered by id, removalOrder by when they were removed.
+	removedRegions cow.Index[*removedRegion]
+	removalOrder   cow.Index[*removedRegion]
+
+	commands commands
+
 	// sum is the sum of the hashes of all records in maps and lists.
 	sum uint64
 }
@@ -60,6 +66,9 @@ func New() *State {
 		transitions:   cow.New[string, *rootv1.Transition](),
 		pending:       cow.New[RegionID, string](),
 		ended:         cow.New[string, string](),
+
+		removedRegions: cow.NewIndex((*removedRegion).idKey),
+		removalOrder:   cow.NewIndex((*removedRegion).orderKey),
 	}
 }
 
@@ -79,6 +88,9 @@ func (s *State) Fork() *State {
 	f.transitions = s.transitions.Fork()
 	f.pending = s.pending.Fork()
 	f.ended = s.ended.Fork()
+	f.removedRegions = s.removedRegions.Fork()
+	f.removalOrder = s.removalOrder.Fork()
+	f.commands = s.commands.fork()
 	return &f
 }
 
@@ -97,6 +109,9 @@ func (s *State) branch() *State {
 	b.transitions = s.transitions.Branch()
 	b.pending = s.pending.Branch()
 	b.ended = s.ended.Branch()
+	b.removedRegions = s.removedRegions.Branch()
+	b.removalOrder = s.removalOrder.Branch()
+	b.commands = s.commands.fork()
 	return &b
 }
 

@@ -15,13 +15,14 @@ const (
 	kindRemove    = rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER
 	kindSplit     = rootv1.TransitionKind_TRANSITION_KIND_SPLIT
 	kindMerge     = rootv1.TransitionKind_TRANSITION_KIND_MERGE
+	kindMove      = rootv1.TransitionKind_TRANSITION_KIND_MOVE
 )
 
 // TransitionID is the stable id of a planned change: its kind, the region
 // that changes and the epoch it was planned at, such as "split-17-3.1".
 func TransitionID(kind rootv1.TransitionKind, region RegionID, base Epoch) string {
 	name := map[rootv1.TransitionKind]string{
-		kindAdd: "add-peer", kindRemove: "remove-peer", kindSplit: "split", kindMerge: "merge",
+		kindAdd: "add-peer", kindRemove: "remove-peer", kindSplit: "split", kindMerge: "merge", kindMove: "move",
 	}[kind]
 	return fmt.Sprintf("%s-%d-%s", name, region, base)
 }
@@ -133,7 +134,7 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 	}
 	*next = *region
 	next.Owners, next.Revision = owners, t.token.Index
-	next.Epoch.ConfVersion++
+	next.Epoch.ConfVersion = t.raise(k, region.Epoch).ConfVersion + 1
 	return next, nil
 }
 
@@ -156,6 +157,9 @@ func (t *turn) maySplit(k *keyspace, region *Region, p *rootv1.Transition) *root
 	}
 	if other := t.Region(RegionID(p.GetRightRegionId())); other != nil {
 		return withRegion(other, rootv1.Reason_REASON_ALREADY_EXISTS, "region %d exists: choose another id for the right part", other.ID)
+	}
+	if r, ok := t.removedRegions.Get(idKey(RegionID(p.GetRightRegionId()))); ok && r.epoch.Version > t.raise(k, region.Epoch).Version {
+		return epochUsed(r.id, r.epoch.Version)
 	}
 	return t.roomForRegion(k)
 }
@@ -218,12 +222,12 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *root
 		if d := t.maySplit(k, region, p); d != nil {
 			return d
 		}
-		t.split(region, p)
+		t.split(k, region, p)
 	case kindMerge:
 		if d := t.mayMerge(k, region, p); d != nil {
 			return d
 		}
-		t.merge(region, t.Region(RegionID(p.GetRightRegionId())))
+		t.merge(k, region, t.Region(RegionID(p.GetRightRegionId())))
 	default:
 		owner := rooted.OwnerFromProto(p.GetOwner())
 		next, d := t.withPeer(k, region, p.GetKind(), &owner)
@@ -237,12 +241,13 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *root
 
 // split cuts a region: both parts have the owners and the frontier of the
 // whole, its conf version, and a version one above its own.
-func (t *turn) split(region *Region, p *rootv1.Transition) {
+func (t *turn) split(k *keyspace, region *Region, p *rootv1.Transition) {
 	left, right := region.Clone(), region.Clone()
-	left.Epoch.Version++
+	left.Epoch.Version = t.raise(k, left.Epoch).Version + 1
 	left.Revision = t.token.Index
-	right.Epoch, right.Revision = left.Epoch, left.Revision
 	right.ID = RegionID(p.GetRightRegionId())
+	right.Epoch, right.Revision = left.Epoch, left.Revision
+	right.Epoch.Version = max(right.Epoch.Version, t.lastVersion(right.ID)+1)
 	right.Start = string(p.GetSplitKey())
 	left.End = right.Start
 	t.putRegion(region, left)
@@ -251,10 +256,10 @@ func (t *turn) split(region *Region, p *rootv1.Transition) {
 
 // merge joins a region and its right neighbour: the whole has the owners and
 // the frontier of the left one, and a version above both.
-func (t *turn) merge(left, right *Region) {
+func (t *turn) merge(k *keyspace, left, right *Region) {
 	whole := left.Clone()
 	whole.End, whole.Revision = right.End, t.token.Index
-	whole.Epoch.Version = max(left.Epoch.Version, right.Epoch.Version) + 1
+	whole.Epoch.Version = t.raise(k, join(left.Epoch, right.Epoch)).Version + 1
 	t.dropRegion(right)
 	t.putRegion(left, whole)
 }

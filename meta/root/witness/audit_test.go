@@ -83,9 +83,9 @@ func TestAuditFindsEveryFault(t *testing.T) {
 		"Legacy of another":    {alter(claim2, func(s *step) { s.handed.Legacy.HolderId = "c9" }), witness.LineageMismatch, claim2},
 		"Legacy of an old era": {alter(claim3, func(s *step) { s.handed.Legacy.Era = 1 }), witness.LineageMismatch, claim3},
 		"no Legacy":            {alter(claim3, func(s *step) { s.handed.Legacy = nil }), witness.LineageMismatch, claim3},
-		"window given twice":   {alter(ids2, func(s *step) { s.event.GetFenceExtended().From = 56 }), witness.OverlappingWindows, ids2},
-		"timestamps twice":     {alter(tso3, func(s *step) { s.event.GetFenceExtended().From = at(23_000) }), witness.OverlappingWindows, tso3},
-		"window larger":        {alter(ids3, func(s *step) { s.event.GetFenceExtended().From = 100 }), witness.OverlappingWindows, ids3},
+		"window given twice":   {alter(ids2, func(s *step) { s.window.From = 56 }), witness.OverlappingWindows, ids2},
+		"timestamps twice":     {alter(tso3, func(s *step) { s.window.From = at(23_000) }), witness.OverlappingWindows, tso3},
+		"window larger":        {alter(ids3, func(s *step) { s.window.From = 100 }), witness.OverlappingWindows, ids3},
 		"window lost":          {drop(ids1), witness.ConsumedUnfenced, retire1},
 		"retired above":        {alter(retire1, func(s *step) { s.event.GetTenureRetired().Consumed.Tso = at(23_001) }), witness.ConsumedUnfenced, retire1},
 
@@ -160,7 +160,7 @@ func TestAuditGoesOnFromRecords(t *testing.T) {
 	a := witness.NewAudit(witness.Of(b.state.Fork()))
 	end := good(t)
 	for _, s := range end.steps[claim3:] {
-		a.Event(s.at, s.event, &state.EventResult{Handover: s.handed})
+		a.Event(s.at, s.event, &state.EventResult{Handover: s.handed, Window: s.window})
 	}
 	if r := a.Report(witness.Of(end.state)); r.Verdict() != witness.Holds || len(r.Anomalies) != 0 {
 		t.Errorf("%+v", r.Anomalies)
@@ -170,7 +170,7 @@ func TestAuditGoesOnFromRecords(t *testing.T) {
 	}
 	// What the records fenced is known.
 	a = witness.NewAudit(witness.Of(b.state))
-	a.Event(end.steps[ids3].at, extend(idMandate, 2, 150, 250), &state.EventResult{})
+	a.Event(end.steps[ids3].at, extend(idMandate, 2, 150, 250), &state.EventResult{Window: &rootv1.Window{Era: 2, From: 150, To: 250}})
 	if r := a.Report(witness.Of(b.state)); find(r, witness.OverlappingWindows) == nil {
 		t.Errorf("a window below the checkpoint's fence was not found: %+v", r.Anomalies)
 	}
@@ -198,6 +198,7 @@ var noAuthority = []string{
 	"keyspace_updated", "keyspace_deleted", "region_bootstrapped", "region_published", "region_tombstoned", "regions_assigned",
 	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
 	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
+	"feature_level_raised", "move_planned", "move_ready",
 }
 
 // An event that changes authority and is not judged would make the audit

@@ -24,6 +24,7 @@ type step struct {
 	at     state.Token
 	event  *rootv1.Event
 	handed *rootv1.Handover
+	window *rootv1.Window
 }
 
 // book is a log as the state machine took it.
@@ -65,7 +66,7 @@ func (b *book) must(e *rootv1.Event) {
 	if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
 		b.t.Fatalf("%v: %v", e, out.Results[0].Reject)
 	}
-	b.steps = append(b.steps, step{out.Token, e, out.Results[0].Events[0].Handover})
+	b.steps = append(b.steps, step{out.Token, e, out.Results[0].Events[0].Handover, out.Results[0].Events[0].Window})
 }
 
 func claim(holder string, process, expected uint64, expired bool) *rootv1.Event {
@@ -76,7 +77,7 @@ func claim(holder string, process, expected uint64, expired bool) *rootv1.Event 
 }
 
 func extend(m rootv1.Mandate, era, from, to uint64) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, From: from, To: to}}}
+	return &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{Mandate: m, Era: era, Floor: from, Size: to - from}}}
 }
 
 func retire(holder string, process, era, id, tso uint64) *rootv1.Event {
@@ -148,7 +149,7 @@ func good(t *testing.T) *book {
 func copySteps(steps []step) []step {
 	out := make([]step, len(steps))
 	for i, s := range steps {
-		out[i] = step{s.at, proto.CloneOf(s.event), proto.CloneOf(s.handed)}
+		out[i] = step{s.at, proto.CloneOf(s.event), proto.CloneOf(s.handed), proto.CloneOf(s.window)}
 	}
 	return out
 }
@@ -157,7 +158,7 @@ func copySteps(steps []step) []step {
 func audit(steps []step, end witness.Truth) *witness.Report {
 	a := witness.NewAudit(witness.Of(state.New()))
 	for _, s := range steps {
-		a.Event(s.at, s.event, &state.EventResult{Handover: s.handed})
+		a.Event(s.at, s.event, &state.EventResult{Handover: s.handed, Window: s.window})
 	}
 	return a.Report(end)
 }

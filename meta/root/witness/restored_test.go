@@ -28,7 +28,7 @@ func TestRestoredClusters(t *testing.T) {
 				{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{HolderId: "c9", HolderIncarnation: 9, HolderAddress: "c9:1", ExpectedEra: void, Mandates: both}}},
 				{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: void + 1, Stage: confirmed}}},
 				{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-					Mandate: idMandate, Era: void + 1, From: st.Allocators().GetIdFence(), To: st.Allocators().GetIdFence() + 10,
+					Mandate: idMandate, Era: void + 1, Size: 10,
 				}}},
 				{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: void + 1, Stage: closed}}},
 			} {

@@ -755,15 +755,11 @@ type FenceExtended struct {
 	Mandate Mandate                `protobuf:"varint,1,opt,name=mandate,proto3,enum=nokv.root.v1.Mandate" json:"mandate,omitempty"`
 	// Era that asks; must be active.
 	Era uint64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
-	// Fence the holder believes in; must be the rooted one.
-	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
-	// New fence, above from.
-	To uint64 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
 	// The window begins above the rooted fence, or above floor if that is higher,
-	// and has size values: whoever else raised the fence is no obstacle. They
-	// replace from and to.
-	Floor         uint64 `protobuf:"varint,5,opt,name=floor,proto3" json:"floor,omitempty"`
-	Size          uint64 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
+	// and has size values: whoever else raised the fence is no obstacle. Its end
+	// is the new fence.
+	Floor         uint64 `protobuf:"varint,3,opt,name=floor,proto3" json:"floor,omitempty"`
+	Size          uint64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -808,20 +804,6 @@ func (x *FenceExtended) GetMandate() Mandate {
 func (x *FenceExtended) GetEra() uint64 {
 	if x != nil {
 		return x.Era
-	}
-	return 0
-}
-
-func (x *FenceExtended) GetFrom() uint64 {
-	if x != nil {
-		return x.From
-	}
-	return 0
-}
-
-func (x *FenceExtended) GetTo() uint64 {
-	if x != nil {
-		return x.To
 	}
 	return 0
 }
@@ -2862,14 +2844,12 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"move_ready\x18\x1d \x01(\v2\x17.nokv.root.v1.MoveReadyH\x00R\tmoveReadyB\x06\n" +
 	"\x04kind\"F\n" +
 	"\x13ClusterBootstrapped\x12/\n" +
-	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"\xa0\x01\n" +
+	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"|\n" +
 	"\rFenceExtended\x12/\n" +
 	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x10\n" +
-	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x12\n" +
-	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x04 \x01(\x04R\x02to\x12\x14\n" +
-	"\x05floor\x18\x05 \x01(\x04R\x05floor\x12\x12\n" +
-	"\x04size\x18\x06 \x01(\x04R\x04size\"\xa8\x02\n" +
+	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x14\n" +
+	"\x05floor\x18\x03 \x01(\x04R\x05floor\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\"\xa8\x02\n" +
 	"\rTenureClaimed\x12\x1b\n" +
 	"\tholder_id\x18\x01 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x02 \x01(\x06R\x11holderIncarnation\x12%\n" +

@@ -1098,10 +1098,9 @@ type ClaimTenureRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Claim     *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
 	ClusterId uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// Windows to begin the era with. Where the leader knows that they will apply,
-	// all are rooted by the same command as the claim, and the result has an event
-	// for each, in order, behind that of the claim. Otherwise none is, and the
-	// holder asks for them like for any other window.
+	// Windows to begin the era with: rooted by the same command as the claim, or
+	// not at all. The result has an event for each, in order, behind that of the
+	// claim.
 	Windows       []*FirstWindow `protobuf:"bytes,3,rep,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1158,15 +1157,12 @@ func (x *ClaimTenureRequest) GetWindows() []*FirstWindow {
 	return nil
 }
 
-// FirstWindow asks for values that the era may serve, without knowing where they
-// begin: the leader knows the fence.
+// FirstWindow is what FenceExtended says of a window of the era that is claimed.
 type FirstWindow struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Mandate Mandate                `protobuf:"varint,1,opt,name=mandate,proto3,enum=nokv.root.v1.Mandate" json:"mandate,omitempty"`
-	// The window ends size values above the fence, or above floor if that is
-	// higher.
-	Floor         uint64 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
-	Size          uint64 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mandate       Mandate                `protobuf:"varint,1,opt,name=mandate,proto3,enum=nokv.root.v1.Mandate" json:"mandate,omitempty"`
+	Floor         uint64                 `protobuf:"varint,2,opt,name=floor,proto3" json:"floor,omitempty"`
+	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

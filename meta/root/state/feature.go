@@ -1,0 +1,100 @@
+package state
+
+import (
+	"fmt"
+	"strconv"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Feature levels: what processes of different builds agree to understand. What
+// is new in a level is refused until every process understands it.
+const (
+	// BaseFeatureLevel is what every build understands, and where a cluster begins.
+	BaseFeatureLevel = 1
+	// FeatureLevel is what this build understands. Level 2 adds moves.
+	FeatureLevel = 2
+)
+
+// supported stands for a build that understands less, for tests of upgrades:
+// -ldflags "-X github.com/nokv/nokv/meta/root/state.supported=1".
+var supported string
+
+// supportedLevel is FeatureLevel, or less.
+var supportedLevel = func() uint32 {
+	if supported == "" {
+		return FeatureLevel
+	}
+	n, err := strconv.ParseUint(supported, 10, 32)
+	if err != nil || n < BaseFeatureLevel || n > FeatureLevel {
+		panic(fmt.Sprintf("state: built to support feature level %q, want %d to %d", supported, BaseFeatureLevel, FeatureLevel))
+	}
+	return uint32(n)
+}()
+
+// SupportedLevel is the highest feature level that this process understands.
+func SupportedLevel() uint32 { return supportedLevel }
+
+// FeatureLevel is the rooted feature level: events above it are refused.
+func (s *State) FeatureLevel() uint32 { return LevelOf(s.cluster.GetFeatureLevel()) }
+
+// LevelOf is a feature level as it is told: 0 counts as BaseFeatureLevel.
+func LevelOf(told uint32) uint32 { return max(told, BaseFeatureLevel) }
+
+// RequiredLevel is the feature level that a command is of.
+func RequiredLevel(c *rootv1.Command) uint32 {
+	level := uint32(BaseFeatureLevel)
+	for _, e := range c.GetEvents() {
+		level = max(level, eventLevel(e))
+	}
+	return level
+}
+
+// eventLevel is the table of what is new in which level.
+func eventLevel(e *rootv1.Event) uint32 {
+	switch k := e.GetKind().(type) {
+	case *rootv1.Event_MovePlanned, *rootv1.Event_MoveReady:
+		return 2
+	case *rootv1.Event_TransitionCompleted:
+		if k.TransitionCompleted.GetSetFrontier() || len(k.TransitionCompleted.GetFrontier()) > 0 {
+			return 2
+		}
+	}
+	return BaseFeatureLevel
+}
+
+// recordLevel is eventLevel for records.
+func recordLevel(r *rootv1.Record) uint32 {
+	if p := r.GetTransition(); p.GetKind() == kindMove || p.GetFrom() != nil || p.GetReadyAt() != nil ||
+		p.GetPrepareMaxMillis()|p.GetDeadlineMillis() != 0 || p.GetCause() != 0 {
+		return 2
+	}
+	return BaseFeatureLevel
+}
+
+// CheckLevel refuses what is above the rooted level: some process would have to
+// stop at it.
+func (s *State) CheckLevel(c *rootv1.Command) *rootv1.ErrorDetail {
+	need, rooted := RequiredLevel(c), s.FeatureLevel()
+	if need <= rooted {
+		return nil
+	}
+	d := refuse(rootv1.Reason_REASON_FEATURE_LEVEL, "this is of feature level %d, the cluster is at %d: upgrade every process, then raise it", need, rooted)
+	d.FeatureLevel = rooted
+	return d
+}
+
+// featureLevelRaised raises the level. Already applied: it is there, or above.
+func (t *turn) featureLevelRaised(e *rootv1.FeatureLevelRaised) verdict {
+	rooted := t.FeatureLevel()
+	switch {
+	case e.GetTo() <= rooted:
+		return already
+	case LevelOf(e.GetFrom()) != rooted:
+		d := refuse(rootv1.Reason_REASON_FEATURE_LEVEL, "the feature level is %d, not %d", rooted, e.GetFrom())
+		d.FeatureLevel = rooted
+		return verdict{reject: d}
+	}
+	t.setCluster(func(c *rootv1.Cluster) { c.FeatureLevel = e.GetTo() })
+	return applied
+}

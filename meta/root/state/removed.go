@@ -1,0 +1,118 @@
+package state
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/nokv/nokv/internal/cow"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// removedRegion remembers a region that is gone, so that what is late about it
+// does not make it again, and its id does not get an epoch twice. Immutable.
+type removedRegion struct {
+	id RegionID
+	// epoch that it had at last.
+	epoch Epoch
+	// revision is the index of the entry that removed it.
+	revision uint64
+	// place is the id as orderKey has it.
+	place string
+}
+
+func newRemovedRegion(id RegionID, epoch Epoch, revision uint64) *removedRegion {
+	return &removedRegion{id, epoch, revision, string(binary.BigEndian.AppendUint64(nil, uint64(id)))}
+}
+
+func (r *removedRegion) idKey() cow.Key { return idKey(r.id) }
+
+// orderKey orders removed regions by when they were removed, then by id.
+func (r *removedRegion) orderKey() cow.Key { return cow.Key{Group: r.revision, Text: r.place} }
+
+func (r *removedRegion) proto() *rootv1.RemovedRegion {
+	return &rootv1.RemovedRegion{Id: uint64(r.id), Epoch: r.epoch.Proto(), Revision: r.revision}
+}
+
+// hash equals hashRecord of the proto.
+func (r *removedRegion) hash() uint64 {
+	var room [64]byte
+	b := binary.AppendUvarint(room[:0], tagRemoved)
+	b = appendUintField(b, 1, uint64(r.id))
+	b = append(b, 2)
+	b = appendUintField(b, 1, r.epoch.Version)
+	b = appendUintField(b, 2, r.epoch.ConfVersion)
+	b = append(b, 0)
+	b = appendUintField(b, 3, r.revision)
+	return hashBytes(append(b, 0))
+}
+
+// rememberRemovedRegion notes that a region is gone, and forgets the one that was
+// removed longest ago when there are more than MaxRemovedRegions.
+func (t *turn) rememberRemovedRegion(old *Region) {
+	t.addRemovedRegion(newRemovedRegion(old.ID, old.Epoch, t.token.Index))
+	if t.removedRegions.Len() <= MaxRemovedRegions {
+		return
+	}
+	t.removalOrder.Scan(func(oldest *removedRegion) bool {
+		t.counters.removedEpoch = join(t.counters.removedEpoch, oldest.epoch)
+		t.forgetRemovedRegion(oldest.id)
+		return false
+	})
+}
+
+func (s *State) addRemovedRegion(r *removedRegion) {
+	s.sum += r.hash()
+	s.removedRegions.Set(r)
+	s.removalOrder.Set(r)
+}
+
+// forgetRemovedRegion drops what is remembered of a removed region, if it is.
+func (s *State) forgetRemovedRegion(id RegionID) {
+	r, ok := s.removedRegions.Get(idKey(id))
+	if !ok {
+		return
+	}
+	s.sum -= r.hash()
+	s.removedRegions.Delete(r.idKey())
+	s.removalOrder.Delete(r.orderKey())
+}
+
+// lastVersion is the highest version that a region of that id, which is not
+// there, may have had; 0: there was none.
+func (s *State) lastVersion(id RegionID) uint64 {
+	if r, ok := s.removedRegions.Get(idKey(id)); ok {
+		return r.epoch.Version
+	}
+	if uint64(id) <= s.counters.regionID {
+		return s.counters.removedEpoch.Version
+	}
+	return 0
+}
+
+// raise is what a new epoch of a region at epoch e must be above. In reported
+// keyspaces it is e: the members' epochs are their own, and go on where they are
+// after a restore of the root. In assigned ones they are the root's, so that those
+// that a lost tail gave are skipped.
+func (s *State) raise(k *keyspace, e Epoch) Epoch {
+	if !k.assigned() {
+		return e
+	}
+	return join(e, s.counters.epochFloor)
+}
+
+func epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
+	return withRegion(&Region{Region: rooted.Region{ID: id, Epoch: Epoch{Version: last}}}, rootv1.Reason_REASON_EPOCH_STALE,
+		"region %d was there before: its version must be above %d", id, last)
+}
+
+// removedRegion takes what is remembered of a removed region; they come by id.
+func (b *builder) removedRegion(p *rootv1.RemovedRegion) error {
+	r := newRemovedRegion(RegionID(p.GetId()), EpochFromProto(p.GetEpoch()), p.GetRevision())
+	if b.removedRegions.Len() >= MaxRemovedRegions || r.id <= b.lastRemoved || p.GetId() > b.counters.regionID {
+		return fmt.Errorf("removed region %d is out of order, was never there, or is one too many", r.id)
+	}
+	b.lastRemoved = r.id
+	b.addRemovedRegion(r)
+	return nil
+}
