@@ -7,7 +7,8 @@
 //
 //  1. One coordinator alive of those configured is enough. A call moves on when
 //     a coordinator cannot be reached, refuses for want of authority, or says
-//     nothing for Config.TryTimeout.
+//     nothing for Config.TryTimeout. A holder of the Tenure that says nothing is
+//     left as soon as another coordinator knows of its successor.
 //  2. A call ends with its context; a context without a deadline gets
 //     Config.DefaultTimeout. The error says which coordinators were tried and
 //     what each of them said.
@@ -17,10 +18,12 @@
 //     already applied.
 //  4. Silence: ids and timestamps of an era below the highest one seen in any
 //     reply are discarded and asked for again.
-//  5. Concurrent callers of Tso, AllocID and Publish share round trips, and
-//     their order in real time holds: a timestamp belongs to a request that
-//     was sent after its caller asked. A batch that has been sent takes nobody
-//     in.
+//  5. Concurrent callers of Tso, AllocID, GetRegionByKey and Publish share round
+//     trips, and their order in real time holds: an answer belongs to a request
+//     that was sent after its caller asked. A batch that has been sent takes
+//     nobody in. Who shares is answered, refused and let go alone: an error that
+//     ends a shared stream is told to who caused it, and no caller waits past its
+//     deadline for a peer that does not read.
 //  6. Timestamps never repeat and never go back within one Client, whatever a
 //     coordinator answers.
 //  7. The first answer pins the cluster, unless Config.ClusterID has named it.

@@ -82,13 +82,6 @@ func readOf(opts []ReadOption) read {
 	return r
 }
 
-// mayWait says whether a coordinator may hold the answer back until its view
-// has got somewhere.
-func (r *read) mayWait() bool {
-	o := r.options
-	return o.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG || o.GetRequiredRootToken() != nil || o.GetRequiredDescriptorRevision() != 0
-}
-
 // saw notes what an answer reflects.
 func (r *read) saw(d *coordinatorv1.Disclosure) {
 	if r.session != nil {
