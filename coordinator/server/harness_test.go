@@ -259,6 +259,10 @@ func (c *counter) ReserveTso(_ context.Context, count uint64) (first, era uint64
 	return first, era, check, err
 }
 
+func (c *counter) ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	return c.ReserveTso(ctx, count)
+}
+
 // waits returns what a call must wait for, and counts it; nil: nothing.
 func (c *counter) waits() chan struct{} {
 	c.mu.Lock()

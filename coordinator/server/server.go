@@ -13,8 +13,9 @@
 //     once, not queued;
 //  4. every answer from a view says what it is worth (Disclosure), and a view
 //     is never older than the request allows;
-//  5. the answers of a stream come in the order of its requests; a reader that
-//     takes nothing is cut;
+//  5. the answers of a stream come in the order of its requests, but for lookups
+//     that wait for the root, which hold up none behind them; a refusal is an
+//     answer; a reader that takes nothing is cut;
 //  6. a watcher sees every change behind its token once and in order, or is told
 //     to start from a snapshot;
 //  7. a stop takes no longer than Limits.StopTimeout.
@@ -114,7 +115,7 @@ func (c *Config) setDefaults() {
 // Server is the service of one coordinator. Make it with New, start it with
 // Run, once.
 type Server struct {
-	coordinatorv1.UnimplementedCoordinatorServer // GetRegionByKey, GetRegionsByKeys, RouteStream and TsoStream: see serviceDesc
+	coordinatorv1.UnimplementedCoordinatorServer // GetRegionByKey, GetRegionsByKeys, RouteStream, TsoStream and AllocIDStream: see serviceDesc
 
 	cfg     Config
 	log     hclog.Logger
@@ -126,6 +127,7 @@ type Server struct {
 	waiting        *gauge
 	watchStreams   *gauge
 	tsoStreams     *gauge
+	idStreams      *gauge
 	routeStreams   *gauge
 	publishStreams *gauge
 	healthStreams  *gauge
@@ -148,6 +150,7 @@ func New(cfg Config) (*Server, error) {
 		waiting:        &gauge{what: "calls that wait for the root", limit: l.MaxWaiting},
 		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
 		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
+		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
 		routeStreams:   &gauge{what: "route streams", limit: l.MaxRouteStreams},
 		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
 		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},

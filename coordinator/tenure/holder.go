@@ -57,14 +57,19 @@ func New(cfg Config) (*Holder, error) {
 // REASON_ROOT_UNAVAILABLE when no confirmation or window came in time,
 // REASON_OVERLOADED when too many wait; or ctx's error when it was cancelled.
 func (h *Holder) AllocID(ctx context.Context, count uint64) (first, era uint64, err error) {
-	if count == 0 || count > idalloc.MaxCount {
-		return 0, 0, badCount(count, idalloc.MaxCount)
-	}
-	first, era, check, err := h.generate(ctx, rootv1.Mandate_MANDATE_ALLOC_ID, count)
+	first, era, check, err := h.ReserveAllocID(ctx, count)
 	if err == nil && check != nil {
 		err = check(ctx)
 	}
 	return first, era, err
+}
+
+// ReserveAllocID is the first half of AllocID; see ReserveTso.
+func (h *Holder) ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	if count == 0 || count > idalloc.MaxCount {
+		return 0, 0, nil, badCount(count, idalloc.MaxCount)
+	}
+	return h.generate(ctx, rootv1.Mandate_MANDATE_ALLOC_ID, count)
 }
 
 // Tso hands out count contiguous timestamps, 1 to tso.MaxCount; otherwise as AllocID.

@@ -930,9 +930,14 @@ func (x *GetRegionByKeyResponse) GetDisclosure() *Disclosure {
 type GetRegionsByKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1,024 keys, 4 KiB each at most.
-	Keys          [][]byte     `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	Keyspace      string       `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	Keys     [][]byte     `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keyspace string       `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Read     *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	// Chosen by the caller, returned in the answer; used by RouteStream.
+	RequestId uint64 `protobuf:"varint,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// On RouteStream: how long the answer may wait for the root, in milliseconds.
+	// 0, and what is above 900, counts as 900.
+	WaitMillis    uint32 `protobuf:"varint,5,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -988,6 +993,20 @@ func (x *GetRegionsByKeysRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *GetRegionsByKeysRequest) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *GetRegionsByKeysRequest) GetWaitMillis() uint32 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
 type GetRegionsByKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Regions found, each once.
@@ -998,9 +1017,17 @@ type GetRegionsByKeysResponse struct {
 	Owners     []*OwnerAddress `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
 	Disclosure *Disclosure     `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
 	// On RouteStream: why this request was refused. The stream goes on.
-	Error         *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Error     *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	RequestId uint64          `protobuf:"varint,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The answer is a part, for the first keys: with the others it would be too
+	// long. On RouteStream the next response goes on with them, in the same view;
+	// otherwise ask for them again.
+	Partial bool `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"`
+	// For each region the position in owners of the one that leads its replication
+	// group, as last reported here, plus one; 0: unknown. Empty: all are.
+	LeaderOfRegion []uint32 `protobuf:"varint,8,rep,packed,name=leader_of_region,json=leaderOfRegion,proto3" json:"leader_of_region,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetRegionsByKeysResponse) Reset() {
@@ -1064,6 +1091,27 @@ func (x *GetRegionsByKeysResponse) GetDisclosure() *Disclosure {
 func (x *GetRegionsByKeysResponse) GetError() *v1.ErrorDetail {
 	if x != nil {
 		return x.Error
+	}
+	return nil
+}
+
+func (x *GetRegionsByKeysResponse) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *GetRegionsByKeysResponse) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *GetRegionsByKeysResponse) GetLeaderOfRegion() []uint32 {
+	if x != nil {
+		return x.LeaderOfRegion
 	}
 	return nil
 }
@@ -5234,11 +5282,15 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x10leader_member_id\x18\x04 \x01(\tR\x0eleaderMemberId\x12?\n" +
 	"\n" +
 	"disclosure\x18\x05 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\x7f\n" +
+	"disclosure\"\xbf\x01\n" +
 	"\x17GetRegionsByKeysRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x124\n" +
-	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x9b\x02\n" +
+	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\x04R\trequestId\x12\x1f\n" +
+	"\vwait_millis\x18\x05 \x01(\rR\n" +
+	"waitMillis\"\xfe\x02\n" +
 	"\x18GetRegionsByKeysResponse\x12.\n" +
 	"\aregions\x18\x01 \x03(\v2\x14.nokv.root.v1.RegionR\aregions\x12\"\n" +
 	"\rregion_of_key\x18\x02 \x03(\rR\vregionOfKey\x129\n" +
@@ -5246,7 +5298,11 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12/\n" +
-	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"e\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\x04R\trequestId\x12\x18\n" +
+	"\apartial\x18\a \x01(\bR\apartial\x12(\n" +
+	"\x10leader_of_region\x18\b \x03(\rR\x0eleaderOfRegion\"e\n" +
 	"\x10GetRegionRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x124\n" +
 	"\x04read\x18\x02 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xe7\x01\n" +
