@@ -3,7 +3,9 @@ package rootview_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -150,5 +152,25 @@ func TestEverybodyAtOnce(t *testing.T) {
 		}
 		cancel()
 		all.Wait()
+	})
+}
+
+// What watchers can go back to is bounded in bytes too.
+func TestRetainedChangesAreBoundedInBytes(t *testing.T) {
+	bubble(t, func(c *rootview.Config) { c.RetainedBytes = 64 << 10 }, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
+		begun := f.View().Token
+		for i := range 30 {
+			key := fmt.Sprintf("%02d%s", i, strings.Repeat("x", 3000))
+			r.commitOne(region(uint64(1000+i), key, key+"~", 1))
+			synctest.Wait()
+		}
+		if _, err := f.Subscribe(begun).Next(t.Context()); !errors.Is(err, rootview.ErrSnapshotNeeded) {
+			t.Fatalf("180 KB behind, of 64 KiB retained: %v", err)
+		}
+		near := f.View().Token
+		near.Index -= 5
+		if b, err := f.Subscribe(near).NextAll(t.Context(), 1<<20); err != nil || len(b) != 5 {
+			t.Fatalf("30 KB behind: %d batches, %v", len(b), err)
+		}
 	})
 }

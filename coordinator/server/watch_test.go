@@ -340,8 +340,10 @@ func TestWatchAheadOfTheView(t *testing.T) {
 func TestWatchOnACoordinatorThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := routed(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
 		open := func(read *coordinatorv1.ReadOptions) coordinatorv1.Coordinator_WatchRegionsClient {
-			stream, err := w.client.WatchRegions(t.Context(), &coordinatorv1.WatchRegionsRequest{Read: read})
+			stream, err := w.client.WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{Read: read})
 			if err != nil {
 				t.Fatal(err)
 			}
