@@ -56,13 +56,14 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 	return opts, nil
 }
 
-// parseToken is rooted.ParseToken for arguments.
+// parseToken reads a token as every command prints it, with its cluster or
+// without.
 func parseToken(s string) (rooted.Token, error) {
-	token, err := rooted.ParseToken(s)
+	p, err := client.ParsePosition(s)
 	if err != nil {
-		return token, usagef("%v", err)
+		return rooted.Token{}, usagef("%s", err)
 	}
-	return token, nil
+	return p.Token, nil
 }
 
 func showToken(t *rootv1.RootToken) string { return rooted.TokenFromProto(t).String() }

@@ -67,12 +67,6 @@ func (c *Client) accept(e *endpoint, reply any) error {
 	switch r := reply.(type) {
 	case *coordinatorv1.StoreHeartbeatResponse:
 		c.sawEra(r.GetEra())
-	case *coordinatorv1.WatchRegionsResponse:
-		if err := c.checkCluster(e, r.GetClusterId()); err != nil {
-			return err
-		}
-		c.sawEra(r.GetEra())
-		c.sawIndex(r.GetToken(), r.GetCurrentRootToken())
 	case interface {
 		GetDisclosure() *coordinatorv1.Disclosure
 	}:

@@ -186,6 +186,29 @@ func BenchmarkAllocID(b *testing.B) {
 	}
 }
 
+// Single ids of blocks that are fetched ahead.
+func BenchmarkIDSource(b *testing.B) {
+	for _, n := range []int{1, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			ids := loopback(b).IDs(client.MaxIDCount)
+			ctx := context.Background()
+			var running sync.WaitGroup
+			for i := range n {
+				running.Go(func() {
+					for j := i; j < b.N; j += n {
+						if _, err := ids.Next(ctx); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			running.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ids/s")
+		})
+	}
+}
+
 func BenchmarkPublish(b *testing.B) {
 	cmd := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
 		Region: &rootv1.Region{Id: 7, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("b")},
@@ -223,7 +246,10 @@ func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
 	f := &fake{cluster: newCluster(7)}
 	f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
 		for i := 0; i < n; i += 1000 {
-			m := &coordinatorv1.WatchRegionsResponse{Token: at(5), Snapshot: true, SnapshotEnd: i+1000 >= n}
+			m := &coordinatorv1.WatchRegionsResponse{
+				Token: at(5), Snapshot: true, Partial: i+1000 < n, Disclosure: says(5),
+				Keyspaces: []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{Id: 1, Name: "default"}}},
+			}
 			for j := i; j < min(i+1000, n); j++ {
 				m.Changes = append(m.Changes, now(region(uint64(j+1), fmt.Sprintf("tenant/user/%08d", j*10), fmt.Sprintf("tenant/user/%08d", j*10+10), 1))...)
 			}
@@ -276,7 +302,7 @@ func (f *bare) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsBy
 		if byKeys[n] == nil {
 			byKeys[n] = canned(n)
 		}
-		reply := protowire.AppendVarint(protowire.AppendTag(slices.Clip(byKeys[n]), 6, protowire.VarintType), req.GetRequestId())
+		reply := protowire.AppendVarint(protowire.AppendTag(append(make([]byte, 0, len(byKeys[n])+16), byKeys[n]...), 6, protowire.VarintType), req.GetRequestId())
 		if err := s.SendMsg(encoded(reply)); err != nil {
 			return err
 		}

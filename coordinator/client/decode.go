@@ -122,8 +122,12 @@ type keysReply struct {
 	members directory // by directory
 }
 
+// regionRoom is how many bytes of a reply there are for each region, at least, in most.
+const regionRoom = 64
+
 // index finds the parts of the reply.
 func (r *keysReply) index() error {
+	r.regions = make([][]byte, 0, len(r.raw)/regionRoom+1)
 	return fields(r.raw, func(n protowire.Number, v uint64, b []byte) (err error) {
 		switch n {
 		case 1:

@@ -52,6 +52,7 @@ type fake struct {
 	layout *rootv1.Layout
 
 	malformed func(*rootv1.Command) bool // refuses the whole request
+	deaf      bool                       // a RouteStream is not read
 	idle      time.Duration              // after which a TsoStream is ended; 0: never
 }
 
@@ -93,6 +94,8 @@ func (f *fake) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coo
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, reason.New(rootv1.Reason_REASON_DEADLINE_REQUIRED, "the call has no deadline")
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	return &coordinatorv1.StatusResponse{Disclosure: f.disclosure(), Tenure: f.tenure}, nil
 }
 

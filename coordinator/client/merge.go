@@ -117,6 +117,7 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 			m.next()
 		}
 		if !answered {
+			m.abandon(b)
 			return 0, 0, ctx.Err()
 		}
 		switch {
@@ -214,6 +215,15 @@ func (m *merger) next() {
 		return
 	}
 	m.release()
+}
+
+// abandon drops the open batch when all its callers have left: nothing is taken
+// for them.
+func (m *merger) abandon(b *batch) {
+	s := b.state.Load()
+	if s&sealedBit == 0 && b.turnout.early() == int64(s>>countBits) && b.state.CompareAndSwap(s, s|sealedBit) {
+		m.open.CompareAndSwap(b, newBatch())
+	}
 }
 
 func (m *merger) release() {

@@ -24,6 +24,10 @@ func (f *fake) GetRegionsByKeys(_ context.Context, req *coordinatorv1.GetRegions
 // RouteStream notes a request of one key as a GetRegionByKey and answers it the
 // same, unless batch is set. A refusal is an answer.
 func (f *fake) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsByKeysRequest, coordinatorv1.GetRegionsByKeysResponse]) error {
+	if f.deaf {
+		<-s.Context().Done()
+		return nil
+	}
 	for {
 		req, err := s.Recv()
 		if err != nil {

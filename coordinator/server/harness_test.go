@@ -201,6 +201,15 @@ func (r *memoryRoot) setDown(down bool) {
 	r.mu.Unlock()
 }
 
+// mute keeps the tails from what is new, and from word of it.
+func (r *memoryRoot) mute(muted bool) {
+	r.mu.Lock()
+	r.muted = muted
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+}
+
 func (r *memoryRoot) hash() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -376,6 +385,15 @@ func (w *world) dialAs(t testing.TB, cluster uint64, opts ...grpc.DialOption) *g
 		t.Fatal(err)
 	}
 	return conn
+}
+
+// end stops everything, as a bubble wants it.
+func (w *world) end(t testing.TB) {
+	t.Helper()
+	w.conn.Close()
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
 }
 
 // catchUp waits until the view has all of the root.

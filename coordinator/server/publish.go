@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/shorten"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -24,6 +25,7 @@ func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.Publi
 	if err != nil {
 		return nil, err
 	}
+	shorten.Results(results)
 	return &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId(), Results: results}, nil
 }
 
@@ -102,6 +104,7 @@ func (s *Server) publishTogether(ctx context.Context, requests []publication) []
 		default:
 			n := len(p.req.GetCommands())
 			out[i] = &coordinatorv1.PublishRootEventsResponse{Results: results[:n:n]}
+			shorten.Results(out[i].GetResults())
 			results = results[n:]
 		}
 	}

@@ -28,6 +28,9 @@ type Views interface {
 	AtRevision(ctx context.Context, v *rootview.View, found, required uint64) (*rootview.View, error)
 	// Subscribe reads the changes behind a position.
 	Subscribe(after state.Token) *rootview.Reader
+	// KeyspacesNamed returns the keyspaces that have a name or had it within the
+	// changes that can be read.
+	KeyspacesNamed(name string) []state.KeyspaceID
 }
 
 // Authority hands out ids and timestamps while this coordinator holds the

@@ -136,6 +136,7 @@ type Server struct {
 	publishStreams *gauge
 	healthStreams  *gauge
 	streams        streams
+	fanout         *fanout
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
@@ -161,6 +162,7 @@ func New(cfg Config) (*Server, error) {
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}
+	s.fanout = newFanout(cfg.Views)
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
 	s.health = newHealth(s)
@@ -212,6 +214,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
+	background.Go(func() { s.fanout.run(ctx) })
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

@@ -7,17 +7,17 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
-// epochUnlessZero is an epoch on the wire; nil for the zero one.
+// join is the higher of each component.
+func join(a, b Epoch) Epoch {
+	return Epoch{Version: max(a.Version, b.Version), ConfVersion: max(a.ConfVersion, b.ConfVersion)}
+}
+
+// epochUnlessZero is the epoch on the wire, or nil.
 func epochUnlessZero(e Epoch) *rootv1.RegionEpoch {
 	if e == (Epoch{}) {
 		return nil
 	}
 	return e.Proto()
-}
-
-// joinEpochs is the higher of each component.
-func joinEpochs(e, o Epoch) Epoch {
-	return Epoch{Version: max(e.Version, o.Version), ConfVersion: max(e.ConfVersion, o.ConfVersion)}
 }
 
 // Region is a region as a State has it. It is immutable once it is in a State,

@@ -55,7 +55,7 @@ func (t *turn) rememberRemovedRegion(old *Region) {
 		return
 	}
 	t.removalOrder.Scan(func(oldest *removedRegion) bool {
-		t.counters.removedEpoch = joinEpochs(t.counters.removedEpoch, oldest.epoch)
+		t.counters.removedEpoch = join(t.counters.removedEpoch, oldest.epoch)
 		t.forgetRemovedRegion(oldest.id)
 		return false
 	})
@@ -98,7 +98,7 @@ func (s *State) raise(k *keyspace, e Epoch) Epoch {
 	if !k.assigned() {
 		return e
 	}
-	return joinEpochs(e, s.counters.epochFloor)
+	return join(e, s.counters.epochFloor)
 }
 
 func epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {

@@ -103,7 +103,7 @@ func (s *State) newestEpoch() Epoch {
 		if k.assigned() {
 			s.RegionsFrom(id, "", func(r *Region) bool {
 				if max(r.Epoch.Version, r.Epoch.ConfVersion) <= MaxEpoch/2 { // one beyond stands for itself
-					e = joinEpochs(e, r.Epoch)
+					e = join(e, r.Epoch)
 				}
 				return true
 			})

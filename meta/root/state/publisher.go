@@ -1,0 +1,46 @@
+package state
+
+import rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+
+// Publisher says who may ask for a kind of event.
+type Publisher uint8
+
+const (
+	// ByRoot: root peers make it themselves, and take it from nobody.
+	ByRoot Publisher = iota
+	// ByCoordinators: coordinators make it, about themselves and the Tenure, and take
+	// it from nobody.
+	ByCoordinators
+	// ByCallers: whoever may change the cluster.
+	ByCallers
+)
+
+// PublisherOf says who may ask for the event; what is not known is for nobody.
+func PublisherOf(e *rootv1.Event) Publisher {
+	switch e.GetKind().(type) {
+	case *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed, *rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced,
+		*rootv1.Event_CoordinatorJoined, *rootv1.Event_CoordinatorLeft, *rootv1.Event_PinKeyRotated:
+		return ByCoordinators
+	case *rootv1.Event_MemberJoined, *rootv1.Event_MemberStateChanged,
+		*rootv1.Event_KeyspaceCreated, *rootv1.Event_KeyspaceUpdated, *rootv1.Event_KeyspaceDeleted,
+		*rootv1.Event_RegionBootstrapped, *rootv1.Event_RegionPublished, *rootv1.Event_RegionTombstoned, *rootv1.Event_RegionsAssigned,
+		*rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned, *rootv1.Event_MovePlanned,
+		*rootv1.Event_MoveReady, *rootv1.Event_TransitionCompleted, *rootv1.Event_TransitionCancelled:
+		return ByCallers
+	default: // the bootstrap, root peers, feature levels
+		return ByRoot
+	}
+}
+
+// Publishable refuses an event that is not for callers to ask for: an authority
+// is claimed and a process joins by itself, it is not published.
+func Publishable(e *rootv1.Event) *rootv1.ErrorDetail {
+	switch {
+	case e.GetKind() == nil:
+		return invalid("the event has no kind")
+	case PublisherOf(e) != ByCallers:
+		return invalid("%T is the root's or a coordinator's own: it cannot be published", e.GetKind())
+	default:
+		return nil
+	}
+}
