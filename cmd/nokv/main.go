@@ -52,7 +52,7 @@ func commands() *command {
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(),
-			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), idCommand(), tsoCommand(), watchCommand(),
+			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), memberCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}

@@ -39,14 +39,12 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 	case *r.strong:
 		opts = append(opts, client.Strong())
 	case bounded:
-		lag, stale := uint64(1<<63), 1000*time.Hour
 		if *r.maxLag >= 0 {
-			lag = uint64(*r.maxLag)
+			opts = append(opts, client.MaxLag(uint64(*r.maxLag)))
 		}
 		if *r.maxStale > 0 {
-			stale = *r.maxStale
+			opts = append(opts, client.MaxAge(*r.maxStale))
 		}
-		opts = append(opts, client.Bounded(lag, stale))
 	}
 	if *r.atLeast != "" {
 		token, err := parseToken(*r.atLeast)

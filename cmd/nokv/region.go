@@ -95,8 +95,8 @@ func regionPublish() *command {
 		name: "publish", args: "[START END] [flags]", summary: "root a region, or a newer descriptor of one",
 		long: `
 Publishes the interval [START, END) of a keyspace. An empty END ("") is open.
-Without --id the root gives one. With the id of a known region the epoch must be
-newer than the rooted one. Keys are text; \xNN is a byte, \\ a backslash.
+Without --id the root gives one. A known region gets the epoch that follows the
+rooted one, unless --version and --conf-version say which. Keys are text; \xNN is a byte, \\ a backslash.
 
   nokv region publish a m
   nokv region publish m "" --owner m1 --owner m2
@@ -145,7 +145,15 @@ newer than the rooted one. Keys are text; \xNN is a byte, \\ a backslash.
 						return usagef("keyspace %s has layout ranges: END is needed (\"\" for an open end)", *keyspace)
 					}
 					region.KeyspaceId = k.Keyspace.GetId()
-					return publish(ctx, e, cl, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}})
+					done, err := cl.PublishRegion(ctx, rooted.RegionFromProto(region))
+					if err != nil {
+						return err
+					}
+					outcome := rootv1.Outcome_OUTCOME_ALREADY_APPLIED
+					if done.Changed {
+						outcome = rootv1.Outcome_OUTCOME_APPLIED
+					}
+					return printChange(e, outcome, done.Token, done.Region.Proto())
 				})
 			}
 		},
@@ -166,13 +174,18 @@ func publish(ctx context.Context, e *env, cl *client.Client, events ...*rootv1.E
 	if err != nil {
 		return err
 	}
-	out := changeOutput{Outcome: word(result.Outcome.String(), "OUTCOME_"), Token: showToken(result.Token), Regions: []regionOutput{}}
+	var last *rootv1.EventResult
 	if n := len(result.Events); n > 0 {
-		last := result.Events[n-1]
-		for _, r := range []*rootv1.Region{last.Region, last.RightRegion} {
-			if r != nil {
-				out.Regions = append(out.Regions, showRegion(r))
-			}
+		last = result.Events[n-1]
+	}
+	return printChange(e, result.Outcome, rooted.TokenFromProto(result.Token), last.GetRegion(), last.GetRightRegion())
+}
+
+func printChange(e *env, outcome rootv1.Outcome, at rooted.Token, regions ...*rootv1.Region) error {
+	out := changeOutput{Outcome: word(outcome.String(), "OUTCOME_"), Token: at.String(), Regions: []regionOutput{}}
+	for _, r := range regions {
+		if r != nil {
+			out.Regions = append(out.Regions, showRegion(r))
 		}
 	}
 	return e.print(out, func(w *tabwriter.Writer) {

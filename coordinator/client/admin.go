@@ -28,16 +28,6 @@ func (c *Client) PublishRootEvent(ctx context.Context, event *rootv1.Event) (*co
 	}, coordinatorv1.CoordinatorClient.PublishRootEvent)
 }
 
-// ListTransitions lists planned changes of a region, 0 for all, with how the
-// recent ones ended if they are asked for. Limit bounds it; 256 without.
-func (c *Client) ListTransitions(ctx context.Context, region rooted.RegionID, ended bool, opts ...ReadOption) (*coordinatorv1.ListTransitionsResponse, error) {
-	r := readOf(opts)
-	req := &coordinatorv1.ListTransitionsRequest{RegionId: uint64(region), IncludeEnded: ended, Limit: uint32(max(r.limit, 0)), Read: r.options}
-	reply, err := do(ctx, c, operation{name: "ListTransitions"}, req, coordinatorv1.CoordinatorClient.ListTransitions)
-	r.saw(reply.GetDisclosure())
-	return reply, err
-}
-
 // RemoveRegion removes a region at an epoch; the zero Epoch means any. That
 // there is none is no error: Removed is false.
 func (c *Client) RemoveRegion(ctx context.Context, id rooted.RegionID, epoch rooted.Epoch) (*coordinatorv1.RemoveRegionResponse, error) {
@@ -63,22 +53,6 @@ func (c *Client) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHea
 // RegionHeartbeat reports a region as its owner has it; a newer descriptor is rooted.
 func (c *Client) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionHeartbeatRequest) (*coordinatorv1.RegionHeartbeatResponse, error) {
 	return do(ctx, c, operation{name: "RegionHeartbeat", changes: true}, req, coordinatorv1.CoordinatorClient.RegionHeartbeat)
-}
-
-// ListMembers lists the members.
-func (c *Client) ListMembers(ctx context.Context, opts ...ReadOption) (*coordinatorv1.ListMembersResponse, error) {
-	r := readOf(opts)
-	reply, err := do(ctx, c, operation{name: "ListMembers"}, &coordinatorv1.ListMembersRequest{Read: r.options}, coordinatorv1.CoordinatorClient.ListMembers)
-	r.saw(reply.GetDisclosure())
-	return reply, err
-}
-
-// ListCoordinators lists the coordinators.
-func (c *Client) ListCoordinators(ctx context.Context, opts ...ReadOption) (*coordinatorv1.ListCoordinatorsResponse, error) {
-	r := readOf(opts)
-	reply, err := do(ctx, c, operation{name: "ListCoordinators"}, &coordinatorv1.ListCoordinatorsRequest{Read: r.options}, coordinatorv1.CoordinatorClient.ListCoordinators)
-	r.saw(reply.GetDisclosure())
-	return reply, err
 }
 
 // Status describes one coordinator; "" for any. It asks that one alone, once.

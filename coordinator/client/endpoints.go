@@ -206,11 +206,10 @@ func (c *Client) Endpoints() []string {
 // Discover asks for the list of coordinators and adds those not known yet.
 // Configured endpoints are never dropped.
 func (c *Client) Discover(ctx context.Context) error {
-	list, err := c.ListCoordinators(ctx)
-	if err != nil {
-		return err
-	}
-	for _, k := range list.GetCoordinators() {
+	for k, err := range c.ListCoordinators(ctx) {
+		if err != nil {
+			return err
+		}
 		if a := k.GetAddress(); a != "" {
 			c.ends.learn(a)
 		}

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"iter"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -38,31 +37,4 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 	reply, err := do(ctx, c, operation{name: "GetKeyspace"}, req, coordinatorv1.CoordinatorClient.GetKeyspace)
 	r.saw(reply.GetDisclosure())
 	return reply, err
-}
-
-// ListKeyspaces yields all keyspaces by name, a page at a time. An error ends
-// the sequence.
-func (c *Client) ListKeyspaces(ctx context.Context, opts ...ReadOption) iter.Seq2[*rootv1.Keyspace, error] {
-	r := readOf(opts)
-	return func(yield func(*rootv1.Keyspace, error) bool) {
-		after, given := "", 0
-		for {
-			req := &coordinatorv1.ListKeyspacesRequest{After: after, Limit: 256, Read: r.options}
-			reply, err := do(ctx, c, operation{name: "ListKeyspaces"}, req, coordinatorv1.CoordinatorClient.ListKeyspaces)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			r.saw(reply.GetDisclosure())
-			for _, k := range reply.GetKeyspaces() {
-				if given++; !yield(k, nil) || given == r.limit {
-					return
-				}
-				after = k.GetName()
-			}
-			if !reply.GetMore() || len(reply.GetKeyspaces()) == 0 {
-				return
-			}
-		}
-	}
 }

@@ -35,14 +35,31 @@ func BestEffort() ReadOption {
 	return func(r *read) { r.set().Freshness = coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT }
 }
 
-// Bounded asks for an answer at most so many log entries behind, and from a
-// view that was level with the root at most so long ago, to the millisecond.
-// A coordinator that lags more refuses; when all do, the error is
-// ErrRootLagExceeded.
+// Bounded is MaxLag and MaxAge together. A coordinator that lags more than either
+// allows refuses; when all do, the error is ErrRootLagExceeded.
 func Bounded(entries uint64, age time.Duration) ReadOption {
 	return func(r *read) {
+		MaxLag(entries)(r)
+		MaxAge(age)(r)
+	}
+}
+
+// MaxLag asks for an answer at most so many log entries behind, however old.
+// With MaxAge both hold.
+func MaxLag(entries uint64) ReadOption {
+	return func(r *read) {
+		o := r.set()
+		o.Freshness, o.MaxRootLag = coordinatorv1.Freshness_FRESHNESS_BOUNDED, &entries
+	}
+}
+
+// MaxAge asks for an answer from a view that was level with the root at most so
+// long ago, to the millisecond, however many entries came since. With MaxLag both
+// hold.
+func MaxAge(age time.Duration) ReadOption {
+	return func(r *read) {
 		o, millis := r.set(), uint64(max(age, 0).Milliseconds())
-		o.Freshness, o.MaxRootLag, o.MaxRootLagMillis = coordinatorv1.Freshness_FRESHNESS_BOUNDED, &entries, &millis
+		o.Freshness, o.MaxRootLagMillis = coordinatorv1.Freshness_FRESHNESS_BOUNDED, &millis
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
-	"google.golang.org/protobuf/proto"
 )
 
 // StoreHeartbeat implements coordinatorv1.CoordinatorServer.
@@ -129,34 +128,6 @@ func checkReport(req *coordinatorv1.RegionHeartbeatRequest) error {
 	return checkCommand("region", &rootv1.Command{Events: []*rootv1.Event{
 		{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}}},
 	}})
-}
-
-// ListMembers implements coordinatorv1.CoordinatorServer.
-func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembersRequest) (*coordinatorv1.ListMembersResponse, error) {
-	v, err := s.serve(ctx, req.GetRead())
-	if err != nil {
-		return nil, err
-	}
-	resp := &coordinatorv1.ListMembersResponse{Disclosure: v.disclosure()}
-	bytes := 0
-	v.state.Members(func(m *rootv1.Member) bool {
-		status := &coordinatorv1.MemberStatus{
-			Member: m, OwnedRegions: uint64(v.state.MemberRegionCount(state.MemberID(m.GetId()))),
-		}
-		if report, ok := s.cfg.Soft.Store(state.MemberID(m.GetId())); ok {
-			status.LastHeartbeat = report.Heartbeat
-			status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())
-		}
-		resp.Members = append(resp.Members, status)
-		bytes += proto.Size(status)
-		return bytes <= MaxReplyBytes
-	})
-	if bytes > MaxReplyBytes {
-		refused := reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the list of members does not fit in one answer: watch them by WatchRegions")
-		refused.Detail.Limit = MaxReplyBytes
-		return nil, refused
-	}
-	return resp, nil
 }
 
 // sweepEvery is the time between two looks at all soft state: a report that was

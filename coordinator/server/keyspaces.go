@@ -46,23 +46,25 @@ func settingsOf(preset string, settings *rootv1.KeyspaceSettings) (*rootv1.Keysp
 // UpdateKeyspace implements coordinatorv1.CoordinatorServer. The settings
 // replace the rooted ones; a caller changes what GetKeyspace gave.
 func (s *Server) UpdateKeyspace(ctx context.Context, req *coordinatorv1.UpdateKeyspaceRequest) (*coordinatorv1.UpdateKeyspaceResponse, error) {
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
 	switch {
 	case req.GetExpectedVersion() == 0:
 		return nil, invalid("expected_version", "it is 0; give the version that the new settings are meant to follow")
 	case req.GetSettings() == nil:
 		return nil, invalid("settings", "there are none")
 	}
-	keyspace, err := s.rootedKeyspace(ctx, req.GetName())
-	if err != nil {
-		return nil, err
-	}
 	settings := req.GetSettings()
 	if settings.GetLayout() == nil { // it never changes, so it need not be repeated
+		keyspace, err := s.keyspaceNow(ctx, req.GetName())
+		if err != nil {
+			return nil, err
+		}
 		settings.Layout = keyspace.GetSettings().GetLayout()
 	}
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
-		KeyspaceId: keyspace.GetId(), ExpectedVersion: req.GetExpectedVersion(),
-		Settings: settings,
+		Name: req.GetName(), ExpectedVersion: req.GetExpectedVersion(), Settings: settings,
 	}}})
 	if err != nil {
 		return nil, err
@@ -72,17 +74,20 @@ func (s *Server) UpdateKeyspace(ctx context.Context, req *coordinatorv1.UpdateKe
 
 // DeleteKeyspace implements coordinatorv1.CoordinatorServer.
 func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKeyspaceRequest) (*coordinatorv1.DeleteKeyspaceResponse, error) {
-	keyspace, err := s.rootedKeyspace(ctx, req.GetName())
-	if err != nil {
+	if err := checkName(req.GetName()); err != nil {
 		return nil, err
 	}
 	version := req.GetExpectedVersion()
 	if version == 0 {
+		keyspace, err := s.keyspaceNow(ctx, req.GetName())
+		if err != nil {
+			return nil, err
+		}
 		version = keyspace.GetVersion()
 	}
 	for attempt := 1; ; attempt++ {
 		result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
-			KeyspaceId: keyspace.GetId(), ExpectedVersion: version,
+			Name: req.GetName(), ExpectedVersion: version,
 		}}})
 		if err == nil {
 			return &coordinatorv1.DeleteKeyspaceResponse{Token: result.GetToken()}, nil
@@ -100,17 +105,18 @@ func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKe
 // maxDeleteAttempts bounds the race of a delete with updates.
 const maxDeleteAttempts = 4
 
-// rootedKeyspace finds a keyspace by a linearizable read: an administrator's
-// change must not be judged by an old view.
-func (s *Server) rootedKeyspace(ctx context.Context, name string) (*rootv1.Keyspace, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
+// keyspaceNow is a keyspace by a linearizable read, to fill in what a change
+// leaves open. One that is not there is a new one: that the change is a repetition,
+// or that there is nothing to change, is the root's to say.
+func (s *Server) keyspaceNow(ctx context.Context, name string) (*rootv1.Keyspace, error) {
 	served, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
 	if err != nil {
 		return nil, err
 	}
-	return served.keyspace(name)
+	if keyspace := served.state.KeyspaceByName(name); keyspace != nil {
+		return keyspace, nil
+	}
+	return &rootv1.Keyspace{Name: name, Version: 1, Settings: state.DefaultSettings()}, nil
 }
 
 // GetKeyspace implements coordinatorv1.CoordinatorServer.

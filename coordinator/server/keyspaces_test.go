@@ -133,7 +133,7 @@ func TestKeyspaceRefusals(t *testing.T) {
 			return err
 		}, invalid, "settings"},
 		"update nothing": {func() error {
-			_, err := w.client.UpdateKeyspace(within(t), &coordinatorv1.UpdateKeyspaceRequest{Name: "nope", ExpectedVersion: 1, Settings: &rootv1.KeyspaceSettings{}})
+			_, err := w.client.UpdateKeyspace(within(t), &coordinatorv1.UpdateKeyspaceRequest{Name: "nope", ExpectedVersion: 1, Settings: state.DefaultSettings()})
 			return err
 		}, rootv1.Reason_REASON_NOT_FOUND, "nope"},
 		"get": {func() error {

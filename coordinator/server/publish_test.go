@@ -238,7 +238,7 @@ func TestAnswersToPublicationsAreBounded(t *testing.T) {
 	w := start(t, func(c *server.Config) { c.Root = longRoot{c.Root.(*memoryRoot)} })
 	req := &coordinatorv1.PublishRootEventsRequest{}
 	for i := range server.MaxCommands {
-		req.Commands = append(req.Commands, command(join(fmt.Sprint("m", i))))
+		req.Commands = append(req.Commands, command(created(fmt.Sprint("m", i))))
 	}
 	check := func(resp *coordinatorv1.PublishRootEventsResponse, err error) {
 		t.Helper()

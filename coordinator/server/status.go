@@ -7,8 +7,10 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // rootPeersTimeout is how long Status waits for the root peers to answer.
@@ -59,11 +61,23 @@ func serves(a tenure.Status, view *rootview.View, now clock.Instant) bool {
 
 // ListCoordinators implements coordinatorv1.CoordinatorServer.
 func (s *Server) ListCoordinators(ctx context.Context, req *coordinatorv1.ListCoordinatorsRequest) (*coordinatorv1.ListCoordinatorsResponse, error) {
+	limit, err := pageOf(req.GetAfter(), req.GetLimit(), MaxListLimit)
+	if err != nil {
+		return nil, err
+	}
 	v, err := s.serve(ctx, req.GetRead())
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.ListCoordinatorsResponse{Coordinators: v.coordinators(), Disclosure: v.disclosure()}, nil
+	resp := &coordinatorv1.ListCoordinatorsResponse{Disclosure: v.disclosure()}
+	v.state.CoordinatorsAfter(state.CoordinatorID(req.GetAfter()), func(c *rootv1.Coordinator) bool {
+		if resp.More = len(resp.Coordinators) == limit; resp.More {
+			return false
+		}
+		resp.Coordinators = append(resp.Coordinators, c)
+		return true
+	})
+	return resp, nil
 }
 
 // coordinators are at most state.MaxCoordinators.
@@ -78,7 +92,7 @@ func (v *served) coordinators() []*rootv1.Coordinator {
 
 // ListTransitions implements coordinatorv1.CoordinatorServer.
 func (s *Server) ListTransitions(ctx context.Context, req *coordinatorv1.ListTransitionsRequest) (*coordinatorv1.ListTransitionsResponse, error) {
-	limit, err := limitOf(req.GetLimit(), DefaultListLimit, MaxListLimit)
+	limit, err := pageOf(req.GetPage(), req.GetLimit(), DefaultListLimit)
 	if err != nil {
 		return nil, err
 	}
@@ -86,12 +100,18 @@ func (s *Server) ListTransitions(ctx context.Context, req *coordinatorv1.ListTra
 	if err != nil {
 		return nil, err
 	}
-	resp := &coordinatorv1.ListTransitionsResponse{Disclosure: v.disclosure()}
-	v.state.Transitions(func(t *rootv1.Transition) bool {
-		if listed(t, req) {
-			resp.Transitions = append(resp.Transitions, t)
+	resp, bytes := &coordinatorv1.ListTransitionsResponse{Disclosure: v.disclosure()}, 0
+	v.state.TransitionsAfter(req.GetPage(), func(t *rootv1.Transition) bool {
+		switch n := len(resp.Transitions); {
+		case !listed(t, req):
+			return true
+		case n == limit || bytes > MaxReplyBytes:
+			resp.NextPage = resp.Transitions[n-1].GetId()
+			return false
 		}
-		return len(resp.Transitions) < limit
+		bytes += proto.Size(t)
+		resp.Transitions = append(resp.Transitions, t)
+		return true
 	})
 	return resp, nil
 }

@@ -221,7 +221,8 @@ func (r *lateRound) takeOver() {
 	r.until("the client hears of the next era", func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
 		defer cancel()
-		_, _ = r.aware.ListCoordinators(ctx) // any answer tells the era
+		for range r.aware.ListCoordinators(ctx) { // any answer tells the era
+		}
 		return uint64(r.aware.Era()) > r.era
 	})
 }

@@ -21,6 +21,11 @@ func (s *State) Coordinators(fn func(*rootv1.Coordinator) bool) {
 	s.coordinators.Scan(func(_ CoordinatorID, c *rootv1.Coordinator) bool { return fn(c) })
 }
 
+// CoordinatorsAfter is Coordinators behind an id.
+func (s *State) CoordinatorsAfter(id CoordinatorID, fn func(*rootv1.Coordinator) bool) {
+	s.coordinators.Ascend(id, func(at CoordinatorID, c *rootv1.Coordinator) bool { return at == id || fn(c) })
+}
+
 // CoordinatorCount is the number of coordinators.
 func (s *State) CoordinatorCount() int { return s.coordinators.Len() }
 
@@ -34,6 +39,11 @@ func (s *State) Member(id MemberID) *rootv1.Member {
 // returns false.
 func (s *State) Members(fn func(*rootv1.Member) bool) {
 	s.members.Scan(func(_ MemberID, m *rootv1.Member) bool { return fn(m) })
+}
+
+// MembersAfter is Members behind an id.
+func (s *State) MembersAfter(id MemberID, fn func(*rootv1.Member) bool) {
+	s.members.Ascend(id, func(at MemberID, m *rootv1.Member) bool { return at == id || fn(m) })
 }
 
 // MemberCount is the number of members, removed ones included.
@@ -154,6 +164,11 @@ func (s *State) Transition(id string) *rootv1.Transition {
 // until fn returns false.
 func (s *State) Transitions(fn func(*rootv1.Transition) bool) {
 	s.transitions.Scan(func(_ string, t *rootv1.Transition) bool { return fn(t) })
+}
+
+// TransitionsAfter is Transitions behind an id.
+func (s *State) TransitionsAfter(id string, fn func(*rootv1.Transition) bool) {
+	s.transitions.Ascend(id, func(at string, t *rootv1.Transition) bool { return at == id || fn(t) })
 }
 
 // PendingTransition returns the pending transition that the region takes part

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nokv/nokv/coordinator/client"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+func memberCommand() *command {
+	return &command{
+		name: "member", summary: "list, register, drain, fail and remove members",
+		children: []*command{memberList(), memberRegister(), memberDrain(), memberFail(), memberRemove()},
+	}
+}
+
+// memberOutput is a member in JSON. The field names stay.
+type memberOutput struct {
+	ID          string            `json:"id"`
+	Address     string            `json:"address"`
+	Kind        string            `json:"kind"`
+	State       string            `json:"state"`
+	Reason      string            `json:"reason,omitempty"`
+	Incarnation uint64            `json:"incarnation"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Regions     *uint64           `json:"owned_regions,omitempty"`
+}
+
+func showMember(m *rootv1.Member, owned *uint64) memberOutput {
+	return memberOutput{
+		ID: m.GetId(), Address: m.GetAddress(), Kind: m.GetKind(), State: word(m.GetState().String(), "MEMBER_STATE_"),
+		Reason: m.GetReason(), Incarnation: m.GetIncarnation(), Labels: m.GetLabels(), Regions: owned,
+	}
+}
+
+func memberList() *command {
+	return &command{
+		name: "list", args: "[flags]", summary: "list members",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			c, fresh := f.client(), f.read()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("unexpected argument %q", args[0])
+				}
+				opts, err := fresh.options()
+				if err != nil {
+					return err
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					out := []memberOutput{}
+					for m, err := range cl.ListMembers(ctx, opts...) {
+						if err != nil {
+							return err
+						}
+						out = append(out, showMember(m.GetMember(), &m.OwnedRegions))
+					}
+					return e.print(out, func(w *tabwriter.Writer) {
+						row(w, "ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS", "REASON")
+						for _, m := range out {
+							row(w, m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions, orDash(m.Reason))
+						}
+					})
+				})
+			}
+		},
+	}
+}
+
+func memberRegister() *command {
+	return &command{
+		name: "register", args: "ID ADDRESS [flags]", summary: "register a member process; its older processes are superseded",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			m := &rootv1.Member{Labels: map[string]string{}}
+			f.StringVar(&m.Kind, "kind", "", "`word` for what it is, such as store or worker")
+			f.Uint64Var(&m.Capacity, "capacity", 0, "`share` of load it can take; 0 counts as 1")
+			f.Func("label", "`NAME=VALUE`; repeat for more", func(s string) error {
+				name, value, ok := strings.Cut(s, "=")
+				if !ok {
+					return fmt.Errorf("want NAME=VALUE")
+				}
+				m.Labels[name] = value
+				return nil
+			})
+			return memberChange(f, 2, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+				var nonce [8]byte
+				_, _ = rand.Read(nonce[:]) // never fails: crypto/rand crashes the process instead
+				m.Id, m.Address, m.StartNonce = args[0], args[1], binary.LittleEndian.Uint64(nonce[:])
+				return cl.RegisterMember(ctx, m)
+			})
+		},
+	}
+}
+
+func memberDrain() *command {
+	return &command{
+		name: "drain", args: "ID [flags]", summary: "keep new regions away from a member",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
+			reason := f.String("reason", "", "`text` that says why")
+			undo := f.Bool("undo", false, "let it take regions again")
+			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, *undo)
+			})
+		},
+	}
+}
+
+func memberFail() *command {
+	return &command{
+		name: "fail", args: "ID [flags]", summary: "say that a process of a member is dead",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is dead, as nokv member list shows it; needed")
+			reason := f.String("reason", "", "`text` that says why")
+			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+				if *incarnation == 0 {
+					return nil, usagef("--incarnation is needed: the verdict is about one process")
+				}
+				return cl.FailMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
+			})
+		},
+	}
+}
+
+func memberRemove() *command {
+	return &command{
+		name: "remove", args: "ID [flags]", summary: "retire a member that owns nothing",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
+			reason := f.String("reason", "", "`text` that says why")
+			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+				_, err := cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
+				return &rootv1.Member{Id: args[0], Incarnation: *incarnation, State: rootv1.MemberState_MEMBER_STATE_REMOVED, Reason: *reason}, err
+			})
+		},
+	}
+}
+
+// memberChange runs a command that changes one member, and prints it.
+func memberChange(f *flags, arguments int, do func(context.Context, *client.Client, []string) (*rootv1.Member, error)) func(context.Context, *env, []string) error {
+	c := f.client()
+	f.withOutput()
+	return func(ctx context.Context, e *env, args []string) error {
+		if len(args) != arguments {
+			return usagef("%d arguments, want %d", len(args), arguments)
+		}
+		return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+			m, err := do(ctx, cl, args)
+			if err != nil {
+				return err
+			}
+			out := showMember(m, nil)
+			return e.print(out, func(w *tabwriter.Writer) {
+				row(w, fmt.Sprintf("member %s is %s, incarnation %d", out.ID, out.State, out.Incarnation))
+			})
+		})
+	}
+}

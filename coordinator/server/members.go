@@ -1,0 +1,134 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// RegisterMember implements coordinatorv1.CoordinatorServer. The registration
+// follows the process that is rooted when the call comes: one that registers
+// meanwhile has overtaken it.
+func (s *Server) RegisterMember(ctx context.Context, req *coordinatorv1.RegisterMemberRequest) (*coordinatorv1.RegisterMemberResponse, error) {
+	v, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	if err != nil {
+		return nil, err
+	}
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
+		Member: req.GetMember(), Follows: v.state.Member(state.MemberID(req.GetMember().GetId())).GetIncarnation(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RegisterMemberResponse{Member: made(result).GetMember(), Token: result.GetToken()}, nil
+}
+
+// DrainMember implements coordinatorv1.CoordinatorServer.
+func (s *Server) DrainMember(ctx context.Context, req *coordinatorv1.DrainMemberRequest) (*coordinatorv1.DrainMemberResponse, error) {
+	to := rootv1.MemberState_MEMBER_STATE_DRAINING
+	if req.GetUndo() {
+		to = rootv1.MemberState_MEMBER_STATE_ACTIVE
+	}
+	member, token, err := s.setMember(ctx, req.GetIdentity(), &rootv1.MemberStateChanged{
+		MemberId: req.GetMemberId(), Incarnation: req.GetIncarnation(), State: to, Reason: req.GetReason(),
+	})
+	return &coordinatorv1.DrainMemberResponse{Member: member, Token: token}, err
+}
+
+// FailMember implements coordinatorv1.CoordinatorServer.
+func (s *Server) FailMember(ctx context.Context, req *coordinatorv1.FailMemberRequest) (*coordinatorv1.FailMemberResponse, error) {
+	if req.GetIncarnation() == 0 {
+		return nil, invalid("incarnation", "it is 0; a verdict of failed is about one process: give its incarnation, as ListMembers shows it")
+	}
+	member, token, err := s.setMember(ctx, req.GetIdentity(), &rootv1.MemberStateChanged{
+		MemberId: req.GetMemberId(), Incarnation: req.GetIncarnation(), State: rootv1.MemberState_MEMBER_STATE_FAILED,
+		Reason: req.GetReason(), Signals: req.GetSignals(),
+	})
+	return &coordinatorv1.FailMemberResponse{Member: member, Token: token}, err
+}
+
+// RemoveMember implements coordinatorv1.CoordinatorServer.
+func (s *Server) RemoveMember(ctx context.Context, req *coordinatorv1.RemoveMemberRequest) (*coordinatorv1.RemoveMemberResponse, error) {
+	_, token, err := s.setMember(ctx, req.GetIdentity(), &rootv1.MemberStateChanged{
+		MemberId: req.GetMemberId(), Incarnation: req.GetIncarnation(), State: rootv1.MemberState_MEMBER_STATE_REMOVED, Reason: req.GetReason(),
+	})
+	return &coordinatorv1.RemoveMemberResponse{Token: token}, err
+}
+
+func (s *Server) setMember(ctx context.Context, id *rootv1.CommandIdentity, change *rootv1.MemberStateChanged) (*rootv1.Member, *rootv1.RootToken, error) {
+	result, err := s.change(ctx, id, &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: change}})
+	if err != nil {
+		return nil, nil, err
+	}
+	return made(result).GetMember(), result.GetToken(), nil
+}
+
+// AssignRegions implements coordinatorv1.CoordinatorServer.
+func (s *Server) AssignRegions(ctx context.Context, req *coordinatorv1.AssignRegionsRequest) (*coordinatorv1.AssignRegionsResponse, error) {
+	result, err := s.changeIn(ctx, req.GetIdentity(), req.GetRequireEra(), &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{
+		RegionsAssigned: &rootv1.RegionsAssigned{Assignments: req.GetAssignments()},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.AssignRegionsResponse{Token: result.GetToken(), Changed: changed(result)}, nil
+}
+
+// RotatePinKey implements coordinatorv1.CoordinatorServer. The secret is made
+// here and leaves the cluster's processes in no answer.
+func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinKeyRequest) (*coordinatorv1.RotatePinKeyResponse, error) {
+	secret := make([]byte, state.MaxPinSecretBytes)
+	_, _ = rand.Read(secret) // never fails: crypto/rand crashes the process instead
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{
+		ExpectedId: req.GetExpectedId(), Secret: secret,
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RotatePinKeyResponse{Id: req.GetExpectedId() + 1, Token: result.GetToken()}, nil
+}
+
+// ListMembers implements coordinatorv1.CoordinatorServer.
+func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembersRequest) (*coordinatorv1.ListMembersResponse, error) {
+	limit, err := pageOf(req.GetAfter(), req.GetLimit(), DefaultListLimit)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	resp, bytes := &coordinatorv1.ListMembersResponse{Disclosure: v.disclosure()}, 0
+	v.state.MembersAfter(state.MemberID(req.GetAfter()), func(m *rootv1.Member) bool {
+		if resp.More = len(resp.Members) == limit || bytes > MaxReplyBytes; resp.More {
+			return false
+		}
+		status := v.memberStatus(m)
+		bytes += proto.Size(status)
+		resp.Members = append(resp.Members, status)
+		return true
+	})
+	return resp, nil
+}
+
+func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
+	id := state.MemberID(m.GetId())
+	status := &coordinatorv1.MemberStatus{Member: m, OwnedRegions: uint64(v.state.MemberRegionCount(id))}
+	if report, ok := v.server.cfg.Soft.Store(id); ok {
+		status.LastHeartbeat = report.Heartbeat
+		status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())
+	}
+	return status
+}
+
+// pageOf is the number of records of a page behind an id.
+func pageOf(after string, limit, standard uint32) (int, error) {
+	if len(after) > state.MaxIDBytes {
+		return 0, invalidLimit("after", uint64(len(after)), state.MaxIDBytes)
+	}
+	return limitOf(limit, standard, MaxListLimit)
+}

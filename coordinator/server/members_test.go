@@ -1,0 +1,124 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What members and operators do, by typed calls; repeated under their identity
+// they change nothing, whatever others did in between.
+func TestMembersByTypedCalls(t *testing.T) {
+	w := start(t)
+	ctx, sequence := within(t), uint64(0)
+	next := func() *rootv1.CommandIdentity {
+		sequence++
+		return &rootv1.CommandIdentity{Origin: 5, Sequence: sequence, KnownIndex: 1}
+	}
+	register := func(nonce uint64, id *rootv1.CommandIdentity) *rootv1.Member {
+		t.Helper()
+		resp, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{
+			Member: &rootv1.Member{Id: "m1", Address: "m1:1", Kind: "store", StartNonce: nonce}, Identity: id,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetMember()
+	}
+	old := next()
+	first := register(1, old)
+	second := register(2, next())
+	if second.GetIncarnation() <= first.GetIncarnation() {
+		t.Errorf("incarnation %d follows %d", second.GetIncarnation(), first.GetIncarnation())
+	}
+	register(1, old) // late, and recognised: the newer process stays
+	drained := next()
+	drain, err := w.client.DrainMember(ctx, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Reason: "disk", Identity: drained})
+	if err != nil || drain.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING || drain.GetMember().GetIncarnation() != second.GetIncarnation() {
+		t.Fatalf("%v, %v", drain, err)
+	}
+	undo, err := w.client.DrainMember(ctx, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true, Identity: next()})
+	if err != nil || undo.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		t.Fatalf("%v, %v", undo, err)
+	}
+	again, err := w.client.DrainMember(ctx, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Reason: "disk", Identity: drained})
+	if err != nil || again.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+		t.Errorf("a repeated drain undid the undoing: %v, %v", again, err)
+	}
+	_, err = w.client.FailMember(ctx, &coordinatorv1.FailMemberRequest{MemberId: "m1"})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+	_, err = w.client.FailMember(ctx, &coordinatorv1.FailMemberRequest{MemberId: "m1", Incarnation: first.GetIncarnation(), Reason: "silent"})
+	refused(t, err, rootv1.Reason_REASON_MEMBER_RETIRED)
+	failed, err := w.client.FailMember(ctx, &coordinatorv1.FailMemberRequest{MemberId: "m1", Incarnation: second.GetIncarnation(), Reason: "silent", Signals: []string{"probe"}})
+	if err != nil || failed.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_FAILED {
+		t.Errorf("%v, %v", failed, err)
+	}
+	if _, err := w.client.RemoveMember(ctx, &coordinatorv1.RemoveMemberRequest{MemberId: "m1"}); err != nil {
+		t.Error(err)
+	}
+	_, err = w.client.RemoveMember(ctx, &coordinatorv1.RemoveMemberRequest{MemberId: "m2"})
+	refused(t, err, rootv1.Reason_REASON_MEMBER_NOT_FOUND)
+	key, err := w.client.RotatePinKey(ctx, &coordinatorv1.RotatePinKeyRequest{})
+	if err != nil || key.GetId() != 1 {
+		t.Errorf("%v, %v", key, err)
+	}
+	_, err = w.client.RotatePinKey(ctx, &coordinatorv1.RotatePinKeyRequest{ExpectedId: 7})
+	refused(t, err, rootv1.Reason_REASON_VERSION_STALE)
+}
+
+// A keyspace that was deleted and made again is not deleted by a repetition.
+func TestARepeatedDeletionOfAKeyspace(t *testing.T) {
+	w := start(t)
+	ctx := within(t)
+	id := &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: 1}
+	remove := func() error {
+		_, err := w.client.DeleteKeyspace(ctx, &coordinatorv1.DeleteKeyspaceRequest{Name: "k", Identity: id})
+		return err
+	}
+	w.must(t, created("k"))
+	if err := remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := remove(); err != nil { // it is gone, and the answer is the same
+		t.Errorf("repeated: %v", err)
+	}
+	w.must(t, created("k"))
+	if err := remove(); err != nil {
+		t.Errorf("repeated when it was there again: %v", err)
+	}
+	if _, err := w.client.GetKeyspace(ctx, &coordinatorv1.GetKeyspaceRequest{Name: "k"}); err != nil {
+		t.Errorf("the new keyspace: %v", err)
+	}
+}
+
+// Lists come in pages, each record once.
+func TestListsHavePages(t *testing.T) {
+	w := start(t)
+	const members = 10
+	for i := range members {
+		w.must(t, join(fmt.Sprintf("m%02d", i)))
+	}
+	after, seen := "", 0
+	for {
+		page, err := w.client.ListMembers(within(t), &coordinatorv1.ListMembersRequest{After: after, Limit: 3})
+		if err != nil || len(page.GetMembers()) > 3 {
+			t.Fatalf("%v, %v", page, err)
+		}
+		for _, m := range page.GetMembers() {
+			if want := fmt.Sprintf("m%02d", seen); m.GetMember().GetId() != want {
+				t.Errorf("%s comes as number %d", m.GetMember().GetId(), seen)
+			}
+			after, seen = m.GetMember().GetId(), seen+1
+		}
+		if !page.GetMore() {
+			break
+		}
+	}
+	if seen != members {
+		t.Errorf("%d of %d members", seen, members)
+	}
+	_, err := w.client.ListMembers(within(t), &coordinatorv1.ListMembersRequest{Limit: 1025})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}
