@@ -62,6 +62,10 @@ type Config struct {
 	// larger. Default 1 MiB.
 	SnapshotChunkBytes int
 
+	// RaiseAfter is how long every process must have understood more than the rooted
+	// feature level before the leader raises it by itself; negative: it does not. Default 10 s.
+	RaiseAfter time.Duration
+
 	// HealthTimeout is how long the read index behind a health check may
 	// take; HealthCache how long its answer is kept. Defaults 1 s and 200 ms.
 	HealthTimeout, HealthCache time.Duration
@@ -91,6 +95,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxReaders, 1024)
 	setDefault(&c.MaxSnapshots, 16)
 	setDefault(&c.SnapshotChunkBytes, 1<<20)
+	setDefault(&c.RaiseAfter, 10*time.Second)
 	setDefault(&c.HealthTimeout, time.Second)
 	setDefault(&c.HealthCache, 200*time.Millisecond)
 	setDefault(&c.StopTimeout, 2*time.Second)

@@ -84,9 +84,7 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_KeyspaceDeleted:
 		return checkWhich(k.KeyspaceDeleted.GetKeyspaceId(), k.KeyspaceDeleted.GetName())
 	case *rootv1.Event_PinKeyRotated:
-		if n := len(k.PinKeyRotated.GetSecret()); n != MaxPinSecretBytes {
-			return invalid("a pin key has %d bytes, not %d", MaxPinSecretBytes, n)
-		}
+		return checkPinKey(k.PinKeyRotated.GetSecret(), k.PinKeyRotated.GetDigest())
 	case *rootv1.Event_RootPeerAdded:
 		return checkRootPeer(k.RootPeerAdded)
 	case *rootv1.Event_FeatureLevelRaised:
