@@ -116,7 +116,11 @@ func checkRegionEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 		return first(checkPlan(k.MergePlanned.GetLeftRegionId(), k.MergePlanned.GetLeftExpectedEpoch()),
 			checkPlan(k.MergePlanned.GetRightRegionId(), k.MergePlanned.GetRightExpectedEpoch()))
 	case *rootv1.Event_TransitionCompleted:
-		return checkID("transition id", k.TransitionCompleted.GetTransitionId())
+		return checkCompleted(k.TransitionCompleted)
+	case *rootv1.Event_MovePlanned:
+		return checkMove(k.MovePlanned)
+	case *rootv1.Event_MoveReady:
+		return first(checkID("transition id", k.MoveReady.GetTransitionId()), checkNumber("incarnation", k.MoveReady.GetIncarnation()))
 	case *rootv1.Event_TransitionCancelled:
 		return first(checkID("transition id", k.TransitionCancelled.GetTransitionId()),
 			checkText("reason", k.TransitionCancelled.GetReason(), MaxTextBytes))
