@@ -9,6 +9,8 @@ package rooted
 import (
 	"cmp"
 	"fmt"
+	"strconv"
+	"strings"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -54,7 +56,34 @@ func (t Token) Compare(o Token) int {
 	return cmp.Compare(t.Index, o.Index)
 }
 
-// String is incarnation/term/index, as tools print it.
+// String is incarnation.term.index, the notation of tokens everywhere.
 func (t Token) String() string {
-	return fmt.Sprintf("%d/%d/%d", t.Incarnation, t.Term, t.Index)
+	return fmt.Sprintf("%d.%d.%d", t.Incarnation, t.Term, t.Index)
+}
+
+// ParseToken reads a token as String writes it.
+func ParseToken(s string) (Token, error) {
+	var t Token
+	parts := strings.Split(s, ".")
+	numbers := []*uint64{&t.Incarnation, &t.Term, &t.Index}
+	if len(parts) != len(numbers) {
+		return Token{}, fmt.Errorf("token %q: want incarnation.term.index, such as 1.2.345", s)
+	}
+	for i, n := range numbers {
+		v, err := strconv.ParseUint(parts[i], 10, 64)
+		if err != nil {
+			return Token{}, fmt.Errorf("token %q: %q is not a number: want incarnation.term.index, such as 1.2.345", s, parts[i])
+		}
+		*n = v
+	}
+	return t, nil
+}
+
+// MarshalText is String, for JSON and flags.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText is ParseToken.
+func (t *Token) UnmarshalText(text []byte) (err error) {
+	*t, err = ParseToken(string(text))
+	return err
 }

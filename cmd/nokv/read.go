@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,24 +58,17 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 	return opts, nil
 }
 
-// parseToken reads a RootToken as showToken prints it.
+// parseToken reads a token as every command prints it, with its cluster or
+// without.
 func parseToken(s string) (rooted.Token, error) {
-	parts := strings.Split(strings.ReplaceAll(s, "/", "."), ".") // messages of servers write 1/2/3
-	var n [3]uint64
-	ok := len(parts) == 3
-	for i := 0; ok && i < 3; i++ {
-		v, err := strconv.ParseUint(parts[i], 10, 64)
-		n[i], ok = v, err == nil
+	p, err := client.ParsePosition(s)
+	if err != nil {
+		return rooted.Token{}, usagef("%s", err)
 	}
-	if !ok {
-		return rooted.Token{}, usagef("token %q: want incarnation.term.index, such as 1.2.345", s)
-	}
-	return rooted.Token{Incarnation: n[0], Term: n[1], Index: n[2]}, nil
+	return p.Token, nil
 }
 
-func showToken(t *rootv1.RootToken) string {
-	return fmt.Sprintf("%d.%d.%d", t.GetIncarnation(), t.GetTerm(), t.GetIndex())
-}
+func showToken(t *rootv1.RootToken) string { return rooted.TokenFromProto(t).String() }
 
 // disclosureOutput is what every read says of itself in JSON. The field names stay.
 type disclosureOutput struct {

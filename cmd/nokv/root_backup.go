@@ -30,12 +30,16 @@ func rootBackup() *command {
 	return &command{
 		name: "backup", args: "--out FILE [flags]", summary: "copy the whole rooted state of a running cluster to a file",
 		long: `
-Any root peer will do, and nothing stops meanwhile. The file has its name only
+Any root peer will do, and nothing stops meanwhile. The copy has everything that
+was acknowledged before: a majority of the root peers is asked how much that is.
+Without a majority, --isolated copies what one peer has, which may be old: only
+for a cluster that has lost its majority for good. The file has its name only
 when it is whole, durable, read back, and gives the state hash the root told.
 It holds the state at the token that is printed, and nothing newer.
 Check one with nokv root verify FILE; make a cluster of it with nokv root restore.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			file := f.String("out", "", "`file` to write; must not exist (required)")
+			isolated := f.Bool("isolated", false, "copy what one root peer has, without asking a majority: it may be old")
 			r := f.rootWithin(0)
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -49,11 +53,17 @@ Check one with nokv root verify FILE; make a cluster of it with nokv root restor
 					if err := r.someoneListens(ctx); err != nil {
 						return err
 					}
-					c, err := backup.Take(ctx, cl, disk.OS(), *file)
-					if errors.Is(err, fs.ErrExist) {
-						return fmt.Errorf("%s exists; nothing is written over: choose another name", *file)
+					take := backup.Take
+					if *isolated {
+						take = backup.TakeIsolated
 					}
-					if err != nil {
+					c, err := take(ctx, cl, disk.OS(), *file)
+					switch {
+					case errors.Is(err, fs.ErrExist):
+						return fmt.Errorf("%s exists; nothing is written over: choose another name", *file)
+					case errors.Is(err, backup.ErrNoQuorum):
+						return fmt.Errorf("%w; if that majority is lost for good, --isolated copies what one peer has", err)
+					case err != nil:
 						return err
 					}
 					return showBackup(e, *file, c)

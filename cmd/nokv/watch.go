@@ -7,15 +7,17 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/rooted"
 )
 
 // watchOutput is one line of `nokv watch -o json`. The field names stay.
 type watchOutput struct {
 	// Change is snapshot, snapshot_end, region, region_removed, keyspace,
-	// keyspace_removed or member.
-	Change   string          `json:"change"`
-	Token    string          `json:"token"`
+	// keyspace_removed, member or member_removed.
+	Change string `json:"change"`
+	// Token is where to go on so that nothing behind this line is lost: the
+	// position that the watch has reached with all of its changes printed. Of
+	// changes that belong together only the last one moves it.
+	Token    client.Position `json:"token"`
 	Region   *regionOutput   `json:"region,omitempty"`
 	Keyspace *keyspaceOutput `json:"keyspace,omitempty"`
 	Member   rawJSON         `json:"member,omitempty"`
@@ -26,14 +28,18 @@ func watchCommand() *command {
 		name: "watch", args: "[flags]", summary: "print changes of regions, keyspaces and members as they happen",
 		long: `
 Prints what is there, then every change, until Ctrl-C. With --after it goes on
-from a token that an earlier watch printed, without a gap: when that position is
-no longer retained a new snapshot comes first, and says so.
-With -o json each change is one line.`,
+from the token of any line that an earlier watch printed, without a gap: when
+that position is no longer retained a new snapshot comes first, and says so.
+What happened together has the token before it, but for its last line: behind
+another line's token it comes again as a whole.
+With --max-lag or --max-stale the watch ends when no coordinator is that close to
+the root. With -o json each change is one line.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			keyspace := f.String("keyspace", "", "only this keyspace (default all)")
 			after := f.String("after", "", "go on behind this `token`")
 			count := f.Int("count", 0, "stop after so many changes behind the snapshot; 0: never")
 			forDur := f.duration("for", 0, "stop after this `time`; 0: never")
+			read := f.read()
 			addr := f.coordinatorFlag()
 			verbose := f.Bool("v", false, "log reconnects to standard error")
 			f.withOutput()
@@ -41,45 +47,28 @@ With -o json each change is one line.`,
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				from := rooted.Token{}
-				if *after != "" {
-					var err error
-					if from, err = parseToken(*after); err != nil {
-						return err
-					}
+				from, err := client.ParsePosition(*after)
+				if err != nil {
+					return usagef("%s", err)
+				}
+				opts, err := read.options()
+				if err != nil {
+					return err
+				}
+				opts = append(opts, client.WithMembers())
+				if *keyspace != "" {
+					opts = append(opts, client.In(*keyspace))
 				}
 				cl, err := dialCoordinators(ctx, *addr, patience, *verbose)
 				if err != nil {
 					return err
 				}
 				defer cl.Close()
-				if err := checkHistory(ctx, cl, from); err != nil {
-					return err
-				}
-				w := &watcher{env: e, most: *count}
-				return w.run(ctx, cl, *keyspace, from, *forDur)
+				w := &watcher{env: e, most: *count, at: from}
+				return w.run(ctx, cl, *forDur, opts)
 			}
 		},
 	}
-}
-
-// checkHistory refuses a token that this cluster can never reach: a watch from
-// there would wait for ever.
-func checkHistory(ctx context.Context, cl *client.Client, from rooted.Token) error {
-	if from == (rooted.Token{}) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	st, err := cl.Status(ctx, "")
-	if err != nil {
-		return nil //nolint:nilerr // the watch itself finds out, and tries for longer
-	}
-	if now := st.GetCluster().GetIncarnation(); now != 0 && from.Incarnation > now {
-		return fmt.Errorf("token %s is of cluster incarnation %d, this cluster is at incarnation %d: it is another cluster's token",
-			showToken(from.Proto()), from.Incarnation, now)
-	}
-	return nil
 }
 
 // watcher prints a watch.
@@ -87,17 +76,17 @@ type watcher struct {
 	env  *env
 	most int
 	// printed counts changes behind snapshots.
-	printed    int
-	inSnapshot bool
+	printed int
+	at      client.Position // everything up to here is printed
 }
 
-func (w *watcher) run(ctx context.Context, cl *client.Client, keyspace string, from rooted.Token, forDur time.Duration) error {
+func (w *watcher) run(ctx context.Context, cl *client.Client, forDur time.Duration, opts []client.ReadOption) error {
 	watchCtx, cancel := ctx, context.CancelFunc(func() {})
 	if forDur > 0 {
 		watchCtx, cancel = context.WithTimeout(ctx, forDur)
 	}
 	defer cancel()
-	for batch, err := range cl.WatchRegions(watchCtx, keyspace, from) {
+	for batch, err := range cl.WatchRegions(watchCtx, w.at, opts...) {
 		if err != nil {
 			if watchCtx.Err() != nil {
 				return nil // Ctrl-C or --for: the watch has done what was asked
@@ -114,34 +103,38 @@ func (w *watcher) run(ctx context.Context, cl *client.Client, keyspace string, f
 	return nil
 }
 
+// batch prints a batch, or a part of one.
 func (w *watcher) batch(b client.Batch) error {
-	token := showToken(b.GetToken())
-	if b.SnapshotBegin {
-		w.inSnapshot = true
-		if err := w.line(watchOutput{Change: "snapshot", Token: token}); err != nil {
-			return err
-		}
+	var lines []watchOutput
+	if b.GetSnapshot() && b.First {
+		lines = append(lines, watchOutput{Change: "snapshot"})
 	}
 	for _, k := range b.GetKeyspaces() {
 		out := showKeyspace(k.GetKeyspace())
-		if err := w.line(watchOutput{Change: removed("keyspace", k.GetRemoved()), Token: token, Keyspace: &out}); err != nil {
-			return err
-		}
+		lines = append(lines, watchOutput{Change: removed("keyspace", k.GetRemoved()), Keyspace: &out})
 	}
 	for _, m := range b.GetMembers() {
-		if err := w.line(watchOutput{Change: "member", Token: token, Member: showMessage(m)}); err != nil {
-			return err
-		}
+		lines = append(lines, watchOutput{Change: removed("member", m.GetRemoved()), Member: showMessage(m.GetMember())})
 	}
 	for _, r := range b.GetChanges() {
 		out := showRegion(r.GetRegion())
-		if err := w.line(watchOutput{Change: removed("region", r.GetRemoved()), Token: token, Region: &out}); err != nil {
+		lines = append(lines, watchOutput{Change: removed("region", r.GetRemoved()), Region: &out})
+	}
+	if !b.GetSnapshot() {
+		w.printed += len(lines)
+	} else if b.Last {
+		lines = append(lines, watchOutput{Change: "snapshot_end"})
+	}
+	for i := range lines {
+		if lines[i].Token = w.at; b.Last && i == len(lines)-1 {
+			lines[i].Token = b.Position()
+		}
+		if err := w.line(lines[i]); err != nil {
 			return err
 		}
 	}
-	if b.GetSnapshotEnd() {
-		w.inSnapshot = false
-		return w.line(watchOutput{Change: "snapshot_end", Token: token})
+	if b.Last {
+		w.at = b.Position()
 	}
 	return nil
 }
@@ -154,9 +147,7 @@ func removed(what string, gone bool) string {
 }
 
 func (w *watcher) line(o watchOutput) error {
-	if !w.inSnapshot && o.Change != "snapshot_end" {
-		w.printed++
-	}
+	token := orDash(o.Token.String())
 	if w.env.output == "json" {
 		return w.env.printLine(o)
 	}
@@ -164,13 +155,13 @@ func (w *watcher) line(o watchOutput) error {
 	switch {
 	case o.Region != nil:
 		r := o.Region
-		row(tw, o.Token, o.Change, r.ID, fmt.Sprintf("[%s, %s)", orDash(r.StartKey), orDash(r.EndKey)), fmt.Sprintf("epoch %d.%d", r.Version, r.ConfVer))
+		row(tw, token, o.Change, r.ID, fmt.Sprintf("[%s, %s)", orDash(r.StartKey), orDash(r.EndKey)), fmt.Sprintf("epoch %d.%d", r.Version, r.ConfVer))
 	case o.Keyspace != nil:
-		row(tw, o.Token, o.Change, o.Keyspace.Name, o.Keyspace.Layout)
+		row(tw, token, o.Change, o.Keyspace.Name, o.Keyspace.Layout)
 	case o.Member != nil:
-		row(tw, o.Token, o.Change, string(o.Member))
+		row(tw, token, o.Change, string(o.Member))
 	default:
-		row(tw, o.Token, o.Change)
+		row(tw, token, o.Change)
 	}
 	return tw.Flush()
 }

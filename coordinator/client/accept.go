@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/rooted"
@@ -55,16 +56,7 @@ func (c *Client) checkCluster(e *endpoint, id uint64) error {
 // accept judges a reply by what it says about itself.
 func (c *Client) accept(e *endpoint, reply any) error {
 	switch r := reply.(type) {
-	case *coordinatorv1.AllocIDResponse:
-		return c.acceptRun(e, r)
-	case *coordinatorv1.TsoResponse:
-		return c.acceptRun(e, r)
 	case *coordinatorv1.StoreHeartbeatResponse:
-		c.sawEra(r.GetEra())
-	case *coordinatorv1.WatchRegionsResponse:
-		if err := c.checkCluster(e, r.GetClusterId()); err != nil {
-			return err
-		}
 		c.sawEra(r.GetEra())
 	case interface {
 		GetDisclosure() *coordinatorv1.Disclosure
@@ -79,18 +71,18 @@ func (c *Client) accept(e *endpoint, reply any) error {
 }
 
 // acceptRun judges ids and timestamps: of this cluster, and of no era that is over.
-func (c *Client) acceptRun(e *endpoint, r interface {
-	GetClusterId() uint64
-	GetEra() uint64
-},
-) error {
-	if r.GetClusterId() == 0 {
+func (c *Client) acceptRun(e *endpoint, r *runReply) error {
+	if r.cluster == 0 {
 		return fmt.Errorf("%w: it names no cluster", errUnfit)
 	}
-	if err := c.checkCluster(e, r.GetClusterId()); err != nil {
+	if err := c.checkCluster(e, r.cluster); err != nil {
 		return err
 	}
-	return c.checkEra(r.GetEra())
+	if err := c.checkEra(r.era); err != nil {
+		return err
+	}
+	e.era.Store(r.era)
+	return nil
 }
 
 // check asks e for its cluster before anything is asked of it whose reply
@@ -107,9 +99,17 @@ func (c *Client) check(ctx context.Context, e *endpoint) error {
 	if err != nil {
 		return err
 	}
+	return c.checkStatus(e, status)
+}
+
+// checkStatus checks of which cluster e is, and learns the Tenure's ttl.
+func (c *Client) checkStatus(e *endpoint, status *coordinatorv1.StatusResponse) error {
 	id := status.GetCluster().GetClusterId()
 	if id == 0 {
 		id = status.GetDisclosure().GetClusterId()
+	}
+	if t := status.GetTenure(); t != nil {
+		c.tenureTTL.Store(int64(time.Duration(min(t.GetTtlMillis(), 3_600_000)) * time.Millisecond))
 	}
 	return c.checkCluster(e, id)
 }

@@ -50,10 +50,10 @@ func TestRequestsOnTheWire(t *testing.T) {
 		{func() error { _, err := c.GetRegion(ctx, 9, client.Strong()); return err }, &coordinatorv1.GetRegionRequest{RegionId: 9, Read: strong}},
 		{
 			func() error {
-				_, err := c.GetRegionByKey(ctx, []byte("k"), client.In("ks"), client.Bounded(5, 1500*time.Millisecond), client.AtRevision(8), client.AtLeast(rooted.Token{Incarnation: 1, Term: 2, Index: 3}))
+				_, err := c.GetRegion(ctx, 9, client.Bounded(5, 1500*time.Millisecond), client.AtRevision(8), client.AtLeast(rooted.Token{Incarnation: 1, Term: 2, Index: 3}))
 				return err
 			},
-			&coordinatorv1.GetRegionByKeyRequest{Key: []byte("k"), Keyspace: "ks", Read: &coordinatorv1.ReadOptions{
+			&coordinatorv1.GetRegionRequest{RegionId: 9, Read: &coordinatorv1.ReadOptions{
 				Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: &entries, MaxRootLagMillis: &millis,
 				RequiredDescriptorRevision: 8, RequiredRootToken: &rootv1.RootToken{Incarnation: 1, Term: 2, Index: 3},
 			}},
@@ -83,7 +83,7 @@ func TestRequestsOnTheWire(t *testing.T) {
 			t.Errorf("%T: no error", x.want)
 		}
 		switch x.want.(type) {
-		case *coordinatorv1.GetRegionRequest, *coordinatorv1.GetRegionByKeyRequest, *coordinatorv1.AssessRootEventRequest,
+		case *coordinatorv1.GetRegionRequest, *coordinatorv1.AssessRootEventRequest,
 			*coordinatorv1.ListTransitionsRequest, *coordinatorv1.ListMembersRequest, *coordinatorv1.ListCoordinatorsRequest, *coordinatorv1.WitnessRequest,
 			*coordinatorv1.GetKeyspaceRequest, *coordinatorv1.ListKeyspacesRequest:
 			if times != 1 || !proto.Equal(got, x.want) {

@@ -14,6 +14,10 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // loopback is a fake coordinator on real TCP in this process.
@@ -23,7 +27,7 @@ func loopback(b *testing.B) *client.Client {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(grpc.ForceServerCodecV2(encodedCodec{encoding.GetCodecV2("proto")}))
 	coordinatorv1.RegisterCoordinatorServer(s, &bare{cluster: newCluster(7)})
 	go func() { _ = s.Serve(l) }()
 	b.Cleanup(s.Stop)
@@ -45,8 +49,18 @@ func (f *bare) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinat
 	return &coordinatorv1.StatusResponse{Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id}}, nil
 }
 
-func (f *bare) AllocID(_ context.Context, req *coordinatorv1.AllocIDRequest) (*coordinatorv1.AllocIDResponse, error) {
-	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1, ClusterId: f.id}, nil
+func (f *bare) AllocIDStream(s grpc.BidiStreamingServer[coordinatorv1.AllocIDRequest, coordinatorv1.AllocIDResponse]) error {
+	var req coordinatorv1.AllocIDRequest
+	var reply coordinatorv1.AllocIDResponse
+	for {
+		if err := s.RecvMsg(&req); err != nil {
+			return nil
+		}
+		reply.First, reply.Count, reply.Era, reply.ClusterId = f.take(req.GetCount()), req.GetCount(), 1, f.id
+		if err := s.Send(&reply); err != nil {
+			return err
+		}
+	}
 }
 
 func (f *bare) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {
@@ -172,6 +186,29 @@ func BenchmarkAllocID(b *testing.B) {
 	}
 }
 
+// Single ids of blocks that are fetched ahead.
+func BenchmarkIDSource(b *testing.B) {
+	for _, n := range []int{1, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			ids := loopback(b).IDs(client.MaxIDCount)
+			ctx := context.Background()
+			var running sync.WaitGroup
+			for i := range n {
+				running.Go(func() {
+					for j := i; j < b.N; j += n {
+						if _, err := ids.Next(ctx); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			running.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ids/s")
+		})
+	}
+}
+
 func BenchmarkPublish(b *testing.B) {
 	cmd := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
 		Region: &rootv1.Region{Id: 7, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("b")},
@@ -209,7 +246,10 @@ func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
 	f := &fake{cluster: newCluster(7)}
 	f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
 		for i := 0; i < n; i += 1000 {
-			m := &coordinatorv1.WatchRegionsResponse{Token: at(5), Snapshot: true, SnapshotEnd: i+1000 >= n}
+			m := &coordinatorv1.WatchRegionsResponse{
+				Token: at(5), Snapshot: true, Partial: i+1000 < n, Disclosure: says(5),
+				Keyspaces: []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{Id: 1, Name: "default"}}},
+			}
 			for j := i; j < min(i+1000, n); j++ {
 				m.Changes = append(m.Changes, now(region(uint64(j+1), fmt.Sprintf("tenant/user/%08d", j*10), fmt.Sprintf("tenant/user/%08d", j*10+10), 1))...)
 			}
@@ -233,27 +273,52 @@ func filled(b *testing.B, n int) (*client.Cache, [][]byte) {
 	return k, keys
 }
 
+// RouteStream answers any keys with as many regions, 128 at most.
 func (f *bare) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsByKeysRequest, coordinatorv1.GetRegionsByKeysResponse]) error {
-	reply := &coordinatorv1.GetRegionsByKeysResponse{
-		Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "10.0.0.1:7000"}},
-		Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id, Era: 1, ServedRootToken: at(7), CurrentRootToken: at(7)},
+	canned := func(keys int) encoded {
+		reply := &coordinatorv1.GetRegionsByKeysResponse{
+			Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "10.0.0.1:7000"}},
+			Disclosure: &coordinatorv1.Disclosure{ClusterId: f.id, Era: 1, ServedRootToken: at(7), CurrentRootToken: at(7)},
+		}
+		for i := range keys {
+			reply.RegionOfKey = append(reply.RegionOfKey, uint32(i%128+1))
+		}
+		for i := range min(keys, 128) {
+			reply.Regions = append(reply.Regions, region(uint64(i+1), fmt.Sprintf("user/%08d", i), fmt.Sprintf("user/%08d", i+1), 1))
+		}
+		data, err := proto.Marshal(reply)
+		if err != nil {
+			panic(err)
+		}
+		return data
 	}
-	for i := range 128 {
-		reply.Regions = append(reply.Regions, region(uint64(i+1), fmt.Sprintf("user/%08d", i), fmt.Sprintf("user/%08d", i+1), 1))
-		reply.RegionOfKey = append(reply.RegionOfKey, uint32(i+1))
-	}
-	encoded := &grpc.PreparedMsg{}
-	if err := encoded.Encode(s, reply); err != nil {
-		return err
-	}
+	byKeys := map[int]encoded{}
 	for {
-		if _, err := s.Recv(); err != nil {
+		req, err := s.Recv()
+		if err != nil {
 			return nil
 		}
-		if err := s.SendMsg(encoded); err != nil {
+		n := len(req.GetKeys())
+		if byKeys[n] == nil {
+			byKeys[n] = canned(n)
+		}
+		reply := protowire.AppendVarint(protowire.AppendTag(append(make([]byte, 0, len(byKeys[n])+16), byKeys[n]...), 6, protowire.VarintType), req.GetRequestId())
+		if err := s.SendMsg(encoded(reply)); err != nil {
 			return err
 		}
 	}
+}
+
+// encoded is a reply that is encoded already.
+type encoded []byte
+
+type encodedCodec struct{ encoding.CodecV2 }
+
+func (c encodedCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if b, ok := v.(encoded); ok {
+		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+	}
+	return c.CodecV2.Marshal(v)
 }
 
 // Batches of 128 keys in 128 regions; the metric counts batches.
@@ -274,7 +339,7 @@ func BenchmarkGetRegionsByKeys(b *testing.B) {
 }
 
 func BenchmarkGetRegionByKey(b *testing.B) {
-	for _, n := range []int{1, 64} {
+	for _, n := range []int{1, 64, 256} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			c := loopback(b)
 			key := []byte("user/1")

@@ -2,12 +2,11 @@ package client
 
 import (
 	"context"
-	"errors"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -24,12 +23,16 @@ type Cache struct {
 
 	table atomic.Pointer[table]
 
+	arriving news // Run's alone
+
 	mu   sync.Mutex // guards what follows and the writing of table
 	byID map[rooted.RegionID]*rooted.Region
-	// A snapshot that has not ended: what becomes the table, and its regions.
-	arriving *table
-	arrived  []*rooted.Region
+	// refuted are revisions of regions that a member said were out of date.
+	refuted map[rooted.RegionID]uint64
 }
+
+// maxRefuted bounds what a Cache remembers of Invalidate.
+const maxRefuted = 4096
 
 // CacheConfig says what a Cache holds.
 type CacheConfig struct {
@@ -38,6 +41,10 @@ type CacheConfig struct {
 	// MaxRegions bounds the regions held; the others are asked for one by one.
 	// Default 1,048,576.
 	MaxRegions int
+	// OnChange, if set, hears of every batch after the cache shows it, in order and
+	// signs of life among them, on the goroutine of Run, which goes on when it
+	// returns.
+	OnChange func(Update)
 }
 
 // NewCache makes a cache that is empty until Run fills it.
@@ -48,23 +55,27 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 	if cfg.MaxRegions <= 0 {
 		cfg.MaxRegions = 1 << 20
 	}
-	k := &Cache{c: c, cfg: cfg, ready: make(chan struct{}), byID: map[rooted.RegionID]*rooted.Region{}}
+	k := &Cache{
+		c: c, cfg: cfg, ready: make(chan struct{}),
+		byID: map[rooted.RegionID]*rooted.Region{}, refuted: map[rooted.RegionID]uint64{},
+	}
 	k.table.Store(&table{})
 	return k
 }
 
 // Run keeps the cache current until ctx ends, which is no error. It returns
 // ErrNotFound when there is no such keyspace, and other errors that will not
-// go away. The cache stays as it was and may be run again.
+// go away. The cache stays as it was and may be run again, by one caller at a
+// time.
 func (k *Cache) Run(ctx context.Context) error {
-	if err := k.learnLayout(ctx); err != nil {
-		return ended(ctx, err)
-	}
-	for b, err := range k.c.WatchRegions(ctx, k.cfg.Keyspace, rooted.Token{}) {
+	at, _ := k.At()
+	for b, err := range k.c.WatchRegions(ctx, at, In(k.cfg.Keyspace), WithMembers()) {
 		if err != nil {
 			return ended(ctx, err)
 		}
-		k.apply(b)
+		if whole := k.arriving.take(b, k.cfg.MaxRegions); whole != nil {
+			k.apply(whole)
+		}
 	}
 	return nil
 }
@@ -76,35 +87,32 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// learnLayout finds out how the keyspace is cut, as long as it takes.
-func (k *Cache) learnLayout(ctx context.Context) error {
-	for {
-		reply, err := k.c.GetKeyspace(ctx, k.cfg.Keyspace)
-		if err == nil {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			t := *k.table.Load()
-			t.describe(reply.GetKeyspace())
-			k.table.Store(&t)
-			return nil
-		}
-		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
-			return err
-		}
-	}
-}
-
 // Ready is closed when the cache has been complete for the first time.
 func (k *Cache) Ready() <-chan struct{} { return k.ready }
 
 // At returns the position that the cache reflects; false before Ready.
-func (k *Cache) At() (rooted.Token, bool) {
+func (k *Cache) At() (Position, bool) {
 	t := k.table.Load()
 	return t.at, t.complete
 }
 
 // Len returns the number of regions held.
 func (k *Cache) Len() int { return k.table.Load().count }
+
+// All yields the routes that the cache holds, in key order, as they are at one
+// position.
+func (k *Cache) All() iter.Seq[Route] {
+	return func(yield func(Route) bool) {
+		t := k.table.Load()
+		for _, c := range t.chunks {
+			for _, r := range c.regions {
+				if !yield(Route{Region: r, At: t.at.Token, cached: t.members}) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // Lookup finds the region that holds a key. false: the cache does not know,
 // which does not mean that there is none; see Route.
@@ -120,22 +128,52 @@ func (k *Cache) Lookup(key []byte) (Route, bool) {
 	if r == nil {
 		return Route{}, false
 	}
-	return Route{Region: r, At: t.at, members: t.members}, true
+	return Route{Region: r, At: t.at.Token, cached: t.members}, true
 }
 
 // Route finds the region that holds a key, here or, if it is not here, at a
-// coordinator, and keeps the answer. With options it always asks.
+// coordinator, and keeps the answer. With options it always asks. The answer is
+// never older than the cache, nor what was invalidated, unless the root itself
+// says that it is still so.
 func (k *Cache) Route(ctx context.Context, key []byte, opts ...ReadOption) (Route, error) {
 	if len(opts) == 0 {
 		if r, ok := k.Lookup(key); ok {
 			return r, nil
 		}
 	}
-	r, err := k.c.GetRegionByKey(ctx, key, append(opts[:len(opts):len(opts)], In(k.cfg.Keyspace))...)
+	opts = append(opts[:len(opts):len(opts)], In(k.cfg.Keyspace))
+	if at, ok := k.At(); ok {
+		opts = append(opts, AtLeast(at.Token))
+	}
+	r, err := k.c.GetRegionByKey(ctx, key, opts...)
+	if err == nil && k.isRefuted(r.Region) {
+		if r, err = k.c.GetRegionByKey(ctx, key, append(opts, Strong())...); err == nil {
+			k.confirm(r.Region)
+		}
+	}
 	if err == nil && r.Region != nil {
 		k.keep(r)
 	}
 	return r, err
+}
+
+// isRefuted says whether a region is what a member called out of date.
+func (k *Cache) isRefuted(r *rooted.Region) bool {
+	if r == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return r.Revision <= k.refuted[r.ID]
+}
+
+// confirm forgets what a member said of a region: the root says otherwise.
+func (k *Cache) confirm(r *rooted.Region) {
+	if r != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.refuted, r.ID)
+	}
 }
 
 // keep takes in an answer that is not older than the cache.
@@ -143,22 +181,26 @@ func (k *Cache) keep(r Route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t := k.table.Load()
-	if !t.complete || r.Region.Keyspace != t.keyspace || r.At.Compare(t.at) < 0 {
+	if !t.complete || r.Region.Keyspace != t.keyspace || r.At.Compare(t.at.Token) < 0 {
 		return
 	}
 	e := t.edit()
 	k.put(e, r.Region)
 	next := e.done(t)
+	var owners []memberChange
 	for _, o := range r.Region.Owners {
-		if m, ok := r.members[o.Member]; ok {
-			next.setMember(m)
+		if m, ok := r.member(o.Member); ok {
+			if had, _ := t.members.get(o.Member); had != m {
+				owners = append(owners, memberChange{member: m})
+			}
 		}
 	}
+	next.members = t.members.with(owners)
 	k.table.Store(next)
 }
 
 // Invalidate drops a route that a member refused as stale, unless the cache
-// has a newer one of the region already.
+// has a newer one of the region already, and does not take it in again.
 func (k *Cache) Invalidate(stale Route) {
 	if stale.Region == nil {
 		return
@@ -166,7 +208,14 @@ func (k *Cache) Invalidate(stale Route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	mine := k.byID[stale.Region.ID]
-	if mine == nil || mine.Revision > stale.Region.Revision {
+	if mine != nil && mine.Revision > stale.Region.Revision {
+		return
+	}
+	if len(k.refuted) >= maxRefuted {
+		clear(k.refuted) // what is forgotten is asked about again
+	}
+	k.refuted[stale.Region.ID] = max(k.refuted[stale.Region.ID], stale.Region.Revision)
+	if mine == nil {
 		return
 	}
 	t := k.table.Load()
@@ -176,97 +225,97 @@ func (k *Cache) Invalidate(stale Route) {
 }
 
 // apply takes in one batch of the watch, and shows it all at once.
-func (k *Cache) apply(b Batch) {
+func (k *Cache) apply(n *news) {
+	update := k.applied(n)
+	if k.cfg.OnChange != nil {
+		k.cfg.OnChange(update)
+	}
+}
+
+func (k *Cache) applied(n *news) Update {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if b.GetSnapshot() {
-		k.applySnapshot(b)
-		return
+	if n.snapshot {
+		k.swap(n)
+		return Update{At: n.at, Whole: true}
 	}
-	k.arriving, k.arrived = nil, nil
-	t := k.renamed(k.table.Load(), b)
+	update := Update{At: n.at}
+	t := k.renamed(k.table.Load(), n, &update)
 	e := t.edit()
-	for _, change := range b.GetChanges() {
-		r := rooted.RegionFromProto(change.GetRegion())
-		switch mine := k.byID[r.ID]; {
-		case !change.GetRemoved() && r.Keyspace == t.keyspace:
-			k.put(e, r)
-		case change.GetRemoved() && mine != nil && mine.Revision <= b.Position().Index:
+	for _, c := range n.regions {
+		mine := k.byID[c.region.ID]
+		switch {
+		case !c.removed && c.region.Keyspace == t.keyspace:
+			k.put(e, c.region)
+		case c.removed && mine != nil && mine.Revision <= c.region.Revision:
 			k.drop(e, mine)
 		}
 	}
+	for _, old := range e.before {
+		if now := k.byID[old.id]; now != old.region {
+			update.Regions = append(update.Regions, RegionUpdate{Old: old.region, New: now})
+		}
+	}
 	next := e.done(t)
-	for _, m := range b.GetMembers() {
-		next.setMember(memberOf(m))
-	}
-	if at := b.Position(); at.Compare(next.at) > 0 {
-		next.at = at
-	}
+	next.members = t.members.with(n.members)
+	next.at = n.at
 	k.table.Store(next)
+	return update
 }
 
 // renamed takes in what became of the keyspace itself: another one under its
 // name begins empty.
-func (k *Cache) renamed(t *table, b Batch) *table {
-	for _, change := range b.GetKeyspaces() {
-		id := rooted.KeyspaceID(change.GetKeyspace().GetId())
-		if change.GetKeyspace().GetName() != k.cfg.Keyspace || (change.GetRemoved() && id != t.keyspace) {
+func (k *Cache) renamed(t *table, n *news, update *Update) *table {
+	for _, c := range n.keyspaces {
+		id := rooted.KeyspaceID(c.keyspace.GetId())
+		if c.keyspace.GetName() != k.cfg.Keyspace || (c.removed && id != t.keyspace) {
 			continue
 		}
-		if change.GetRemoved() || id != t.keyspace {
+		if c.removed || id != t.keyspace {
 			t = &table{at: t.at, members: t.members, complete: t.complete}
+			for _, r := range k.byID {
+				update.Regions = append(update.Regions, RegionUpdate{Old: r})
+			}
 			clear(k.byID)
 		}
-		if !change.GetRemoved() {
+		if !c.removed {
 			described := *t
-			described.describe(change.GetKeyspace())
+			described.describe(c.keyspace)
 			t = &described
 		}
 	}
 	return t
 }
 
-// applySnapshot gathers a snapshot beside the table and swaps at its end.
-func (k *Cache) applySnapshot(b Batch) {
-	if b.SnapshotBegin || k.arriving == nil {
-		old := k.table.Load()
-		k.arriving, k.arrived = &table{keyspace: old.keyspace, slots: old.slots, members: directory{}, complete: true}, nil
-	}
-	next := k.arriving
-	for _, change := range b.GetKeyspaces() {
-		if change.GetKeyspace().GetName() == k.cfg.Keyspace {
-			next.describe(change.GetKeyspace())
+// swap makes a complete snapshot the table. Answers that are newer stay.
+func (k *Cache) swap(n *news) {
+	next := &table{at: n.at, complete: true, members: memberTable{}.with(n.members)}
+	for _, c := range n.keyspaces {
+		if c.keyspace.GetName() == k.cfg.Keyspace {
+			next.describe(c.keyspace)
 		}
 	}
-	for _, change := range b.GetChanges() {
-		k.arrived = append(k.arrived, rooted.RegionFromProto(change.GetRegion()))
+	var newer []*rooted.Region
+	for _, r := range k.byID {
+		if r.Revision > n.at.Token.Index && r.Keyspace == next.keyspace {
+			newer = append(newer, r)
+		}
 	}
-	for _, m := range b.GetMembers() {
-		next.members[rooted.MemberID(m.GetId())] = memberOf(m)
-	}
-	if b.GetSnapshotEnd() {
-		k.swap(next, b.Position())
-	}
-}
-
-// swap makes a complete snapshot the table.
-func (k *Cache) swap(next *table, at rooted.Token) {
 	clear(k.byID)
-	kept := k.arrived[:0]
-	for _, r := range k.arrived {
-		switch {
-		case r.Keyspace != next.keyspace:
-		case len(kept) >= k.cfg.MaxRegions:
-			k.c.count.cacheSkipped.Add(1)
-		default:
+	k.c.count.cacheSkipped.Add(uint64(n.skipped))
+	var kept []*rooted.Region
+	for _, c := range n.regions {
+		if r := c.region; r.Keyspace == next.keyspace && r.Revision > k.refuted[r.ID] {
 			kept = append(kept, r)
 			k.byID[r.ID] = r
 		}
 	}
 	next.fill(kept)
-	next.at = at
-	k.arriving, k.arrived = nil, nil
-	k.table.Store(next)
+	e := next.edit()
+	for _, r := range newer {
+		k.put(e, r)
+	}
+	k.table.Store(e.done(next))
 	select {
 	case <-k.ready:
 	default:
@@ -277,12 +326,19 @@ func (k *Cache) swap(next *table, at rooted.Token) {
 // put takes in a descriptor, newest revision first: what it overlaps and is
 // newer keeps it out, what is older goes.
 func (k *Cache) put(e *edit, r *rooted.Region) {
+	if wrong, ok := k.refuted[r.ID]; ok {
+		if r.Revision <= wrong {
+			return
+		}
+		delete(k.refuted, r.ID)
+	}
 	if mine := k.byID[r.ID]; mine != nil {
 		if mine.Revision > r.Revision {
 			return
 		}
 		if mine.Start == r.Start && mine.End == r.End {
 			e.replace(r)
+			e.note(r.ID, mine)
 			k.byID[r.ID] = r
 			return
 		}
@@ -302,14 +358,12 @@ func (k *Cache) put(e *edit, r *rooted.Region) {
 		return
 	}
 	e.insert(r)
+	e.note(r.ID, k.byID[r.ID])
 	k.byID[r.ID] = r
 }
 
 func (k *Cache) drop(e *edit, r *rooted.Region) {
 	e.remove(r)
+	e.note(r.ID, r)
 	delete(k.byID, r.ID)
-}
-
-func memberOf(m *rootv1.Member) Member {
-	return Member{ID: rooted.MemberID(m.GetId()), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation()}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -26,10 +27,17 @@ func (f *fake) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspaceRe
 // feed is a watch that the test speaks for.
 type feed chan *coordinatorv1.WatchRegionsResponse
 
-func (ch feed) serve(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+// serve sends what the test says; what it does not say of the coordinator and of
+// the keyspace is added.
+func (ch feed) serve(layout *rootv1.Layout, req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
 	for {
 		select {
 		case m := <-ch:
+			m.Disclosure = says(m.GetToken().GetIndex())
+			if m.GetSnapshot() && !m.GetPartial() && m.GetKeyspaces() == nil {
+				k := &rootv1.Keyspace{Id: 1, Name: req.GetKeyspace(), Settings: &rootv1.KeyspaceSettings{Layout: layout}}
+				m.Keyspaces = []*coordinatorv1.KeyspaceChange{{Keyspace: k}}
+			}
 			if err := s.Send(m); err != nil {
 				return err
 			}
@@ -43,7 +51,8 @@ func (ch feed) serve(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error 
 func cached(t *testing.T, f *fake, cfg client.CacheConfig) (*client.Cache, feed, func()) {
 	w := newWorld(t)
 	ch := make(feed)
-	f.cluster, f.watch = newCluster(7), ch.serve
+	f.cluster = newCluster(7)
+	f.watch = func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error { return ch.serve(f.layout, req, s) }
 	w.start("a", f)
 	c, end := w.client(client.Config{WatchSilence: 1 << 60}, "a")
 	k := c.NewCache(cfg)
@@ -63,13 +72,21 @@ func (ch feed) send(m *coordinatorv1.WatchRegionsResponse) {
 }
 
 func (ch feed) snapshot(index uint64, regions ...*rootv1.Region) {
-	ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index), Snapshot: true, SnapshotEnd: true, Changes: now(regions...)})
+	ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index), Snapshot: true, Changes: now(regions...)})
 }
 
 func now(regions ...*rootv1.Region) []*coordinatorv1.RegionChange {
 	var out []*coordinatorv1.RegionChange
 	for _, r := range regions {
 		out = append(out, &coordinatorv1.RegionChange{Region: r})
+	}
+	return out
+}
+
+func members(all ...*rootv1.Member) []*coordinatorv1.MemberChange {
+	var out []*coordinatorv1.MemberChange
+	for _, m := range all {
+		out = append(out, &coordinatorv1.MemberChange{Member: m})
 	}
 	return out
 }
@@ -111,8 +128,15 @@ func TestCacheAnswersAsAPlainListWould(t *testing.T) {
 					model, c = mutate(r, model, &nextID, index)
 					changes = append(changes, c...)
 				}
+				for len(changes) > 1 && r.IntN(3) > 0 { // in parts, which show nothing yet
+					ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index - 1), Partial: true, Changes: changes[:1]})
+					changes = changes[1:]
+				}
+				if token, _ := k.At(); token.Token.Index != index-1 {
+					t.Fatalf("at %v inside batch %d", token, index)
+				}
 				ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(index), Changes: changes})
-				if token, _ := k.At(); token.Index != index || k.Len() != len(model) {
+				if token, _ := k.At(); token.Token.Index != index || k.Len() != len(model) {
 					t.Fatalf("at %v with %d regions, want %d with %d", token, k.Len(), index, len(model))
 				}
 				for range 50 {
@@ -174,20 +198,20 @@ func TestCacheSwapsASnapshotWhole(t *testing.T) {
 		k, ch, end := cached(t, &fake{}, client.CacheConfig{})
 		defer end()
 		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 2))
-		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(9), Snapshot: true, Changes: now(region(3, "", "", 8))})
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(9), Snapshot: true, Partial: true, Changes: now(region(3, "", "", 8))})
 		if r, ok := k.Lookup([]byte("a")); !ok || r.Region.ID != 1 {
 			t.Errorf("in the middle of a snapshot: %+v", r.Region)
 		}
 		ch.send(&coordinatorv1.WatchRegionsResponse{
-			Token: at(9), Snapshot: true, SnapshotEnd: true, Changes: now(),
-			Members: []*rootv1.Member{{Id: "m1", Address: "10.0.0.9:1", State: rootv1.MemberState_MEMBER_STATE_ACTIVE}},
+			Token: at(9), Snapshot: true, Changes: now(),
+			Members: members(&rootv1.Member{Id: "m1", Address: "10.0.0.9:1", State: rootv1.MemberState_MEMBER_STATE_ACTIVE}),
 		})
 		r, ok := k.Lookup([]byte("z"))
 		if !ok || r.Region.ID != 3 || r.At.Index != 9 || r.Address() != "10.0.0.9:1" || k.Len() != 1 {
 			t.Errorf("after it: %+v at %v, %q, %d regions", r.Region, r.At, r.Address(), k.Len())
 		}
 		// A member that moves is found at its new address.
-		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(10), Members: []*rootv1.Member{{Id: "m1", Address: "10.0.0.10:1"}}})
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(10), Members: members(&rootv1.Member{Id: "m1", Address: "10.0.0.10:1"})})
 		if r, _ := k.Lookup([]byte("z")); r.Address() != "10.0.0.10:1" {
 			t.Errorf("address %q", r.Address())
 		}
@@ -305,4 +329,126 @@ func TestCacheHitDoesNotAllocate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// 8,000 members that join one by one cost what 8,000 changes cost: the others
+// are not copied.
+func TestCacheMembersCostWhatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, ch, end := cached(t, &fake{}, client.CacheConfig{})
+		defer end()
+		ch.snapshot(1, region(1, "", "", 1))
+		join := func(i uint64) {
+			m := &rootv1.Member{Id: fmt.Sprintf("m%d", i), Address: fmt.Sprintf("10.0.0.%d:1", i)}
+			ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(i), Members: members(m)})
+		}
+		for i := range uint64(8000) {
+			join(i + 2)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range uint64(100) {
+			join(i + 9000)
+		}
+		runtime.ReadMemStats(&after)
+		if each := (after.TotalAlloc - before.TotalAlloc) / 100; each > 100<<10 {
+			t.Errorf("a member more among 8,000 costs %d bytes", each)
+		}
+		gone := members(&rootv1.Member{Id: "m5"})
+		gone[0].Removed = true
+		owned := region(1, "", "", 20000)
+		owned.Owners = []*rootv1.Owner{{MemberId: "m5"}, {MemberId: "m6"}}
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(20000), Members: gone, Changes: now(owned)})
+		if r, ok := k.Lookup([]byte("a")); !ok || r.Address() != "10.0.0.6:1" || r.Members()[0].Address != "" {
+			t.Errorf("after a member went: %q, %v", r.Address(), r.Members())
+		}
+	})
+}
+
+// What a member refuted does not come back: not from a coordinator that lags,
+// not by the watch, not by a snapshot; unless the root says that it is so.
+func TestCacheDoesNotGoBackBehindInvalidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		var asked []*coordinatorv1.ReadOptions
+		strong := region(1, "", "m", 9)
+		f.lookup = func(req *coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			asked = append(asked, req.GetRead())
+			found, index := region(1, "", "m", 4), max(req.GetRead().GetRequiredRootToken().GetIndex(), 3)
+			if req.GetRead().GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG {
+				found, index = strong, 9
+			}
+			return &coordinatorv1.GetRegionByKeyResponse{Region: found, Disclosure: says(index)}, nil
+		}
+		k, ch, end := cached(t, f, client.CacheConfig{})
+		defer end()
+		ch.snapshot(5, region(1, "", "m", 4), region(2, "m", "", 2))
+		stale, _ := k.Lookup([]byte("a"))
+		k.Invalidate(stale)
+		absent := func(when string) {
+			t.Helper()
+			if r, ok := k.Lookup([]byte("a")); ok {
+				t.Errorf("%s: %+v", when, r.Region)
+			}
+		}
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: now(region(1, "", "m", 4))})
+		absent("the watch said it again")
+		ch.snapshot(7, region(1, "", "m", 4), region(2, "m", "", 2))
+		absent("a snapshot said it again")
+		r, err := k.Route(t.Context(), []byte("a"))
+		must(t, err)
+		if r.Region.Revision != 9 || len(asked) != 2 || asked[0].GetRequiredRootToken().GetIndex() != 7 {
+			t.Errorf("route %+v after asking %v", r.Region, asked)
+		}
+		// A snapshot that is older than what was asked for does not take it away.
+		ch.snapshot(8, region(1, "", "m", 4), region(2, "m", "", 2))
+		if r, ok := k.Lookup([]byte("a")); !ok || r.Region.Revision != 9 {
+			t.Errorf("after a snapshot from before: %+v", r.Region)
+		}
+		// The member was wrong: the root has nothing newer.
+		k.Invalidate(r)
+		r, err = k.Route(t.Context(), []byte("a"))
+		must(t, err)
+		if _, ok := k.Lookup([]byte("a")); !ok || r.Region.Revision != 9 {
+			t.Errorf("confirmed by the root: %+v", r.Region)
+		}
+	})
+}
+
+// All and OnChange show the same as lookups do.
+func TestCacheAllAndOnChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		cfg := client.CacheConfig{OnChange: func(u client.Update) {
+			line := fmt.Sprint(u.At.Token.Index, " ", u.Whole)
+			for _, r := range u.Regions {
+				line += fmt.Sprintf(" %d>%d", revision(r.Old), revision(r.New))
+			}
+			said = append(said, line)
+		}}
+		k, ch, end := cached(t, &fake{}, cfg)
+		defer end()
+		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 3))
+		gone := now(region(2, "m", "", 3))
+		gone[0].Removed = true
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: append(now(region(1, "", "k", 6), region(3, "k", "", 6)), gone...)})
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(7)})
+		if want := []string{"5 true", "6 false 2>6 3>0 0>6", "7 false"}; !slices.Equal(said, want) {
+			t.Errorf("said %q, want %q", said, want)
+		}
+		var all []string
+		for r := range k.All() {
+			all = append(all, fmt.Sprint(r.Region.ID, " ", r.Region.Start, " ", r.At.Index))
+		}
+		if want := []string{"1  7", "3 k 7"}; !slices.Equal(all, want) {
+			t.Errorf("all %q, want %q", all, want)
+		}
+	})
+}
+
+func revision(r *rooted.Region) uint64 {
+	if r == nil {
+		return 0
+	}
+	return r.Revision
 }

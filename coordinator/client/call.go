@@ -30,10 +30,20 @@ type operation struct {
 // do makes a unary call, moving from coordinator to coordinator until one
 // helps or the context ends.
 func do[Q, R any](ctx context.Context, c *Client, op operation, req *Q, m method[Q, R]) (*R, error) {
+	return doAfter(ctx, c, op, errElsewhere{}, req, m)
+}
+
+// doAfter is do when a coordinator has said something already.
+func doAfter[Q, R any](ctx context.Context, c *Client, op operation, before errElsewhere, req *Q, m method[Q, R]) (*R, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var w walk
 	w.reset(c, op)
+	if before.by != nil {
+		if err := w.failed(ctx, before.by, before.said); err != nil {
+			return nil, err
+		}
+	}
 	for {
 		if cause := w.over(ctx); cause != nil {
 			return nil, w.trail.fail(op.name, cause)

@@ -20,10 +20,14 @@ type Client struct {
 	// Highest era seen, and the cluster pinned.
 	era, cluster atomic.Uint64
 
-	tso     *timestamps
-	ids     *merger
+	// tenureTTL is the ttl of the Tenure as last told, in nanoseconds.
+	tenureTTL atomic.Int64
+
+	tso     *runs
+	ids     *runs
 	publish *publisher
 	routes  *pipe[keysRequest, keysReply]
+	lookups *lookups
 
 	// ctx ends with Close.
 	ctx    context.Context
@@ -50,6 +54,8 @@ func New(cfg Config) (*Client, error) {
 	c.ids = newIDs(c)
 	c.publish = newPublisher(c)
 	c.routes = newRouteStream(c)
+	c.lookups = &lookups{c: c, kinds: map[lookupKind]*lookupQueue{}}
+	c.tenureTTL.Store(int64(guessedTTL))
 	if cfg.DiscoverEvery > 0 {
 		c.spawn(c.discover)
 	}

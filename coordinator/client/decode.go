@@ -1,109 +1,264 @@
 package client
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"strings"
+	"sync"
+	"time"
 	"unsafe"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that routeCodec falls back on
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that wireCodec falls back on
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
+// encoder is a message in its wire encoding, which nobody changes any more.
+type encoder interface{ encoded() []byte }
+
+// decoder is a reply that reads its own encoding. It may not keep the bytes.
+type decoder interface{ decode(data []byte) error }
+
+// wireCodec is gRPC's own, but for messages that encode or decode themselves.
+type wireCodec struct{ encoding.CodecV2 }
+
+var ownCodec = wireCodec{encoding.GetCodecV2("proto")}
+
+// Marshal implements encoding.CodecV2.
+func (c wireCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if m, ok := v.(encoder); ok {
+		return mem.BufferSlice{mem.SliceBuffer(m.encoded())}, nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c wireCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch m := v.(type) {
+	case *keysReply:
+		m.raw = data.Materialize()
+		return m.index()
+	case decoder:
+		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		return m.decode(buf.ReadOnlyData())
+	default:
+		return c.CodecV2.Unmarshal(data, v)
+	}
+}
+
+// streamOf is a streaming call of the service.
+type streamOf[Q, R any] func(coordinatorv1.CoordinatorClient, context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[Q, R], error)
+
+// wired opens a stream of the service whose messages are Q and R on the wire.
+func wired[Q, R, P, S any](call streamOf[P, S]) func(context.Context, *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
+	return func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
+		s, err := call(e.rpc, ctx, grpc.ForceCodecV2(ownCodec))
+		if err != nil {
+			return nil, err
+		}
+		return &grpc.GenericClientStream[Q, R]{ClientStream: s}, nil
+	}
+}
+
+// keysRequest is a GetRegionsByKeysRequest.
+type keysRequest struct {
+	raw  []byte
+	keys int
+	id   uint64
+}
+
+func (r *keysRequest) encoded() []byte { return r.raw }
+
+// appendKey appends a key to a request in the making.
+func appendKey(b, key []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(b, 1, protowire.BytesType), key)
+}
+
+// keysMessage completes a request: keys are what appendKey made.
+func keysMessage(raw []byte, keys int, keyspace string, read *coordinatorv1.ReadOptions, id uint64, wait time.Duration) (*keysRequest, error) {
+	if keyspace != "" {
+		raw = protowire.AppendString(protowire.AppendTag(raw, 2, protowire.BytesType), keyspace)
+	}
+	if read != nil {
+		options, err := proto.Marshal(read)
+		if err != nil {
+			return nil, err
+		}
+		raw = protowire.AppendBytes(protowire.AppendTag(raw, 3, protowire.BytesType), options)
+	}
+	if id != 0 {
+		raw = protowire.AppendVarint(protowire.AppendTag(raw, 4, protowire.VarintType), id)
+	}
+	if millis := wait.Milliseconds(); millis > 0 {
+		raw = protowire.AppendVarint(protowire.AppendTag(raw, 5, protowire.VarintType), uint64(millis))
+	}
+	return &keysRequest{raw: raw, keys: keys, id: id}, nil
+}
+
 // keysReply is a GetRegionsByKeysResponse whose regions are decoded by the
-// caller who asked, not by the goroutine that reads for all, and straight into
+// callers who asked, not by the goroutine that reads for all, and straight into
 // routes: a reply of 128 regions costs a dozen allocations instead of 1,400.
 // Field numbers are those of coordinator.proto and types.proto.
 type keysReply struct {
-	raw        []byte // never written again; strings of the routes point into it
-	regions    int
+	raw        []byte   // never written again; what follows points into it
+	regions    [][]byte // Region messages
+	positions  []uint32 // of the regions of the keys, plus one
+	owners     [][]byte // OwnerAddress messages
+	leaders    []uint32 // of the regions' leaders in owners, plus one; empty: unknown
 	disclosure *coordinatorv1.Disclosure
 	refusal    *rootv1.ErrorDetail
+	id         uint64
+	partial    bool
+
+	once    sync.Once
+	members directory // by directory
 }
 
-// routeCodec is gRPC's own, but for keysReply.
-type routeCodec struct{ encoding.CodecV2 }
+// regionRoom is how many bytes of a reply there are for each region, at least, in most.
+const regionRoom = 64
 
-func newRouteCodec() routeCodec { return routeCodec{encoding.GetCodecV2("proto")} }
-
-// Unmarshal implements encoding.CodecV2.
-func (c routeCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	reply, ok := v.(*keysReply)
-	if !ok {
-		return c.CodecV2.Unmarshal(data, v)
-	}
-	reply.raw = data.Materialize()
-	return reply.scan()
-}
-
-// scan decodes what is judged before the caller gets the reply, and counts the rest.
-func (r *keysReply) scan() error {
-	return fields(r.raw, func(n protowire.Number, _ uint64, b []byte) error {
+// index finds the parts of the reply.
+func (r *keysReply) index() error {
+	r.regions = make([][]byte, 0, len(r.raw)/regionRoom+1)
+	return fields(r.raw, func(n protowire.Number, v uint64, b []byte) (err error) {
 		switch n {
 		case 1:
-			r.regions++
+			r.regions = append(r.regions, b)
+		case 2:
+			r.positions, err = appendPositions(r.positions, v, b)
+		case 3:
+			r.owners = append(r.owners, b)
 		case 4:
 			r.disclosure = &coordinatorv1.Disclosure{}
-			return proto.Unmarshal(b, r.disclosure)
+			err = proto.Unmarshal(b, r.disclosure)
 		case 5:
 			r.refusal = &rootv1.ErrorDetail{}
-			return proto.Unmarshal(b, r.refusal)
+			err = proto.Unmarshal(b, r.refusal)
+		case 6:
+			r.id = v
+		case 7:
+			r.partial = v != 0
+		case 8:
+			r.leaders, err = appendPositions(r.leaders, v, b)
 		}
-		return nil
+		return err
 	})
+}
+
+// appendPositions reads a repeated number, packed or not.
+func appendPositions(to []uint32, v uint64, b []byte) ([]uint32, error) {
+	if b == nil {
+		return append(to, uint32(v)), nil
+	}
+	if to == nil {
+		to = make([]uint32, 0, len(b))
+	}
+	for len(b) > 0 {
+		v, size := protowire.ConsumeVarint(b)
+		if size < 0 {
+			return nil, protowire.ParseError(size)
+		}
+		to, b = append(to, uint32(v)), b[size:]
+	}
+	return to, nil
+}
+
+// check says what is wrong with positions that are behind the end.
+func (r *keysReply) check() error {
+	for _, n := range r.positions {
+		if int(n) > len(r.regions) {
+			return fmt.Errorf("%w: region %d of %d", errMisfit, n, len(r.regions))
+		}
+	}
+	for _, n := range r.leaders {
+		if int(n) > len(r.owners) {
+			return fmt.Errorf("%w: owner %d of %d", errMisfit, n, len(r.owners))
+		}
+	}
+	return nil
 }
 
 // GetDisclosure lets Client.accept judge the reply.
 func (r *keysReply) GetDisclosure() *coordinatorv1.Disclosure { return r.disclosure }
 
-// routes decodes the reply: a route for each key.
-func (r *keysReply) routes(keys int) ([]Route, error) {
-	regions := make([]rooted.Region, 0, r.regions)
-	owners := make([]rooted.Owner, 0, r.regions) // one each; grows where there are more
-	positions := make([]uint32, 0, keys)
-	members := directory{}
-	err := fields(r.raw, func(n protowire.Number, v uint64, b []byte) error {
-		switch {
-		case n == 1:
-			regions = regions[:len(regions)+1]
-			return decodeRegion(&regions[len(regions)-1], b, &owners)
-		case n == 2 && b == nil:
-			positions = append(positions, uint32(v))
-		case n == 2:
-			for len(b) > 0 {
-				v, size := protowire.ConsumeVarint(b)
-				if size < 0 {
-					return protowire.ParseError(size)
-				}
-				positions, b = append(positions, uint32(v)), b[size:]
-			}
-		case n == 3:
-			return decodeMember(members, b)
+// appendRoutes decodes the reply: a route for each of its keys. They share
+// memory with each other.
+func (r *keysReply) appendRoutes(to []Route) ([]Route, error) {
+	regions := make([]rooted.Region, len(r.regions))
+	owners := make([]rooted.Owner, 0, len(r.regions)) // one each; grows where there are more
+	members := make(directory, len(r.owners))
+	for i, b := range r.regions {
+		if err := decodeRegion(&regions[i], b, &owners); err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnfit, err)
 		}
-		return nil
-	})
-	if err == nil && len(positions) != keys {
-		err = fmt.Errorf("%d positions for %d keys", len(positions), keys)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnfit, err)
+	for _, b := range r.owners {
+		if err := decodeMember(members, b); err != nil {
+			return nil, fmt.Errorf("%w: %w", errUnfit, err)
+		}
 	}
 	at := rooted.TokenFromProto(r.disclosure.GetServedRootToken())
-	out := make([]Route, keys)
-	for i, n := range positions {
-		if int(n) > len(regions) {
-			return nil, fmt.Errorf("%w: region %d of %d", errUnfit, n, len(regions))
-		}
-		out[i] = Route{At: at, from: r.disclosure}
+	for _, n := range r.positions {
+		route := Route{At: at, from: r.disclosure}
 		if n > 0 {
-			out[i].Region, out[i].members = &regions[n-1], members
+			route.Region, route.members, route.leader = &regions[n-1], members, r.leaderOf(n)
+		}
+		to = append(to, route)
+	}
+	return to, nil
+}
+
+// route decodes the route of one key, of which the reply may have many: it shares
+// no memory with the others but the addresses of the owners, if they are few.
+func (r *keysReply) route(key int) (Route, error) {
+	route := Route{At: rooted.TokenFromProto(r.disclosure.GetServedRootToken()), from: r.disclosure}
+	n := r.positions[key]
+	if n == 0 {
+		return route, nil
+	}
+	r.once.Do(r.decodeMembers)
+	region := &rooted.Region{}
+	owners := make([]rooted.Owner, 0, 3)
+	if err := decodeRegion(region, bytes.Clone(r.regions[n-1]), &owners); err != nil {
+		return Route{}, fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	route.Region, route.members, route.leader = region, r.members, rooted.MemberID(strings.Clone(string(r.leaderOf(n))))
+	if len(r.members) > sharedMembers {
+		route.members = make(directory, len(owners))
+		for _, o := range owners {
+			if m, ok := r.members[o.Member]; ok {
+				route.members[o.Member] = m
+			}
 		}
 	}
-	return out, nil
+	return route, nil
+}
+
+// sharedMembers is how many addresses a route of one key may keep in memory.
+const sharedMembers = 8
+
+func (r *keysReply) decodeMembers() {
+	r.members = make(directory, len(r.owners))
+	for _, b := range r.owners {
+		_ = decodeMember(r.members, bytes.Clone(b)) // what cannot be read is not known
+	}
+}
+
+// leaderOf is the leader of the region at a position, plus one.
+func (r *keysReply) leaderOf(n uint32) rooted.MemberID {
+	if int(n) > len(r.leaders) || r.leaders[n-1] == 0 {
+		return ""
+	}
+	m, _ := ownerOf(r.owners[r.leaders[n-1]-1])
+	return m.ID
 }
 
 // decodeRegion reads a Region whose owners go behind those of others. It and
@@ -185,8 +340,13 @@ func decodeOwner(o *rooted.Owner, b []byte) error {
 }
 
 func decodeMember(d directory, b []byte) error {
-	var m Member
-	err := fields(b, func(n protowire.Number, v uint64, b []byte) error {
+	m, err := ownerOf(b)
+	d[m.ID] = m
+	return err
+}
+
+func ownerOf(b []byte) (m Member, err error) {
+	err = fields(b, func(n protowire.Number, v uint64, b []byte) error {
 		switch n {
 		case 1:
 			m.ID = rooted.MemberID(text(b))
@@ -199,14 +359,13 @@ func decodeMember(d directory, b []byte) error {
 		}
 		return nil
 	})
-	d[m.ID] = m
-	return err
+	return m, err
 }
 
 // text is b as a string, without a copy: b is part of a reply that nobody writes again.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// fields calls f for each field of a message: with the number of a varint, or
+// fields calls f for each field of a message: with the value of a number, or
 // with the bytes, not nil, of a string or message.
 func fields(b []byte, f func(n protowire.Number, v uint64, b []byte) error) error {
 	for len(b) > 0 {
@@ -223,7 +382,7 @@ func fields(b []byte, f func(n protowire.Number, v uint64, b []byte) error) erro
 }
 
 // field reads the first field of b and says how many bytes it takes, below 0
-// when it is malformed. What is neither a varint nor bytes has the number 0.
+// when it is malformed. What is neither of these has the number 0.
 func field(b []byte) (n protowire.Number, v uint64, part []byte, size int) {
 	if len(b) >= 2 && b[0] < 0x80 && b[0] >= 8 && b[1] < 0x80 { // most are small
 		switch kind := protowire.Type(b[0] & 7); {
@@ -241,6 +400,8 @@ func field(b []byte) (n protowire.Number, v uint64, part []byte, size int) {
 	switch kind {
 	case protowire.VarintType:
 		v, rest = protowire.ConsumeVarint(b[size:])
+	case protowire.Fixed64Type:
+		v, rest = protowire.ConsumeFixed64(b[size:])
 	case protowire.BytesType:
 		part, rest = protowire.ConsumeBytes(b[size:])
 	default:

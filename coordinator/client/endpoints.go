@@ -34,6 +34,8 @@ type endpoint struct {
 	checked atomic.Bool
 	// shunUntil is when it is as good as others again, Unix nanoseconds; 0: it is.
 	shunUntil atomic.Int64
+	// era is the last one that it served ids or timestamps of; 0: none.
+	era atomic.Uint64
 	// failures in a row.
 	failures atomic.Uint32
 }

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,16 +22,19 @@ import (
 //	client.New(client.Config{Endpoints: []string{"10.0.0.1:7100", "10.0.0.2:7100"}})
 func example() (*client.Client, func()) {
 	f := &fake{cluster: newCluster(7)}
-	f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
-		whole := &coordinatorv1.WatchRegionsResponse{
-			Token: at(1), Snapshot: true, SnapshotEnd: true,
-			Changes: now(region(1, "", "m", 1), region(2, "m", "", 1)),
-			Members: []*rootv1.Member{{Id: "m1", Address: "10.0.0.1:7000", State: rootv1.MemberState_MEMBER_STATE_ACTIVE}},
+	f.watch = func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+		first := snapshot(1)
+		first.Changes = now(region(1, "", "m", 1), region(2, "m", "", 1))
+		first.Keyspaces = []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{Id: 1, Name: "default"}}}
+		first.Members = members(&rootv1.Member{Id: "m1", Address: "10.0.0.1:7000", State: rootv1.MemberState_MEMBER_STATE_ACTIVE})
+		if req.GetAfter() == nil {
+			if err := s.Send(first); err != nil {
+				return err
+			}
 		}
-		if err := s.Send(whole); err != nil {
-			return err
-		}
-		if err := s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(2), Changes: now(region(2, "m", "", 2))}); err != nil {
+		second := whole(2)
+		second.Changes = now(region(2, "m", "", 2))
+		if err := s.Send(second); err != nil {
 			return err
 		}
 		<-s.Context().Done()
@@ -112,7 +116,7 @@ func ExampleClient_Publish() {
 	default:
 		fmt.Println(result.GetOutcome(), rooted.TokenFromProto(result.GetToken()))
 	}
-	// Output: OUTCOME_APPLIED 1/1/1
+	// Output: OUTCOME_APPLIED 1.1.1
 }
 
 func ExampleClient_NewSession() {
@@ -127,13 +131,13 @@ func ExampleClient_NewSession() {
 	// At any coordinator, this read waits for what was just written.
 	route, err := c.GetRegionByKey(ctx, []byte("a"), s.Read())
 	fmt.Println(route.Found(), err, s.Token())
-	// Output: true <nil> 1/1/1
+	// Output: true <nil> 1.1.1
 }
 
 func ExampleClient_WatchRegions() {
 	c, end := example()
 	defer end()
-	for batch, err := range c.WatchRegions(context.Background(), "default", rooted.Token{}) {
+	for batch, err := range c.WatchRegions(context.Background(), client.Position{}, client.In("default")) {
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -141,14 +145,52 @@ func ExampleClient_WatchRegions() {
 		for _, change := range batch.GetChanges() {
 			fmt.Println(batch.GetSnapshot(), batch.Position(), "region", change.GetRegion().GetId())
 		}
-		if !batch.GetSnapshot() {
+		if batch.Last && !batch.GetSnapshot() {
 			break
 		}
 	}
 	// Output:
-	// true 1/1/1 region 1
-	// true 1/1/1 region 2
-	// false 1/1/2 region 2
+	// true 1.1.1@0000000000000007 region 1
+	// true 1.1.1@0000000000000007 region 2
+	// false 1.1.2@0000000000000007 region 2
+}
+
+// A Mirror is an exact copy that survives its process.
+func ExampleMirror() {
+	c, end := example()
+	defer end()
+	var file bytes.Buffer // a real program writes a file, and renames it
+
+	run := func(until uint64) *client.Mirror {
+		ctx, stop := context.WithCancel(context.Background())
+		m := c.NewMirror(client.MirrorConfig{Keyspace: "default", OnChange: func(u client.Update) {
+			fmt.Println("at", u.At, "everything:", u.Whole)
+			if u.At.Token.Index >= until {
+				stop()
+			}
+		}})
+		if file.Len() > 0 {
+			if err := m.Load(&file); err != nil {
+				fmt.Println(err)
+			}
+		}
+		if err := m.Run(ctx); err != nil {
+			fmt.Println(err)
+		}
+		return m
+	}
+	if err := run(1).Save(&file); err != nil {
+		fmt.Println(err)
+	}
+	// Another process goes on from there.
+	for region := range run(2).All() {
+		fmt.Println("region", region.ID, "revision", region.Revision)
+	}
+	// Output:
+	// at 1.1.1@0000000000000007 everything: true
+	// at 1.1.2@0000000000000007 everything: false
+	// region 1 revision 1
+	// region 2 revision 2
 }
 
 func ExampleCache() {

@@ -48,9 +48,11 @@ type fake struct {
 	commit func(*rootv1.Command) *rootv1.CommandResult
 	batch  func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error)
 	list   []*rootv1.Coordinator
+	tenure *rootv1.Tenure
 	layout *rootv1.Layout
 
 	malformed func(*rootv1.Command) bool // refuses the whole request
+	deaf      bool                       // a RouteStream is not read
 	idle      time.Duration              // after which a TsoStream is ended; 0: never
 }
 
@@ -92,7 +94,9 @@ func (f *fake) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coo
 	if _, ok := ctx.Deadline(); !ok {
 		return nil, reason.New(rootv1.Reason_REASON_DEADLINE_REQUIRED, "the call has no deadline")
 	}
-	return &coordinatorv1.StatusResponse{Disclosure: f.disclosure()}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &coordinatorv1.StatusResponse{Disclosure: f.disclosure(), Tenure: f.tenure}, nil
 }
 
 func (f *fake) ListCoordinators(ctx context.Context, _ *coordinatorv1.ListCoordinatorsRequest) (*coordinatorv1.ListCoordinatorsResponse, error) {
@@ -102,11 +106,25 @@ func (f *fake) ListCoordinators(ctx context.Context, _ *coordinatorv1.ListCoordi
 	return &coordinatorv1.ListCoordinatorsResponse{Coordinators: f.list, Disclosure: f.disclosure()}, nil
 }
 
-func (f *fake) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest) (*coordinatorv1.AllocIDResponse, error) {
-	if err := f.note(ctx, "AllocID"); err != nil {
-		return nil, err
+// AllocIDStream notes each request as an AllocID. A refusal is an answer.
+func (f *fake) AllocIDStream(s grpc.BidiStreamingServer[coordinatorv1.AllocIDRequest, coordinatorv1.AllocIDResponse]) error {
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return nil
+		}
+		reply := &coordinatorv1.AllocIDResponse{Count: req.GetCount(), Era: f.era.Load(), ClusterId: f.id}
+		if err := f.note(s.Context(), "AllocID"); reason.From(err) != nil {
+			reply = &coordinatorv1.AllocIDResponse{Error: reason.From(err)}
+		} else if err != nil {
+			return err
+		} else {
+			reply.First = f.take(req.GetCount())
+		}
+		if err := s.Send(reply); err != nil {
+			return err
+		}
 	}
-	return &coordinatorv1.AllocIDResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: f.era.Load(), ClusterId: f.id}, nil
 }
 
 func (f *fake) TsoStream(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]) error {

@@ -23,7 +23,6 @@ type merger struct {
 
 	open atomic.Pointer[batch]
 	busy atomic.Int32
-	seen atomic.Pointer[Error] // what coordinators said last
 }
 
 // batch is the callers of one request. Written until done is closed, by the
@@ -43,10 +42,6 @@ type batch struct {
 
 	count   uint64 // numbers to ask for
 	callers uint64
-	// deserted ends the request of a batch whose callers have all given up.
-	deserted atomic.Pointer[context.CancelFunc]
-	// alone is the context of the only caller, if it launches the batch itself.
-	alone context.Context
 
 	first, era uint64
 	err        error
@@ -115,11 +110,14 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 		b, offset, place := m.join(count)
 		if place == leads {
 			b.born.Store(time.Now().UnixNano())
-			m.start(ctx, b)
+			m.start()
 		}
 		answered := b.wait(place, end)
-		m.leave(b)
+		if place != full && b.turnout.leave() {
+			m.next()
+		}
 		if !answered {
+			m.abandon(b)
 			return 0, 0, ctx.Err()
 		}
 		switch {
@@ -179,25 +177,24 @@ const (
 func (m *merger) join(count uint64) (*batch, uint64, place) {
 	for {
 		b := m.open.Load()
-		s := b.state.Add(callerUnit | count)
-		if s&sealedBit != 0 {
-			continue // the next one is open already
-		}
-		switch sum := s & countMask; {
-		case sum > m.most:
+		s := b.state.Load()
+		sum := s & countMask
+		switch {
+		case s&sealedBit != 0: // the next one is open already
+		case sum+count > m.most:
 			return b, 0, full
-		case s>>countBits == 1:
+		case !b.state.CompareAndSwap(s, s+callerUnit+count):
+		case s == 0:
 			return b, 0, leads
 		default:
-			return b, sum - count, follows
+			return b, sum, follows
 		}
 	}
 }
 
 // start launches the open batch if a slot is free. If none is, whoever has
-// one will: it looks for an open batch after it has given up its slot. own is
-// the batch that the caller with this context leads; nil: none.
-func (m *merger) start(ctx context.Context, own *batch) {
+// one will: it looks for an open batch after it has given up its slot.
+func (m *merger) start() {
 	for {
 		n := m.busy.Load()
 		if n >= m.slots {
@@ -207,15 +204,7 @@ func (m *merger) start(ctx context.Context, own *batch) {
 			break
 		}
 	}
-	b := m.seal()
-	if b == nil {
-		m.release()
-		return
-	}
-	if b == own && b.callers == 1 {
-		b.alone = ctx
-	}
-	m.launch(b)
+	m.next()
 }
 
 // next is called by who has a slot and no batch: it launches the open batch,
@@ -228,11 +217,20 @@ func (m *merger) next() {
 	m.release()
 }
 
+// abandon drops the open batch when all its callers have left: nothing is taken
+// for them.
+func (m *merger) abandon(b *batch) {
+	s := b.state.Load()
+	if s&sealedBit == 0 && b.turnout.early() == int64(s>>countBits) && b.state.CompareAndSwap(s, s|sealedBit) {
+		m.open.CompareAndSwap(b, newBatch())
+	}
+}
+
 func (m *merger) release() {
 	m.busy.Add(-1)
 	if m.open.Load().state.Load() != 0 {
 		// Somebody joined in between, and may have found the slots taken.
-		m.start(context.Background(), nil)
+		m.start()
 	}
 }
 
@@ -243,32 +241,13 @@ func (m *merger) seal() *batch {
 		return nil
 	}
 	s := b.state.Or(sealedBit)
-	b.count = min(s&countMask, m.most)
+	b.count = s & countMask
 	b.callers = s >> countBits & callerMask
 	return b
 }
 
-// leave is called by each caller when it wakes or gives up.
-func (m *merger) leave(b *batch) {
-	if b.turnout.leave() {
-		m.next()
-	} else {
-		b.endIfDeserted()
-	}
-}
-
-// ifDeserted has end called when all callers have given up before the answer.
-func (b *batch) ifDeserted(end context.CancelFunc) {
-	b.deserted.Store(&end)
-	b.endIfDeserted()
-}
-
-func (b *batch) endIfDeserted() {
-	s := b.state.Load()
-	if end := b.deserted.Load(); end != nil && s&sealedBit != 0 && b.turnout.early() == int64(s>>countBits&callerMask) {
-		(*end)()
-	}
-}
+// deserted says that all callers of a sealed batch gave up before its end.
+func (b *batch) deserted() bool { return b.turnout.early() == int64(b.callers) }
 
 // expires is when a batch is given up if nobody has answered it.
 func (b *batch) expires(after time.Duration) time.Time {

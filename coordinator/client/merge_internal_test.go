@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,4 +47,25 @@ func TestSlotIsHandedOn(t *testing.T) {
 			t.Errorf("%d slots are taken and nothing is under way", n)
 		}
 	})
+}
+
+// Who comes to a batch that was sealed in between is not counted in it.
+func TestASealedBatchCountsNobody(t *testing.T) {
+	m := newMerger(1<<20, 1, func(*batch) {})
+	sealed := m.open.Load()
+	m.join(3)
+	sealed.state.Or(sealedBit)
+	before := sealed.state.Load()
+	var joined *batch
+	var late sync.WaitGroup
+	late.Go(func() { joined, _, _ = m.join(5) })
+	for range 1000 {
+		runtime.Gosched()
+	}
+	next := newBatch()
+	m.open.Store(next)
+	late.Wait()
+	if joined != next || sealed.state.Load() != before {
+		t.Errorf("joined the sealed batch, or counted in it: state %x, before %x", sealed.state.Load(), before)
+	}
 }

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -283,7 +284,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			func() error { _, err := c.PublishEvent(t.Context(), &rootv1.Event{}); return err },
 			func() error { _, err := c.GetRegionByKey(t.Context(), []byte("k")); return err },
 			func() error {
-				for _, err := range c.WatchRegions(t.Context(), "", zero) {
+				for _, err := range c.WatchRegions(t.Context(), zero) {
 					if err != nil {
 						return err
 					}
@@ -384,5 +385,176 @@ func TestCallersOfASharedBatchLeaveInTime(t *testing.T) {
 				wg.Wait()
 			})
 		})
+	}
+}
+
+// A request asks for what its callers want: not for one who found no room in it,
+// and for nobody when all have gone.
+func TestNothingIsTakenForCallersSentAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		counts := make(chan uint64, 10)
+		release := make(chan struct{})
+		f.tso = func(req *coordinatorv1.TsoRequest) *coordinatorv1.TsoResponse {
+			counts <- req.GetCount()
+			<-release
+			return &coordinatorv1.TsoResponse{First: f.take(req.GetCount()), Count: req.GetCount(), Era: 1, ClusterId: 7}
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{TryTimeout: time.Hour}, "a")
+		defer end()
+		var wg sync.WaitGroup
+		ask := func(ctx context.Context, n uint64) {
+			wg.Go(func() { _, _ = c.Tso(ctx, n) })
+			synctest.Wait()
+		}
+		want := func(n uint64) {
+			t.Helper()
+			if got := <-counts; got != n {
+				t.Errorf("a request for %d, want %d", got, n)
+			}
+		}
+		ask(t.Context(), 1)
+		want(1)
+		ask(t.Context(), 10)
+		ask(t.Context(), client.MaxTsoCount)
+		release <- struct{}{}
+		want(10)
+		release <- struct{}{}
+		want(client.MaxTsoCount)
+		short, cancel := context.WithCancel(t.Context())
+		ask(short, 7)
+		ask(short, 8)
+		time.Sleep(time.Second) // of the bubble: they heed their contexts
+		cancel()
+		synctest.Wait()
+		release <- struct{}{}
+		ask(t.Context(), 3)
+		want(3)
+		release <- struct{}{}
+		wg.Wait()
+	})
+}
+
+// Each id of a source is given once, and what was fetched and not given is said
+// at the end.
+func TestIDSource(t *testing.T) {
+	w := newWorld(t)
+	f := &fake{cluster: newCluster(7)}
+	w.start("a", f)
+	c, end := w.client(client.Config{}, "a")
+	defer end()
+	ids := c.IDs(100)
+	given := make([][]uint64, 8)
+	var callers sync.WaitGroup
+	for i := range given {
+		callers.Go(func() {
+			for range 1234 {
+				id, err := ids.Next(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				given[i] = append(given[i], id)
+			}
+		})
+	}
+	callers.Wait()
+	unused := ids.Close()
+	if _, err := ids.Next(t.Context()); !errors.Is(err, client.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	all := slices.Concat(given...)
+	for _, r := range unused {
+		for id := r.First; id <= r.Last(); id++ {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	if fetched := c.Stats().AllocIDCallers * 100; uint64(len(all)) != fetched || len(slices.Compact(all)) != int(fetched) {
+		t.Errorf("%d ids given or unused, %d of them different, and %d fetched", len(all), len(slices.Compact(all)), fetched)
+	}
+	if more := ids.Close(); more != nil {
+		t.Errorf("closed twice: %v", more)
+	}
+}
+
+// A source without a coordinator says so within its caller's deadline, and serves
+// when one is back.
+func TestIDSourceWithoutACoordinator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.refuse(silent("AllocID"))
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		ids := c.IDs(10)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := ids.Next(ctx)
+		wantIs(t, err, context.DeadlineExceeded)
+		wantWithin(t, start, 300*time.Millisecond, 300*time.Millisecond)
+		f.refuse(nil)
+		_, err = ids.Next(t.Context())
+		must(t, err)
+		if unused := ids.Close(); len(unused) != 1 || unused[0].Count != 9 {
+			t.Errorf("unused %v", unused)
+		}
+	})
+}
+
+// A holder that was stopped is left for its successor about when there is one,
+// and not before.
+func TestAHolderThatHangsIsLeftForItsSuccessor(t *testing.T) {
+	for name, ask := range map[string]func(*client.Client, context.Context) (uint64, error){
+		"timestamps": func(c *client.Client, ctx context.Context) (uint64, error) {
+			r, err := c.Tso(ctx, 1)
+			return uint64(r.Era), err
+		},
+		"ids": func(c *client.Client, ctx context.Context) (uint64, error) {
+			r, err := c.AllocID(ctx, 1)
+			return uint64(r.Era), err
+		},
+	} {
+		for _, after := range []time.Duration{210, 260, 330, 700} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				k := newCluster(7)
+				a, b := &fake{cluster: k}, &fake{cluster: k}
+				first := &rootv1.Tenure{Era: 1, HolderId: "c1", HolderAddress: "a", TtlMillis: 200}
+				b.tenure = first
+				b.refuse(on(notHeld("a"), "AllocID", "TsoStream"))
+				w.start("a", a)
+				w.start("b", b)
+				c, end := w.client(client.Config{}, "a", "b")
+				defer end()
+				_, err := ask(c, t.Context())
+				must(t, err)
+				a.refuse(silent("AllocID", "TsoStream", "Status"))
+				time.AfterFunc(after*time.Millisecond, func() {
+					k.era.Store(2)
+					b.mu.Lock()
+					b.tenure = &rootv1.Tenure{Era: 2, HolderId: "c2", HolderAddress: "b", TtlMillis: 200}
+					b.mu.Unlock()
+					b.refuse(nil)
+				})
+				start := time.Now()
+				era, err := ask(c, t.Context())
+				must(t, err)
+				if era != 2 {
+					t.Errorf("%s: of era %d", name, era)
+				}
+				wantWithin(t, start, after*time.Millisecond, max(260, after+after/2)*time.Millisecond)
+				if n := b.called("AllocID") + b.called("TsoStream"); n != 1 {
+					t.Errorf("%s: the standby was asked %d times", name, n)
+				}
+				if n := b.called("Status"); n > 5 {
+					t.Errorf("%s: %d questions about the holder", name, n)
+				}
+			})
+		}
 	}
 }

@@ -20,8 +20,9 @@ import (
 // the stream breaks, what has no answer is sent again on the next one, in the
 // same order. Requests must be safe to repeat.
 //
-// Whoever has a request writes it to the stream itself; one goroutine reads,
-// and runs from the first request to Close.
+// A caller only puts its request into the queue: it never waits for a peer that
+// does not read. One goroutine reads, and runs from the first request to Close;
+// beside it another one writes while there is a stream.
 type pipe[Q, R any] struct {
 	c  *Client
 	op operation
@@ -32,6 +33,12 @@ type pipe[Q, R any] struct {
 	// judge says why a reply is not an answer. A refusal that is final ends
 	// its request; any other error breaks the stream.
 	judge func(*endpoint, *request[Q, R], *R) error
+	// partial says that more replies to the same request follow. nil: there is one.
+	partial func(*R) bool
+	// apart says that an error that is not final concerns its request alone: it ends
+	// with errElsewhere, and who asked goes to other coordinators alone. nil: it
+	// breaks the stream.
+	apart func(error) bool
 	// encodeFirst is for requests that may be impossible to encode: sending one
 	// would end the stream, and with it everybody's requests.
 	encodeFirst bool
@@ -41,22 +48,25 @@ type pipe[Q, R any] struct {
 	waitingSince atomic.Int64
 	seen         atomic.Pointer[Error] // what coordinators said last
 
-	// writing is held while a request is written to the stream, so that the
-	// queue and the stream have one order. Never by the reading goroutine: a
-	// stream whose windows are full takes a request only when answers are read.
-	writing sync.Mutex
-
 	mu      sync.Mutex // guards what follows
 	started bool
 	ended   bool
 	queue   []*request[Q, R] // without an answer, oldest first
-	stream  grpc.BidiStreamingClient[Q, R]
-	work    chan struct{} // the queue is not empty; capacity 1
+	bytes   int              // of queue
+	sent    int              // how many of queue's first were written to the stream
+	// suspects is how many of queue's first were under way when a stream ended with
+	// a final error: one of them is to blame. They are sent one at a time.
+	suspects int
+	attached bool          // there is a stream
+	work     chan struct{} // there is something to send; capacity 1
 }
 
-// maxQueued is the most requests of a pipe without an answer. More callers
-// than that are refused while coordinators are away.
-const maxQueued = 4096
+// maxQueued and maxQueuedBytes are the most requests of a pipe without an
+// answer. More than that are refused while coordinators are away.
+const (
+	maxQueued      = 4096
+	maxQueuedBytes = 128 << 20
+)
 
 // overloaded is a refusal by this client itself.
 func overloaded(op, format string, args ...any) *Error {
@@ -69,10 +79,25 @@ type request[Q, R any] struct {
 	msg *Q
 	// expires is when it is given up if no coordinator has answered it.
 	expires time.Time
-	// finish gets the answer, or a final error. Called once, on the reading
-	// goroutine or inside send. It may send again only what cannot block.
+	// finish gets the answer, or a final error. Called once, on a goroutine of
+	// the pipe or inside send.
 	finish func(*R, error)
+	// deserted says that nobody waits for the answer any more; it is asked before
+	// the request is sent. nil: never.
+	deserted func() bool
+	// bytes is the size of msg, if that is worth counting.
+	bytes int
+	// parts are the replies that came, but for the last.
+	parts []*R
 }
+
+// errElsewhere is what one coordinator said and others may not.
+type errElsewhere struct {
+	by   *endpoint
+	said error
+}
+
+func (e errElsewhere) Error() string { return e.said.Error() }
 
 // errGaveUp is the cause when no coordinator answered within DefaultTimeout a
 // request made for callers together.
@@ -85,44 +110,14 @@ func (gaveUpError) Is(target error) bool { return target == context.DeadlineExce
 
 func gaveUp(err error) bool { return errors.Is(err, errGaveUp) }
 
-// send puts a request into the queue, and on the stream if there is one.
+// send puts a request into the queue. It does not wait.
 func (p *pipe[Q, R]) send(r *request[Q, R]) {
-	p.writing.Lock()
-	stream, err := p.enqueue(r)
-	fits := stream == nil || p.write(stream, r)
-	p.writing.Unlock()
-	if err != nil {
+	if err := p.enqueue(r); err != nil {
 		r.finish(nil, err)
 	}
-	if !fits {
-		p.refuse(r)
-	}
 }
 
-// write sends a request, or says that it cannot be encoded. Any other error is
-// left to the reader, which gets it too.
-func (p *pipe[Q, R]) write(stream grpc.BidiStreamingClient[Q, R], r *request[Q, R]) (fits bool) {
-	if !p.encodeFirst {
-		_ = stream.SendMsg(r.msg)
-		return true
-	}
-	m := &grpc.PreparedMsg{}
-	if err := m.Encode(stream, r.msg); err != nil {
-		return stream.Context().Err() != nil
-	}
-	_ = stream.SendMsg(m)
-	return true
-}
-
-// refuse ends requests that cannot be encoded.
-func (p *pipe[Q, R]) refuse(requests ...*request[Q, R]) {
-	for _, r := range p.remove(func(r *request[Q, R]) bool { return slices.Contains(requests, r) }) {
-		r.finish(nil, invalid(p.op.name, "the request cannot be encoded: is a text in it not UTF-8?"))
-	}
-}
-
-// enqueue returns the stream to write r to; nil: there is none yet.
-func (p *pipe[Q, R]) enqueue(r *request[Q, R]) (grpc.BidiStreamingClient[Q, R], error) {
+func (p *pipe[Q, R]) enqueue(r *request[Q, R]) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.started {
@@ -131,18 +126,17 @@ func (p *pipe[Q, R]) enqueue(r *request[Q, R]) (grpc.BidiStreamingClient[Q, R], 
 		p.ended = !p.c.spawn(p.run)
 	}
 	if p.ended {
-		return nil, &Error{Op: p.op.name, Cause: ErrClosed}
+		return &Error{Op: p.op.name, Cause: ErrClosed}
 	}
-	if len(p.queue) >= maxQueued {
-		return nil, overloaded(p.op.name, "%d requests wait for coordinators", maxQueued)
+	if len(p.queue) >= maxQueued || p.bytes+r.bytes > maxQueuedBytes {
+		return overloaded(p.op.name, "%d requests of %d bytes wait for coordinators", len(p.queue), p.bytes)
 	}
-	p.queue = append(p.queue, r)
-	if p.stream == nil {
-		p.signal()
-	} else {
+	p.queue, p.bytes = append(p.queue, r), p.bytes+r.bytes
+	if p.attached {
 		p.waitingSince.CompareAndSwap(0, time.Now().UnixNano())
 	}
-	return p.stream, nil
+	p.signal()
+	return nil
 }
 
 func (p *pipe[Q, R]) signal() {
@@ -152,52 +146,115 @@ func (p *pipe[Q, R]) signal() {
 	}
 }
 
+// write sends what waits until the stream ends; it fills the stream's windows
+// and waits there.
+func (p *pipe[Q, R]) write(ctx context.Context, stream grpc.BidiStreamingClient[Q, R]) {
+	for {
+		r := p.next()
+		if r == nil {
+			select {
+			case <-p.work:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		switch {
+		case r.deserted != nil && r.deserted():
+			p.give(r, errGaveUp)
+		case !p.encodeFirst:
+			if stream.SendMsg(r.msg) != nil {
+				return // the reader gets the error too
+			}
+		default:
+			m := &grpc.PreparedMsg{}
+			if err := m.Encode(stream, r.msg); err == nil {
+				err = stream.SendMsg(m)
+				if err != nil {
+					return
+				}
+			} else if ctx.Err() == nil {
+				p.give(r, invalid(p.op.name, "the request cannot be encoded: is a text in it not UTF-8?"))
+			}
+		}
+	}
+}
+
+// next takes a request that is to be written now; nil: there is none.
+func (p *pipe[Q, R]) next() *request[Q, R] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sent == len(p.queue) || p.suspects > 0 && p.sent > 0 {
+		return nil
+	}
+	p.sent++
+	return p.queue[p.sent-1]
+}
+
+// give ends a request with an error, if that has not been done.
+func (p *pipe[Q, R]) give(r *request[Q, R], err error) {
+	for _, r := range p.remove(func(other *request[Q, R]) bool { return other == r }) {
+		r.finish(nil, err)
+	}
+}
+
 // run keeps a stream up while there is something to send.
 func (p *pipe[Q, R]) run() {
 	defer p.drain()
 	var w walk
+	var failed time.Time
 	for {
 		select {
 		case <-p.work:
 		case <-p.c.ctx.Done():
 			return
 		}
-		w.reset(p.c, p.op)
+		w.begin(p.c, p.op, failed)
 		for p.pending() {
 			e := w.next()
-			helped, err := p.serve(&w, e)
+			helped, sent, err := p.serve(&w, e)
 			if p.c.ctx.Err() != nil {
 				return
 			}
 			if helped && !p.pending() {
+				failed = time.Time{}
 				break // ended while nobody used it: nothing is wrong with e
 			}
 			if helped {
 				w.reset(p.c, p.op)
 			}
-			if err := p.failed(&w, e, err); err != nil && p.c.ctx.Err() != nil {
+			p.failed(&w, e, sent, err)
+			failed = time.Now()
+			if p.c.ctx.Err() != nil {
 				return
 			}
 		}
 	}
 }
 
-// failed gives up what has waited too long, and everything if the error is
-// final. It pauses as the walk says.
-func (p *pipe[Q, R]) failed(w *walk, e *endpoint, err error) error {
+// failed pauses as the walk says, and then gives up what has waited too long.
+// An error that is final is for the request alone that was under way: of
+// several, any may be to blame, and each is sent again alone. When none was, it
+// is for all.
+func (p *pipe[Q, R]) failed(w *walk, e *endpoint, sent []*request[Q, R], err error) {
 	end := w.failed(p.c.ctx, e, err)
 	now := time.Now()
-	for _, r := range p.remove(func(r *request[Q, R]) bool { return end != nil || !now.Before(r.expires) }) {
-		if end != nil {
+	for _, r := range p.remove(func(r *request[Q, R]) bool { return !now.Before(r.expires) }) {
+		r.finish(nil, w.trail.fail(p.op.name, errGaveUp))
+	}
+	if end == nil {
+		return
+	}
+	if len(sent) > 1 {
+		p.mu.Lock()
+		p.suspects = min(len(sent), len(p.queue))
+		p.mu.Unlock()
+	} else {
+		for _, r := range p.remove(func(r *request[Q, R]) bool { return len(sent) == 0 || r == sent[0] }) {
 			r.finish(nil, end)
-		} else {
-			r.finish(nil, w.trail.fail(p.op.name, errGaveUp))
 		}
 	}
-	if end != nil {
-		w.reset(p.c, p.op)
-	}
-	return end
+	w.reset(p.c, p.op)
 }
 
 func (p *pipe[Q, R]) pending() bool {
@@ -206,22 +263,35 @@ func (p *pipe[Q, R]) pending() bool {
 	return len(p.queue) > 0
 }
 
+// remove takes requests out of the queue.
 func (p *pipe[Q, R]) remove(gone func(*request[Q, R]) bool) []*request[Q, R] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out, stay []*request[Q, R]
-	for _, r := range p.queue {
-		if gone(r) {
+	var out []*request[Q, R]
+	for i := 0; i < len(p.queue); {
+		if r := p.queue[i]; gone(r) {
 			out = append(out, r)
+			p.removeLocked(i)
 		} else {
-			stay = append(stay, r)
+			i++
 		}
 	}
-	p.queue = stay
-	if len(stay) == 0 {
+	if len(p.queue) == 0 {
 		p.waitingSince.Store(0)
 	}
 	return out
+}
+
+func (p *pipe[Q, R]) removeLocked(i int) {
+	p.bytes -= p.queue[i].bytes
+	p.queue = slices.Delete(p.queue, i, i+1)
+	if i < p.sent {
+		p.sent--
+	}
+	if i < p.suspects {
+		p.suspects--
+		p.signal() // the next one may go
+	}
 }
 
 // drain ends what is left after Close.
@@ -235,21 +305,22 @@ func (p *pipe[Q, R]) drain() {
 }
 
 // serve opens a stream to e, sends what waits, and reads answers until the
-// stream breaks. It says whether any request was answered.
-func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, err error) {
+// stream breaks. It says whether any request was answered, and which ones were
+// sent and not answered.
+func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q, R], err error) {
 	ctx, cancel := context.WithCancelCause(p.c.ctx)
 	defer cancel(nil)
-	guard := p.guard(ctx, cancel)
-	defer guard.Stop()
+	defer p.guard(ctx, cancel, e).Stop()
 	p.waitingSince.Store(time.Now().UnixNano()) // connecting counts as waiting
 	stream, err := p.dial(ctx, e)
 	if err == nil {
-		var attached sync.WaitGroup
-		attached.Go(func() { p.attach(stream) })
+		p.attach()
+		var writer sync.WaitGroup
+		writer.Go(func() { p.write(ctx, stream) })
 		defer func() {
 			cancel(nil) // ends a write that is stuck
-			attached.Wait()
-			p.detach()
+			writer.Wait()
+			sent = p.detach()
 		}()
 		for err == nil {
 			reply := new(R)
@@ -265,11 +336,11 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, err error) {
 			}
 		}
 	}
-	if errors.Is(context.Cause(ctx), errSilent) {
-		err = errSilent
+	if ctx.Err() != nil && p.c.ctx.Err() == nil {
+		err = context.Cause(ctx) // the guard's
 	}
 	p.c.count.streamBreaks.Add(1)
-	return helped, err
+	return helped, nil, err
 }
 
 func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
@@ -281,20 +352,11 @@ func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingC
 	return p.connect(ctx, e)
 }
 
-// attach makes a stream the one to write to, after sending again what has no
-// answer.
-func (p *pipe[Q, R]) attach(s grpc.BidiStreamingClient[Q, R]) {
-	p.writing.Lock()
+func (p *pipe[Q, R]) attach() {
 	p.mu.Lock()
-	p.stream = s
-	waiting := slices.Clone(p.queue)
+	defer p.mu.Unlock()
+	p.attached = true
 	p.waitLocked()
-	p.mu.Unlock()
-	waiting = slices.DeleteFunc(waiting, func(r *request[Q, R]) bool { return p.write(s, r) })
-	p.writing.Unlock()
-	if len(waiting) > 0 {
-		p.refuse(waiting...)
-	}
 }
 
 // waitLocked begins to wait for the next answer, if there is one to come.
@@ -306,37 +368,60 @@ func (p *pipe[Q, R]) waitLocked() {
 	}
 }
 
-func (p *pipe[Q, R]) detach() {
+// detach makes all that has no answer wait for the next stream. It returns what
+// was sent on this one.
+func (p *pipe[Q, R]) detach() []*request[Q, R] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stream = nil
+	sent := slices.Clone(p.queue[:p.sent])
+	for _, r := range sent {
+		r.parts = nil
+	}
+	p.attached, p.sent = false, 0
+	return sent
 }
 
 // answer gives a reply to its request.
 func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 	p.mu.Lock()
-	i := p.match(p.queue, reply)
+	i := p.match(p.queue[:p.sent], reply)
 	if i < 0 {
 		p.mu.Unlock()
 		return fmt.Errorf("%w: a reply to nothing that was asked", errUnfit)
 	}
 	r := p.queue[i]
 	err := p.judge(e, r, reply)
-	if err != nil && !isFinal(err) {
+	final := err == nil || isFinal(err)
+	apart := !final && p.apart != nil && p.apart(err)
+	switch {
+	case !final && !apart:
 		p.mu.Unlock()
 		return err
+	case err == nil && p.partial != nil && p.partial(reply):
+		r.parts = append(r.parts, reply)
+	default:
+		p.removeLocked(i)
 	}
-	p.queue = slices.Delete(p.queue, i, i+1)
 	p.waitLocked()
 	p.mu.Unlock()
-	if err != nil {
+	switch {
+	case err == nil && len(r.parts) > 0 && r.parts[len(r.parts)-1] == reply:
+		return nil
+	case err == nil:
+		r.finish(reply, nil)
+		return nil
+	case apart:
+		r.finish(nil, errElsewhere{e, err})
+		if p.c.ends.near.Load() != e {
+			return err // others do better, and the stream goes there
+		}
+		return nil
+	default:
 		var t trail
 		t.note(e.address, err)
 		r.finish(nil, t.fail(p.op.name, nil))
 		return nil
 	}
-	r.finish(reply, nil)
-	return nil
 }
 
 func isFinal(err error) bool {
@@ -344,25 +429,34 @@ func isFinal(err error) bool {
 	return class == final
 }
 
-// guard breaks a stream that brought no answer for TryTimeout while one was due.
-func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc) *time.Timer {
+// guard breaks a stream that brought no answer for TryTimeout while one was due,
+// and one to a holder of the Tenure that was succeeded while it said nothing.
+func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc, e *endpoint) *time.Timer {
 	limit := p.c.cfg.TryTimeout
+	var doubt *succession
+	if p.op.authority {
+		doubt = &succession{c: p.c, holder: e}
+	}
 	var t *time.Timer
 	ready := make(chan struct{})
-	t = time.AfterFunc(limit, func() {
+	t = time.AfterFunc(min(limit, takeoverTime), func() {
 		<-ready
 		if ctx.Err() != nil {
 			return
 		}
-		left := limit
+		var silence time.Duration
 		if since := p.waitingSince.Load(); since != 0 {
-			left -= time.Duration(time.Now().UnixNano() - since)
+			silence = time.Duration(time.Now().UnixNano() - since)
 		}
-		if left <= 0 {
+		if silence >= limit {
 			cancel(errSilent)
 			return
 		}
-		t.Reset(left)
+		next := limit - silence
+		if doubt != nil {
+			next = min(next, doubt.heed(ctx, cancel, silence))
+		}
+		t.Reset(next)
 	})
 	close(ready)
 	return t

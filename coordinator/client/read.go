@@ -18,6 +18,7 @@ type read struct {
 	options  *coordinatorv1.ReadOptions
 	limit    int
 	session  *Session
+	members  bool // of a watch
 }
 
 // In reads in a keyspace.

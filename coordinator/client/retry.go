@@ -34,6 +34,15 @@ func (w *walk) reset(c *Client, op operation) {
 	*w = walk{c: c, op: op}
 }
 
+// begin is reset, but keeps the pace of the last walk if that failed just now.
+func (w *walk) begin(c *Client, op operation, failed time.Time) {
+	rounds, vacancies := w.rounds, w.vacancies
+	w.reset(c, op)
+	if time.Since(failed) < 2*c.cfg.BackoffMax {
+		w.rounds, w.vacancies = rounds, vacancies
+	}
+}
+
 // next is the coordinator to ask now.
 func (w *walk) next() *endpoint {
 	if w.trail.last != nil {

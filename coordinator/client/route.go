@@ -15,6 +15,7 @@ type Route struct {
 	At rooted.Token
 
 	members directory
+	cached  memberTable // of a route from a cache
 	leader  rooted.MemberID
 	from    *coordinatorv1.Disclosure
 }
@@ -31,6 +32,14 @@ type Member struct {
 // directory finds members. Read only once it is in a Route.
 type directory map[rooted.MemberID]Member
 
+// member finds what is known of a member.
+func (r *Route) member(id rooted.MemberID) (Member, bool) {
+	if m, ok := r.members[id]; ok {
+		return m, true
+	}
+	return r.cached.get(id)
+}
+
 // Found says whether there is a region.
 func (r Route) Found() bool { return r.Region != nil }
 
@@ -42,7 +51,7 @@ func (r Route) Leader() rooted.MemberID { return r.leader }
 // or else the first active owner, or else the first with an address. Empty:
 // there is none.
 func (r Route) Address() string {
-	if m := r.members[r.leader]; m.Address != "" {
+	if m, _ := r.member(r.leader); m.Address != "" {
 		return m.Address
 	}
 	if r.Region == nil {
@@ -50,7 +59,7 @@ func (r Route) Address() string {
 	}
 	any := ""
 	for i := range r.Region.Owners {
-		m, ok := r.members[r.Region.Owners[i].Member]
+		m, ok := r.member(r.Region.Owners[i].Member)
 		if ok && m.State == rootv1.MemberState_MEMBER_STATE_ACTIVE && m.Address != "" {
 			return m.Address
 		}
@@ -68,7 +77,7 @@ func (r Route) Members() []Member {
 	}
 	out := make([]Member, len(r.Region.Owners))
 	for i, o := range r.Region.Owners {
-		out[i] = r.members[o.Member]
+		out[i], _ = r.member(o.Member)
 		out[i].ID = o.Member
 	}
 	return out

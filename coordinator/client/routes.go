@@ -1,13 +1,17 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 	"time"
 	"unicode/utf8"
 
+	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
@@ -16,19 +20,57 @@ import (
 // MaxKeys is the most keys of one GetRegionsByKeys.
 const MaxKeys = 1024
 
+// maxKeyBytes and maxNameBytes are the longest key, and name of a keyspace.
+const (
+	maxKeyBytes  = 4096
+	maxNameBytes = 63
+)
+
 // scanPage is how many regions ScanRegions asks for at a time.
 const scanPage = 1024
 
 // GetRegionByKey finds the region that holds a key. ErrNotFound: there is none.
+// Concurrent callers share requests.
 func (c *Client) GetRegionByKey(ctx context.Context, key []byte, opts ...ReadOption) (Route, error) {
+	const op = "GetRegionByKey"
 	r := readOf(opts)
-	req := &coordinatorv1.GetRegionByKeyRequest{Key: key, Keyspace: r.keyspace, Read: r.options}
-	reply, err := do(ctx, c, operation{name: "GetRegionByKey"}, req, coordinatorv1.CoordinatorClient.GetRegionByKey)
+	if err := checkLookup(op, r.keyspace, key); err != nil {
+		return Route{}, err
+	}
+	route, err := c.lookups.find(ctx, key, &r)
+	if before, elsewhere := err.(errElsewhere); elsewhere {
+		return c.regionByKey(ctx, key, &r, before)
+	}
+	if err != nil {
+		return Route{}, err
+	}
+	r.saw(route.from)
+	return route, nil
+}
+
+// regionByKey is GetRegionByKey by a call of its own.
+func (c *Client) regionByKey(ctx context.Context, key []byte, r *read, before errElsewhere) (Route, error) {
+	req := &coordinatorv1.GetRegionByKeyRequest{Key: bytes.Clone(key), Keyspace: r.keyspace, Read: r.options}
+	reply, err := doAfter(ctx, c, operation{name: "GetRegionByKey"}, before, req, coordinatorv1.CoordinatorClient.GetRegionByKey)
 	if err != nil {
 		return Route{}, err
 	}
 	r.saw(reply.GetDisclosure())
 	return routeOf(reply.GetRegion(), directoryOf(reply.GetOwners()), reply.GetLeaderMemberId(), reply.GetDisclosure()), nil
+}
+
+// checkLookup refuses what would be refused by every coordinator: it shares
+// requests with others.
+func checkLookup(op, keyspace string, keys ...[]byte) error {
+	if len(keyspace) > maxNameBytes || !utf8.ValidString(keyspace) {
+		return invalid(op, "the keyspace name %.80q is not UTF-8 of at most %d bytes", keyspace, maxNameBytes)
+	}
+	for i, key := range keys {
+		if len(key) == 0 || len(key) > maxKeyBytes {
+			return invalid(op, "key %d of %d has %d bytes, not 1 to %d", i+1, len(keys), len(key), maxKeyBytes)
+		}
+	}
+	return nil
 }
 
 // GetRegion finds a region by its id. ErrNotFound: there is none.
@@ -46,104 +88,177 @@ func (c *Client) GetRegion(ctx context.Context, id rooted.RegionID, opts ...Read
 // GetRegionsByKeys finds the regions of 1 to MaxKeys keys in one view. The
 // routes are in the order of the keys; Found is false where there is no region.
 //
-// Reads that a coordinator answers from what it has go over one shared stream;
-// reads that may have to wait (Strong, AtLeast, AtRevision) go on their own.
+// Requests go over one shared stream, long ones on streams of their own.
 func (c *Client) GetRegionsByKeys(ctx context.Context, keys [][]byte, opts ...ReadOption) ([]Route, error) {
+	const op = "GetRegionsByKeys"
 	if len(keys) == 0 || len(keys) > MaxKeys {
-		return nil, invalid("GetRegionsByKeys", "%d keys are not in 1 to %d", len(keys), MaxKeys)
+		return nil, invalid(op, "%d keys are not in 1 to %d", len(keys), MaxKeys)
 	}
 	r := readOf(opts)
-	if !utf8.ValidString(r.keyspace) {
-		return nil, invalid("GetRegionsByKeys", "the keyspace name %q is not UTF-8", r.keyspace)
+	if err := checkLookup(op, r.keyspace, keys...); err != nil {
+		return nil, err
 	}
-	req := &keysRequest{Keys: keys, Keyspace: r.keyspace, Read: r.options}
-	if !r.mayWait() {
-		reply, err := c.streamed(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		r.saw(reply.disclosure)
-		routes, err := reply.routes(len(keys))
-		if err != nil {
-			return nil, &Error{Op: "GetRegionsByKeys", Cause: err}
-		}
-		return routes, nil
+	size := 0
+	for _, key := range keys {
+		size += keyBytes + len(key)
 	}
-	reply, err := do(ctx, c, operation{name: "GetRegionsByKeys"}, req, coordinatorv1.CoordinatorClient.GetRegionsByKeys)
+	raw := make([]byte, 0, size+128)
+	for _, key := range keys {
+		raw = appendKey(raw, key)
+	}
+	req, err := keysMessage(raw, len(keys), r.keyspace, r.options, c.lookups.nextID(), c.patience(ctx))
+	if err != nil {
+		return nil, invalid(op, "the read options cannot be encoded: %v", err)
+	}
+	var reply *keysAnswer
+	var before errElsewhere
+	alone := size > maxSharedBytes
+	if !alone {
+		reply, err = c.streamed(ctx, req)
+		before, alone = err.(errElsewhere)
+	}
+	if alone {
+		reply, err = doAfter(ctx, c, operation{name: op}, before, req, lookUpAlone)
+	}
 	if err != nil {
 		return nil, err
 	}
 	r.saw(reply.GetDisclosure())
-	return spread(reply, len(keys))
+	routes, err := reply.routes(len(keys))
+	if err != nil {
+		return nil, &Error{Op: op, Cause: err}
+	}
+	return routes, nil
 }
 
-// spread gives each key its route; keys of one region share it.
-func spread(reply *coordinatorv1.GetRegionsByKeysResponse, keys int) ([]Route, error) {
-	if len(reply.GetRegionOfKey()) != keys {
-		return nil, &Error{Op: "GetRegionsByKeys", Cause: fmt.Errorf("%w: %d positions for %d keys", errUnfit, len(reply.GetRegionOfKey()), keys)}
+// maxSharedBytes is the most bytes of keys of a request on the shared stream:
+// others wait behind it. keyBytes is what a key takes beside its own bytes.
+const (
+	maxSharedBytes = 64 << 10
+	keyBytes       = 3
+)
+
+// patience is how long a coordinator may hold an answer back: not until it
+// would be taken for dead.
+func (c *Client) patience(ctx context.Context) time.Duration {
+	most := c.cfg.TryTimeout - c.cfg.TryTimeout/10
+	if end, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(end))
 	}
-	d := directoryOf(reply.GetOwners())
-	regions := make([]Route, len(reply.GetRegions())+1)
-	regions[0] = Route{At: rooted.TokenFromProto(reply.GetDisclosure().GetServedRootToken()), from: reply.GetDisclosure()}
-	for i, p := range reply.GetRegions() {
-		regions[i+1] = routeOf(p, d, "", reply.GetDisclosure())
+	return max(most, time.Millisecond)
+}
+
+func newRouteStream(c *Client) *pipe[keysRequest, keysReply] {
+	return &pipe[keysRequest, keysReply]{
+		c: c, op: operation{name: "GetRegionsByKeys"},
+		connect: wired[keysRequest, keysReply](coordinatorv1.CoordinatorClient.RouteStream),
+		match: func(queue []*request[keysRequest, keysReply], reply *keysReply) int {
+			return slices.IndexFunc(queue, func(r *request[keysRequest, keysReply]) bool { return r.msg.id == reply.id })
+		},
+		judge: func(e *endpoint, r *request[keysRequest, keysReply], reply *keysReply) error {
+			if d := reply.refusal; d != nil {
+				return refused(d)
+			}
+			if err := c.accept(e, reply); err != nil {
+				return err
+			}
+			return fits(r.msg, r.parts, reply)
+		},
+		partial: func(reply *keysReply) bool { return reply.partial },
+		apart:   func(err error) bool { return reason.From(err) != nil || errors.Is(err, errMisfit) },
+		work:    make(chan struct{}, 1),
 	}
-	out := make([]Route, keys)
-	for i, n := range reply.GetRegionOfKey() {
-		if int(n) >= len(regions) {
-			return nil, &Error{Op: "GetRegionsByKeys", Cause: fmt.Errorf("%w: region %d of %d", errUnfit, n, len(regions)-1)}
+}
+
+// errMisfit is an answer that cannot be one to the request.
+var errMisfit = fmt.Errorf("%w: not to this request", errUnfit)
+
+// fits says why a reply cannot be the next part of an answer.
+func fits(req *keysRequest, before []*keysReply, reply *keysReply) error {
+	answered := len(reply.positions)
+	for _, part := range before {
+		answered += len(part.positions)
+	}
+	if answered > req.keys || !reply.partial && answered != req.keys || len(reply.positions) == 0 {
+		return fmt.Errorf("%w: %d positions for %d keys", errMisfit, answered, req.keys)
+	}
+	return reply.check()
+}
+
+// keysAnswer is the parts of an answer, one at least.
+type keysAnswer struct{ parts []*keysReply }
+
+// GetDisclosure lets Client.accept judge the answer.
+func (a *keysAnswer) GetDisclosure() *coordinatorv1.Disclosure { return a.parts[0].disclosure }
+
+func (a *keysAnswer) routes(keys int) (out []Route, err error) {
+	out = make([]Route, 0, keys)
+	for _, part := range a.parts {
+		if out, err = part.appendRoutes(out); err != nil {
+			return nil, err
 		}
-		out[i] = regions[n]
 	}
 	return out, nil
 }
 
-type keysRequest = coordinatorv1.GetRegionsByKeysRequest
-
-func newRouteStream(c *Client) *pipe[keysRequest, keysReply] {
-	codec := newRouteCodec()
-	return &pipe[keysRequest, keysReply]{
-		c: c, op: operation{name: "GetRegionsByKeys"},
-		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[keysRequest, keysReply], error) {
-			s, err := e.conn.NewStream(ctx, routeStream, coordinatorv1.Coordinator_RouteStream_FullMethodName, grpc.ForceCodecV2(codec))
-			return &grpc.GenericClientStream[keysRequest, keysReply]{ClientStream: s}, err
-		},
-		match: first[keysRequest, keysReply],
-		judge: func(e *endpoint, _ *request[keysRequest, keysReply], reply *keysReply) error {
-			if d := reply.refusal; d != nil {
-				return refused(d)
-			}
-			return c.accept(e, reply)
-		},
-		work: make(chan struct{}, 1),
+// route is the route of one of the keys.
+func (a *keysAnswer) route(key int) (Route, error) {
+	for _, part := range a.parts {
+		if key < len(part.positions) {
+			return part.route(key)
+		}
+		key -= len(part.positions)
 	}
+	return Route{}, fmt.Errorf("%w: no position for a key", errUnfit)
 }
 
-// routeStream is the service's own description of the stream.
-var routeStream = func() *grpc.StreamDesc {
-	streams := coordinatorv1.Coordinator_ServiceDesc.Streams
-	i := slices.IndexFunc(streams, func(s grpc.StreamDesc) bool { return s.StreamName == "RouteStream" })
-	return &streams[i]
-}()
-
-// streamed is GetRegionsByKeys over the shared stream.
-func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysReply, error) {
-	type answer struct {
-		reply *keysReply
-		err   error
+// lookUpAlone is a lookup on a stream of its own.
+func lookUpAlone(rpc coordinatorv1.CoordinatorClient, ctx context.Context, req *keysRequest, opts ...grpc.CallOption) (*keysAnswer, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := rpc.RouteStream(ctx, append(opts, grpc.ForceCodecV2(ownCodec))...)
+	if err != nil {
+		return nil, err
 	}
-	done := make(chan answer, 1)
+	if err := stream.SendMsg(req); err != nil && err != io.EOF {
+		return nil, err
+	}
+	answer := &keysAnswer{}
+	for more := true; more; {
+		reply := &keysReply{}
+		if err := stream.RecvMsg(reply); err != nil {
+			return nil, err
+		}
+		if reply.refusal != nil {
+			return nil, refused(reply.refusal)
+		}
+		if err := fits(req, answer.parts, reply); err != nil {
+			return nil, err
+		}
+		answer.parts, more = append(answer.parts, reply), reply.partial
+	}
+	return answer, nil
+}
+
+// streamed is a lookup over the shared stream.
+func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysAnswer, error) {
+	type result struct {
+		answer *keysAnswer
+		err    error
+	}
+	done := make(chan result, 1)
 	expires, ok := ctx.Deadline()
 	if !ok {
 		expires = time.Now().Add(c.cfg.DefaultTimeout)
 	}
-	c.routes.send(&request[keysRequest, keysReply]{
-		msg: req, expires: expires,
-		finish: func(reply *keysReply, err error) { done <- answer{reply, err} },
-	})
+	r := &request[keysRequest, keysReply]{
+		msg: req, expires: expires, bytes: len(req.raw), deserted: func() bool { return ctx.Err() != nil },
+	}
+	r.finish = func(reply *keysReply, err error) { done <- result{&keysAnswer{append(r.parts, reply)}, err} }
+	c.routes.send(r)
 	select {
 	case a := <-done:
-		return a.reply, a.err
+		return a.answer, a.err
 	case <-ctx.Done():
 		return nil, waited("GetRegionsByKeys", ctx.Err(), c.routes.seen.Load())
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
@@ -13,26 +14,56 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 func (f *fake) GetRegionsByKeys(_ context.Context, req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
 	return f.batch(req)
 }
 
+// RouteStream notes a request of one key as a GetRegionByKey and answers it the
+// same, unless batch is set. A refusal is an answer.
 func (f *fake) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsByKeysRequest, coordinatorv1.GetRegionsByKeysResponse]) error {
+	if f.deaf {
+		<-s.Context().Done()
+		return nil
+	}
 	for {
 		req, err := s.Recv()
 		if err != nil {
 			return nil
 		}
-		reply, err := f.batch(req)
-		if err != nil {
-			reply = &coordinatorv1.GetRegionsByKeysResponse{Error: reason.From(err)}
+		var reply *coordinatorv1.GetRegionsByKeysResponse
+		if f.batch != nil {
+			reply, err = f.batch(req)
+		} else {
+			reply, err = f.oneByOne(s.Context(), req)
 		}
+		if reason.From(err) != nil {
+			reply = &coordinatorv1.GetRegionsByKeysResponse{Error: reason.From(err)}
+		} else if err != nil {
+			return err
+		}
+		reply = proto.CloneOf(reply)
+		reply.RequestId = req.GetRequestId()
 		if err := s.Send(reply); err != nil {
 			return err
 		}
 	}
+}
+
+// oneByOne answers as GetRegionByKey does for each key.
+func (f *fake) oneByOne(ctx context.Context, req *coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
+	out := &coordinatorv1.GetRegionsByKeysResponse{}
+	for i, key := range req.GetKeys() {
+		one, err := f.GetRegionByKey(ctx, &coordinatorv1.GetRegionByKeyRequest{Key: key, Keyspace: req.GetKeyspace(), Read: req.GetRead()})
+		if err != nil {
+			return nil, err
+		}
+		out.Regions, out.RegionOfKey = append(out.Regions, one.GetRegion()), append(out.RegionOfKey, uint32(i+1))
+		out.Owners, out.Disclosure = append(out.Owners, one.GetOwners()...), one.GetDisclosure()
+	}
+	return out, nil
 }
 
 // The stream's own decoder and protobuf's give the same routes.
@@ -49,6 +80,9 @@ func TestStreamedRoutesAreTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
 		keys := make([][]byte, 1+r.IntN(20))
+		for i := range keys {
+			keys[i] = []byte{byte(i)}
+		}
 		reply = randomReply(r, len(keys))
 		streamed, err := c.GetRegionsByKeys(t.Context(), keys)
 		must(t, err)
@@ -90,7 +124,7 @@ func TestStreamedRefusalsAndNonsense(t *testing.T) {
 	w := newWorld(t)
 	f := &fake{cluster: newCluster(7)}
 	w.start("a", f)
-	c, end := w.client(client.Config{}, "a")
+	c, end := w.client(client.Config{DefaultTimeout: 100 * time.Millisecond}, "a")
 	defer end()
 	f.batch = func(*coordinatorv1.GetRegionsByKeysRequest) (*coordinatorv1.GetRegionsByKeysResponse, error) {
 		return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "no such keyspace")

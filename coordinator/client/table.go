@@ -2,10 +2,10 @@ package client
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"sort"
 
+	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -22,10 +22,10 @@ type table struct {
 	top      column // first key of each chunk
 	chunks   []*chunk
 	count    int
-	members  directory
+	members  memberTable
 	keyspace rooted.KeyspaceID
 	slots    *rootv1.Layout // layout whose route key is not the key itself; else nil
-	at       rooted.Token
+	at       Position
 	complete bool // a snapshot has been taken in
 }
 
@@ -61,15 +61,39 @@ func (t *table) describe(k *rootv1.Keyspace) {
 	}
 }
 
-func (t *table) setMember(m Member) {
-	if t.members[m.ID] == m {
-		return
+// memberTable is the members that a cache knows. Immutable once its table is a
+// Cache's: a change shares all of it but the path to the member.
+type memberTable struct {
+	byID cow.Map[rooted.MemberID, Member]
+	made bool
+}
+
+func (t memberTable) get(id rooted.MemberID) (Member, bool) {
+	if !t.made {
+		return Member{}, false
 	}
-	t.members = maps.Clone(t.members)
-	if t.members == nil {
-		t.members = directory{}
+	return t.byID.Get(id)
+}
+
+// with returns the table with changes made.
+func (t memberTable) with(changes []memberChange) memberTable {
+	if len(changes) == 0 {
+		return t
 	}
-	t.members[m.ID] = m
+	next := memberTable{made: true}
+	if t.made {
+		next.byID = t.byID.Branch()
+	} else {
+		next.byID = cow.New[rooted.MemberID, Member]()
+	}
+	for _, c := range changes {
+		if c.removed {
+			next.byID.Delete(c.member.ID)
+		} else {
+			next.byID.Set(c.member.ID, c.member)
+		}
+	}
+	return next
 }
 
 // fill takes in the regions of a snapshot.
@@ -90,6 +114,27 @@ func (t *table) fill(regions []*rooted.Region) {
 type edit struct {
 	chunks  []*chunk
 	touched bool
+	// before is what regions were that the edit changed, in order, each once.
+	before []struct {
+		id     rooted.RegionID
+		region *rooted.Region // nil: it was not there
+	}
+	noted map[rooted.RegionID]bool
+}
+
+// note remembers what a region was before its first change.
+func (e *edit) note(id rooted.RegionID, region *rooted.Region) {
+	if e.noted[id] {
+		return
+	}
+	if e.noted == nil {
+		e.noted = map[rooted.RegionID]bool{}
+	}
+	e.noted[id] = true
+	e.before = append(e.before, struct {
+		id     rooted.RegionID
+		region *rooted.Region
+	}{id, region})
 }
 
 func (t *table) edit() *edit { return &edit{chunks: t.chunks} }

@@ -8,15 +8,12 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/grpc"
 )
 
 const (
 	// MaxTsoCount is the most timestamps of one call.
 	MaxTsoCount = 1 << logicalBits
 	logicalBits = 18
-	// tsoSlots is how many merged requests are under way at once.
-	tsoSlots = 1
 )
 
 // Timestamp orders events in the cluster and tells the time: 46 bits of Unix
@@ -96,56 +93,7 @@ func waited(op string, err error, seen *Error) error {
 	return &e
 }
 
-// timestamps merges callers of Tso onto a TsoStream.
-type timestamps struct {
-	c      *Client
-	merger *merger
-	pipe   *pipe[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]
-	last   uint64 // highest served; under pipe.mu
-}
-
-func newTimestamps(c *Client) *timestamps {
-	t := &timestamps{c: c}
-	t.pipe = &pipe[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]{
-		c: c, op: operation{name: "Tso", authority: true},
-		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse], error) {
-			return e.rpc.TsoStream(ctx)
-		},
-		match: first[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse],
-		judge: t.judge,
-		work:  make(chan struct{}, 1),
-	}
-	t.merger = newMerger(MaxTsoCount, tsoSlots, t.launch)
-	return t
-}
-
-func (t *timestamps) launch(b *batch) {
-	t.c.count.tsoRequests.Add(1)
-	t.c.count.tsoCallers.Add(b.callers)
-	t.pipe.send(&request[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse]{
-		msg:     &coordinatorv1.TsoRequest{Count: b.count},
-		expires: b.expires(t.c.cfg.DefaultTimeout),
-		finish: func(reply *coordinatorv1.TsoResponse, err error) {
-			t.merger.finish(b, reply.GetFirst(), reply.GetEra(), err)
-		},
-	})
-}
-
-// judge is promises (4) and (6): an era that is not over, and timestamps above
-// all that were given out.
-func (t *timestamps) judge(e *endpoint, r *request[coordinatorv1.TsoRequest, coordinatorv1.TsoResponse], reply *coordinatorv1.TsoResponse) error {
-	if err := t.c.acceptRun(e, reply); err != nil {
-		return err
-	}
-	first, end := reply.GetFirst(), reply.GetFirst()+r.msg.GetCount()
-	if reply.GetCount() != r.msg.GetCount() || first == 0 || end < first {
-		return fmt.Errorf("%w: %d timestamps from %d for a request of %d", errUnfit, reply.GetCount(), first, r.msg.GetCount())
-	}
-	if first <= t.last {
-		t.c.count.orderViolations.Add(1)
-		t.c.log.Error("timestamps went back", "first", first, "last", t.last, "era", reply.GetEra())
-		return fmt.Errorf("%w: timestamp %d is not above %d", errUnfit, first, t.last)
-	}
-	t.last = end - 1
-	return nil
+func newTimestamps(c *Client) *runs {
+	return newRuns(c, "Tso", MaxTsoCount, true, coordinatorv1.CoordinatorClient.TsoStream,
+		&c.count.tsoRequests, &c.count.tsoCallers)
 }

@@ -3,53 +3,72 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"time"
 
-	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// Batch is one step of a watch. Applied as a whole it takes a reader from one
-// position to the next.
+// Batch is one message of a watch: a batch of changes, or a part of one when
+// they are too many for a message. Applied as a whole, from First to Last, a
+// batch takes a reader from one position to the next. A batch without changes is
+// a sign of life.
 //
-// A batch with Snapshot set is part of a whole keyspace: what is not in the
-// snapshot, from the batch with SnapshotBegin to the one with SnapshotEnd, does
-// not exist. Until its end, a reader that had a position keeps what it had. A
-// snapshot that was cut off counts for nothing: another one begins, or changes
-// behind the old position come.
+// A batch with Snapshot set is the whole of what is watched: what is not in it
+// does not exist. It may come at any time, and replaces everything.
 type Batch struct {
 	*coordinatorv1.WatchRegionsResponse
-	// SnapshotBegin is set on the first batch of a snapshot.
-	SnapshotBegin bool
+	// First is set on the first part of a batch: parts of another one before it
+	// that did not come to its Last count for nothing.
+	First bool
+	// Last is set on the last part.
+	Last bool
+
+	cluster uint64
 }
 
-// Position is where the batch takes the reader; inside a snapshot, where its
-// end will.
-func (b Batch) Position() rooted.Token { return rooted.TokenFromProto(b.GetToken()) }
+// Position is where a reader stands who has applied everything up to the last
+// batch that is whole: a watch behind it loses nothing. The zero Position: there
+// is none yet.
+func (b Batch) Position() Position {
+	at := rooted.TokenFromProto(b.GetToken())
+	if at == (rooted.Token{}) {
+		return Position{}
+	}
+	return Position{Cluster: b.cluster, Token: at}
+}
 
-// Known is the newest position known to be committed.
-func (b Batch) Known() rooted.Token { return rooted.TokenFromProto(b.GetCurrentRootToken()) }
+// Known is the newest position that the coordinator knows to be committed.
+func (b Batch) Known() rooted.Token {
+	return rooted.TokenFromProto(b.GetDisclosure().GetCurrentRootToken())
+}
 
-// WatchRegions yields the changes of a keyspace behind a position, without a
-// gap and without repetition, until the context ends. An empty keyspace means
-// all; the zero Token means the whole keyspace first, as a snapshot. Of changes
-// too many for one message only the last batch moves the position: when the
-// watch breaks off before it, they come again from the first.
+// WithMembers asks a watch for members beside regions and keyspaces.
+func WithMembers() ReadOption { return func(r *read) { r.members = true } }
+
+// WatchRegions yields what changes behind a position, without a gap and without
+// repetition, until the context ends; for the zero Position everything first, as
+// a snapshot. Options say what and how fresh: In a keyspace (without it all),
+// WithMembers, AtLeast and Strong for the beginning, and Bounded for as long as
+// the watch lasts.
 //
-// When a coordinator breaks off or brings nothing for Config.WatchSilence, the
-// watch goes on at the next one from the last position. When the position is
-// no longer retained, a snapshot comes. The sequence ends with an error: the
-// context's, or one that will not go away (ErrInvalidRequest, ErrNotFound,
-// ErrClusterMismatch).
-func (c *Client) WatchRegions(ctx context.Context, keyspace string, after rooted.Token) iter.Seq2[Batch, error] {
+// When a coordinator breaks off, brings nothing for Config.WatchSilence, or has
+// not been level with the root for that long, the watch goes on at the next one
+// from the last position. When what follows it is no longer retained, or the
+// cluster was restored from a backup, a snapshot comes, which is never behind
+// the position. The sequence ends with an error: the context's when that ended,
+// or one that will not go away: ErrInvalidRequest; ErrNotFound, when it begins
+// without a position and there is no such keyspace; ErrClusterMismatch, when the
+// position is of another cluster; ErrRootLagExceeded, when no coordinator is
+// Bounded as asked.
+func (c *Client) WatchRegions(ctx context.Context, after Position, opts ...ReadOption) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		w := &watch{c: c, keyspace: keyspace, at: after, yield: yield}
+		w := &watch{c: c, read: readOf(opts), cluster: after.Cluster, at: after.Token, yield: yield}
 		w.walk.reset(c, operation{name: "WatchRegions"})
 		for {
 			if cause := w.walk.over(ctx); cause != nil {
@@ -60,6 +79,9 @@ func (c *Client) WatchRegions(ctx context.Context, keyspace string, after rooted
 			err := w.follow(ctx, e)
 			if errors.Is(err, errStopped) {
 				return
+			}
+			if w.walk.over(ctx) != nil {
+				continue // the caller ended it: what that did to the stream is no news
 			}
 			if err := w.walk.failed(ctx, e, err); err != nil {
 				yield(Batch{}, err)
@@ -73,14 +95,20 @@ func (c *Client) WatchRegions(ctx context.Context, keyspace string, after rooted
 // errStopped says that the loop over the sequence was left.
 var errStopped = errors.New("stopped")
 
+// errStale is a coordinator that has been cut off from the root for long.
+var errStale = fmt.Errorf("%w: it has not been level with the root for long", errUnfit)
+
 // watch is one run of WatchRegions.
 type watch struct {
-	c        *Client
-	keyspace string
-	yield    func(Batch, error) bool
-	walk     walk
-	at       rooted.Token // reached by the reader
-	inside   bool         // a snapshot, on this stream
+	c       *Client
+	read    read
+	cluster uint64 // that at is of; 0: not known
+	yield   func(Batch, error) bool
+	walk    walk
+	at      rooted.Token // reached by the reader
+	inside  bool         // a batch, on this stream: a snapshot or not
+	whole   bool
+	movedAt time.Time // left a coordinator that was cut off
 }
 
 // follow watches at one coordinator until the stream breaks.
@@ -88,7 +116,12 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(w.c.ctx, func() { cancel(ErrClosed) })()
-	req := &coordinatorv1.WatchRegionsRequest{Keyspace: w.keyspace}
+	if w.cluster != 0 {
+		if err := w.sameCluster(ctx, e); err != nil {
+			return err
+		}
+	}
+	req := &coordinatorv1.WatchRegionsRequest{Keyspace: w.read.keyspace, Read: w.read.options, Members: w.read.members}
 	if w.at != (rooted.Token{}) {
 		req.After = w.at.Proto()
 	}
@@ -103,9 +136,12 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 		m, err := stream.Recv()
 		guard.Stop()
 		if err != nil {
-			return w.broken(ctx, err)
+			return broken(ctx, err)
 		}
 		if err := w.c.accept(e, m); err != nil {
+			return err
+		}
+		if err := w.fits(m); err != nil {
 			return err
 		}
 		w.walk.reset(w.c, w.walk.op)
@@ -113,52 +149,74 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 		if !w.give(m) {
 			return errStopped
 		}
+		if ctx.Err() != nil {
+			return ctx.Err() // nothing is shown after the caller's end
+		}
+		if w.stale(m) {
+			return errStale
+		}
 		guard.Reset(w.c.cfg.WatchSilence)
 	}
 }
 
+// sameCluster finds out whether the position is of the cluster at e.
+func (w *watch) sameCluster(ctx context.Context, e *endpoint) error {
+	if err := w.c.check(ctx, e); err != nil {
+		return err
+	}
+	return w.c.checkPosition(Position{Cluster: w.cluster, Token: w.at})
+}
+
+// fits refuses what would take the reader back, or out of the middle of a batch.
+func (w *watch) fits(m *coordinatorv1.WatchRegionsResponse) error {
+	to := rooted.TokenFromProto(m.GetToken())
+	if m.GetSnapshot() && m.GetPartial() {
+		to = rooted.TokenFromProto(m.GetDisclosure().GetServedRootToken())
+	}
+	if w.inside && m.GetSnapshot() != w.whole {
+		return fmt.Errorf("%w: a batch broke off", errUnfit)
+	}
+	if to.Compare(w.at) < 0 {
+		return fmt.Errorf("%w: it is at %s, the reader at %s", errUnfit, to, w.at)
+	}
+	return nil
+}
+
 // give yields a message and moves the position.
 func (w *watch) give(m *coordinatorv1.WatchRegionsResponse) bool {
-	b := Batch{WatchRegionsResponse: m}
-	if m.GetSnapshot() && !w.inside {
-		w.inside, b.SnapshotBegin = true, true
-		if w.at != (rooted.Token{}) {
-			w.c.count.watchRestarts.Add(1)
-		}
+	b := Batch{WatchRegionsResponse: m, First: !w.inside, Last: !m.GetPartial(), cluster: w.c.cluster.Load()}
+	if b.First && m.GetSnapshot() && w.at != (rooted.Token{}) {
+		w.c.count.watchRestarts.Add(1)
 	}
-	if !m.GetSnapshot() || m.GetSnapshotEnd() {
-		w.inside = false
-		if at := b.Position(); at.Compare(w.at) > 0 || m.GetSnapshotEnd() {
-			w.at = at
+	w.inside, w.whole = !b.Last, m.GetSnapshot()
+	if b.Last {
+		w.at, w.cluster = rooted.TokenFromProto(m.GetToken()), b.cluster
+		if w.read.session != nil {
+			w.read.session.Saw(w.at)
 		}
 	}
 	return w.yield(b, nil)
 }
 
+// stale says whether another coordinator should be tried because this one is
+// cut off from the root. When all are, it changes no more often than silence
+// would make it.
+func (w *watch) stale(m *coordinatorv1.WatchRegionsResponse) bool {
+	lag := time.Duration(min(m.GetDisclosure().GetRootLagMillis(), 1<<40)) * time.Millisecond
+	if w.inside || lag < w.c.cfg.WatchSilence || time.Since(w.movedAt) < w.c.cfg.WatchSilence || len(*w.c.ends.list.Load()) == 1 {
+		return false
+	}
+	w.movedAt = time.Now()
+	return true
+}
+
 // broken says how a stream ended.
-func (w *watch) broken(ctx context.Context, err error) error {
+func broken(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return errSilent
 	}
 	if errors.Is(err, io.EOF) {
 		return status.Error(codes.Unavailable, "the stream was ended")
 	}
-	if w.at != (rooted.Token{}) && needsSnapshot(w.at, reason.From(err)) {
-		w.at = rooted.Token{}
-		w.c.count.watchRestarts.Add(1)
-	}
 	return err
-}
-
-// needsSnapshot says whether a refusal means that changes behind a position
-// will never come: it is no longer retained, or of before a restore.
-func needsSnapshot(at rooted.Token, d *rootv1.ErrorDetail) bool {
-	switch d.GetReason() {
-	case rootv1.Reason_REASON_BOOTSTRAP_REQUIRED:
-		return true
-	case rootv1.Reason_REASON_CLUSTER_MISMATCH:
-		return d.GetCurrentToken().GetIncarnation() > at.Incarnation
-	default:
-		return false
-	}
 }

@@ -18,10 +18,30 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-var zero rooted.Token
+var zero client.Position
 
 func at(index uint64) *rootv1.RootToken {
 	return &rootv1.RootToken{Incarnation: 1, Term: 1, Index: index}
+}
+
+// says is what a coordinator of cluster 7 says of itself, with its view at index.
+func says(index uint64) *coordinatorv1.Disclosure {
+	return &coordinatorv1.Disclosure{ClusterId: 7, ServedRootToken: at(index), CurrentRootToken: at(index)}
+}
+
+// whole is a batch, or the last part of one.
+func whole(index uint64) *coordinatorv1.WatchRegionsResponse {
+	return &coordinatorv1.WatchRegionsResponse{Token: at(index), Disclosure: says(index)}
+}
+
+// snapshot is the last part of a snapshot.
+func snapshot(index uint64) *coordinatorv1.WatchRegionsResponse {
+	return &coordinatorv1.WatchRegionsResponse{Token: at(index), Snapshot: true, Disclosure: says(index)}
+}
+
+// firstOf is a part of a snapshot that others follow.
+func firstOf(index uint64) *coordinatorv1.WatchRegionsResponse {
+	return &coordinatorv1.WatchRegionsResponse{Snapshot: true, Partial: true, Disclosure: says(index)}
 }
 
 type watchStream = grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]
@@ -70,43 +90,42 @@ func TestWatchResumes(t *testing.T) {
 		broken := status.Error(codes.Unavailable, "gone")
 		f.watch = script(
 			// A snapshot that is cut off, and again whole.
-			send(broken, &coordinatorv1.WatchRegionsResponse{Token: at(5), Snapshot: true}),
-			send(broken,
-				&coordinatorv1.WatchRegionsResponse{Token: at(6), Snapshot: true},
-				&coordinatorv1.WatchRegionsResponse{Token: at(6), Snapshot: true, SnapshotEnd: true},
-				&coordinatorv1.WatchRegionsResponse{Token: at(7)}),
+			send(broken, firstOf(5)),
+			send(broken, firstOf(6), snapshot(6), whole(7)),
 			// Silence.
-			send(nil, &coordinatorv1.WatchRegionsResponse{Token: at(8)}),
-			// The position is gone.
-			send(reason.New(rootv1.Reason_REASON_BOOTSTRAP_REQUIRED, "compacted")),
-			send(reason.New(rootv1.Reason_REASON_NOT_FOUND, "no such keyspace"),
-				&coordinatorv1.WatchRegionsResponse{Token: at(20), Snapshot: true, SnapshotEnd: true},
-				&coordinatorv1.WatchRegionsResponse{Token: at(21)}),
+			send(nil, whole(8)),
+			// A batch that is cut off comes again as a whole.
+			send(broken, &coordinatorv1.WatchRegionsResponse{Token: at(8), Partial: true, Disclosure: says(9)}),
+			// The position is gone: a snapshot, which is not of before it.
+			send(nil, firstOf(7)),
+			send(reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no"), snapshot(20), whole(21)),
 		)
 		w.start("a", f)
 		c, end := w.client(client.Config{}, "a")
 		defer end()
 		var got []string
 		var last error
-		for b, err := range c.WatchRegions(t.Context(), "ks", zero) {
+		for b, err := range c.WatchRegions(t.Context(), zero, client.In("ks")) {
 			if err != nil {
 				last = err
 				break
 			}
-			got = append(got, fmt.Sprintf("%d %t %t %t", b.Position().Index, b.GetSnapshot(), b.SnapshotBegin, b.GetSnapshotEnd()))
+			got = append(got, fmt.Sprintf("%v %t %t %t", b.Position(), b.GetSnapshot(), b.First, b.Last))
 		}
-		wantIs(t, last, client.ErrNotFound)
+		wantIs(t, last, client.ErrInvalidRequest)
+		const of = "@0000000000000007"
 		want := []string{
-			"5 true true false", "6 true true false", "6 true false true", "7 false false false",
-			"8 false false false", "20 true true true", "21 false false false",
+			" true true false", " true true false", "1.1.6" + of + " true false true", "1.1.7" + of + " false true true",
+			"1.1.8" + of + " false true true", "1.1.8" + of + " false true false",
+			"1.1.20" + of + " true true true", "1.1.21" + of + " false true true",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("batches\n%q\nwant\n%q", got, want)
 		}
-		if want := []uint64{0, 0, 7, 8, 0}; !slices.Equal(asked, want) {
+		if want := []uint64{0, 0, 7, 8, 8, 8}; !slices.Equal(asked, want) {
 			t.Errorf("asked from %v, want %v", asked, want)
 		}
-		if s := c.Stats(); s.WatchResumes != 4 || s.WatchRestarts != 1 {
+		if s := c.Stats(); s.WatchResumes != 5 || s.WatchRestarts != 1 {
 			t.Errorf("%d resumes, %d restarts", s.WatchResumes, s.WatchRestarts)
 		}
 	})
@@ -118,12 +137,12 @@ func TestWatchMovesToAnotherCoordinator(t *testing.T) {
 		k := newCluster(7)
 		a, b := &fake{cluster: k}, &fake{cluster: k}
 		a.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
-			must(t, s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(3)}))
+			must(t, s.Send(whole(3)))
 			<-s.Context().Done()
 			return nil
 		}
 		b.watch = func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
-			must(t, s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(req.GetAfter().GetIndex() + 1)}))
+			must(t, s.Send(whole(req.GetAfter().GetIndex()+1)))
 			<-s.Context().Done()
 			return nil
 		}
@@ -134,9 +153,9 @@ func TestWatchMovesToAnotherCoordinator(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var got []uint64
-		for batch, err := range c.WatchRegions(ctx, "", rooted.Token{Incarnation: 1, Index: 2}) {
+		for batch, err := range c.WatchRegions(ctx, client.Position{Token: rooted.Token{Incarnation: 1, Index: 2}}) {
 			must(t, err)
-			got = append(got, batch.Position().Index)
+			got = append(got, batch.Position().Token.Index)
 			if len(got) == 2 {
 				break
 			}
@@ -164,11 +183,123 @@ func TestWatchFromAPositionOfAnotherCluster(t *testing.T) {
 		defer end()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		for _, err := range c.WatchRegions(ctx, "", rooted.Token{Incarnation: 9, Index: 2}) {
+		for _, err := range c.WatchRegions(ctx, client.Position{Token: rooted.Token{Incarnation: 9, Index: 2}}) {
 			wantIs(t, err, client.ErrClusterMismatch)
 			if ctx.Err() != nil {
 				t.Error("it was tried until the context ended")
 			}
 		}
 	})
+}
+
+// A position names its cluster: another one refuses it at once, whether the
+// client was told which cluster is meant or not, and nothing of it is shown.
+func TestWatchFromANamedPositionOfAnotherCluster(t *testing.T) {
+	for _, meant := range []uint64{0, 7} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			f := &fake{cluster: newCluster(7)}
+			f.watch = script(func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error { return s.Send(whole(9)) })
+			w.start("a", f)
+			w.start("b", &fake{cluster: f.cluster})
+			c, end := w.client(client.Config{ClusterID: meant}, "a", "b")
+			defer end()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			from, err := client.ParsePosition("1.1.3@0000000000000008")
+			must(t, err)
+			n := 0
+			for _, err := range c.WatchRegions(ctx, from) {
+				n++
+				wantIs(t, err, client.ErrClusterMismatch)
+			}
+			if n != 1 || ctx.Err() != nil || f.called("WatchRegions") != 0 {
+				t.Errorf("%d results, %d watches, %v", n, f.called("WatchRegions"), ctx.Err())
+			}
+		})
+	}
+}
+
+// A caller that ends its watch hears that, and of no coordinator that did not
+// answer.
+func TestWatchEndedByItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		for _, err := range c.WatchRegions(ctx, zero) {
+			wantIs(t, err, context.Canceled)
+			if err.Error() != "WatchRegions: context canceled" {
+				t.Errorf("error %q", err)
+			}
+		}
+	})
+}
+
+// A watch without a bound leaves a coordinator that is cut off from the root
+// when another one is not, and does not run in circles when all are.
+func TestWatchLeavesACoordinatorThatIsCutOff(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			k := newCluster(7)
+			serve := func(name string, cut bool) *fake {
+				f := &fake{cluster: k}
+				begun := time.Now()
+				f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+					for {
+						m := whole(3)
+						if cut {
+							m.Disclosure.RootLagMillis = uint64(time.Since(begun).Milliseconds())
+						}
+						if err := s.Send(m); err != nil {
+							return err
+						}
+						select {
+						case <-time.After(time.Second):
+						case <-s.Context().Done():
+							return nil
+						}
+					}
+				}
+				w.start(name, f)
+				return f
+			}
+			a, b := serve("a", true), serve("b", all)
+			c, end := w.client(client.Config{WatchSilence: 10 * time.Second}, "a", "b")
+			defer end()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for _, err := range c.WatchRegions(ctx, client.Position{Token: rooted.Token{Incarnation: 1, Term: 1, Index: 3}}) {
+				if err != nil {
+					wantIs(t, err, context.DeadlineExceeded)
+				}
+			}
+			if n, m := a.called("WatchRegions"), b.called("WatchRegions"); !all && (n != 1 || m != 1) || all && (n+m < 4 || n+m > 6) {
+				t.Errorf("all cut off: %t: %d and %d watches", all, n, m)
+			}
+		})
+	}
+}
+
+func TestPositionText(t *testing.T) {
+	for _, p := range []client.Position{
+		{}, {Token: rooted.Token{Incarnation: 1, Term: 2, Index: 345}}, {Cluster: 0xc0ffee, Token: rooted.Token{Incarnation: 1, Term: 2, Index: 345}},
+	} {
+		text, err := p.MarshalText()
+		must(t, err)
+		var back client.Position
+		must(t, back.UnmarshalText(text))
+		if back != p {
+			t.Errorf("%v became %q and %v", p, text, back)
+		}
+	}
+	for _, text := range []string{"1.2", "1/2/3", "1.2.3@", "1.2.3@7", "1.2.3@000000000000000g", "@0000000000000007", "1.2.-3", "1.2.3@0000000000000000"} {
+		if p, err := client.ParsePosition(text); err == nil {
+			t.Errorf("%q is %v", text, p)
+		}
+	}
 }

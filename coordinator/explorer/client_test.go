@@ -69,7 +69,7 @@ func (m *model) take(w *world, k, i uint8) {
 	}
 }
 
-// check asks the guard: Guard.Check and Holder.waitConfirmed.
+// check asks whether a value may be served: Run.Good and RawHolder.Confirm.
 func (m *model) check(w *world, k uint8) {
 	c := &w.calls[k]
 	p := &w.processes[c.process]

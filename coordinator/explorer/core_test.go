@@ -16,14 +16,18 @@ import (
 // unit is the length of a unit of the model's local clocks for a real Core.
 const unit = 100 * time.Millisecond
 
-// lockstep is a random walk through worlds, with a real tenure.Core beside
-// each coordinator. What a Core does of its own accord the model must allow,
-// and does; what the model lets happen to a coordinator the Core is told.
+// lockstep is a random walk through worlds, with a real tenure.RawHolder beside
+// each coordinator. What a RawHolder does of its own accord the model must allow,
+// and does; what the model lets happen to a coordinator the RawHolder is told.
 type lockstep struct {
 	*model
 	w     world
 	rng   *rand.Rand
 	lives []*life
+	// runs are what the calls have taken, waits what those wait for that are not
+	// confirmed.
+	runs  [maxCalls]tenure.Run
+	waits [maxCalls]*tenure.Confirmation
 	// holders are those that eras were given to.
 	holders [maxEras + 1]holder
 	// took counts the steps by kind.
@@ -37,24 +41,28 @@ type holder struct {
 	incarnation uint64
 }
 
-// life is the Core of one process.
+// life is the RawHolder of one process.
 type life struct {
-	core        *tenure.Core
+	raw         *tenure.RawHolder
 	counters    *tenure.Counters
 	incarnation uint64
 	now         clock.Instant
-	// seqs are the numbers of its flights, tickets those that calls wait for.
-	seqs    []uint64
-	tickets [maxCalls]uint64
-	// claim is open at the Core; retired is what it asked to retire.
-	claim   *rootv1.TenureClaimed
-	retired uint64
+	// era is the one that confirms and windows were sent in; they and claim are not
+	// answered. retired is what it asked to retire.
+	era      uint64
+	confirms []*tenure.Message
+	windows  []*tenure.Message
+	claim    *tenure.Message
+	retired  uint64
+	// kept is a request that keeps an orderly end waiting, as a Run once it has values.
+	kept    *tenure.Reservation
+	keptRun *tenure.Run
 }
 
 var errLost = errors.New("no answer")
 
-// TestModelIsTheCore walks at random and compares the model with real Cores.
-func TestModelIsTheCore(t *testing.T) {
+// TestModelIsTheHolder walks at random and compares the model with real RawHolders.
+func TestModelIsTheHolder(t *testing.T) {
 	took := map[action]int{}
 	for _, ttl := range []uint8{0, 4} {
 		for seed := range uint64(150) {
@@ -77,7 +85,7 @@ func TestModelIsTheCore(t *testing.T) {
 	}
 	for _, a := range []action{
 		electLeader, passTime, crash, shutDown, drained, sendClaim, commitClaim, hearGrant, hearOver,
-		sendConfirm, hearConfirm, loseConfirm, hearWindow, checkValue, hearReply,
+		sendConfirm, hearConfirm, loseConfirm, hearWindow, takeValue, checkValue, hearReply,
 	} {
 		if took[a] < 50 {
 			t.Errorf("step %d was taken only %d times", a, took[a])
@@ -94,9 +102,12 @@ func (l *lockstep) fail(format string, args ...any) {
 
 func (l *lockstep) newLife(i int) *life {
 	f := &life{counters: new(tenure.Counters), incarnation: l.rng.Uint64() | 1, now: 1}
-	f.core = tenure.NewCore(tenure.Settings{
-		ID: fmt.Sprint("c", i), Incarnation: f.incarnation, Address: "c:1", TTL: time.Duration(l.ttl) * unit,
-		Mandates: []rootv1.Mandate{l.mandate}, HandoverDeadline: 1000 * time.Hour,
+	f.raw = tenure.NewRaw(tenure.RawConfig{
+		Settings: tenure.Settings{
+			ID: fmt.Sprint("c", i), Incarnation: f.incarnation, Address: "c:1", TTL: time.Duration(l.ttl) * unit,
+			Mandates: []rootv1.Mandate{ids, stamps}, HandoverDeadline: 1000 * time.Hour,
+		},
+		Wall: func() uint64 { return 1 },
 	}, f.counters)
 	return f
 }
@@ -109,7 +120,7 @@ func (l *lockstep) tenure(era uint8, retired bool) *rootv1.Tenure {
 	h := l.holders[era]
 	return &rootv1.Tenure{
 		Era: uint64(era), HolderId: h.id, HolderAddress: "c:1", HolderIncarnation: h.incarnation, Retired: retired,
-		TtlMillis: uint64((time.Duration(l.ttl) * unit).Milliseconds()),
+		TtlMillis: uint64((time.Duration(l.ttl) * unit).Milliseconds()), Inherited: &rootv1.Frontiers{AllocId: uint64(era) << 32, Tso: uint64(era) << 32},
 	}
 }
 
@@ -150,7 +161,12 @@ func (l *lockstep) allowed(s step) bool {
 	case crash, shutDown, electLeader:
 		return l.rng.IntN(10) == 0
 	case hearGrant:
-		return uint64(l.w.processes[s.who].grant) > l.lives[s.who].core.Tenure().GetEra()
+		return uint64(l.w.processes[s.who].grant) > l.lives[s.who].raw.Tenure().GetEra()
+	case drained:
+		// Otherwise its time must pass first.
+		return !slices.ContainsFunc(l.w.calls[:], func(c call) bool {
+			return (c.is == generated || c.is == waiting) && c.process == s.who
+		})
 	}
 	return true
 }
@@ -168,13 +184,13 @@ func (l *lockstep) passTime() {
 		if l.ttl > 0 {
 			l.w.processes[i].tick(r, l.ttl)
 		}
-		f.core.Tick(f.now)
+		f.raw.Tick(f.now)
 	}
 	l.follow()
 	l.compare(step{do: passTime})
 }
 
-// mirror tells the Cores what the step did to them.
+// mirror tells the RawHolders what the step did to them.
 func (l *lockstep) mirror(before *world, s step) {
 	f, p, was := l.lives[s.who], &l.w.processes[s.who], &before.processes[s.who]
 	switch s.do {
@@ -182,9 +198,8 @@ func (l *lockstep) mirror(before *world, s step) {
 		l.lives[s.who] = l.newLife(int(s.who))
 	case electLeader:
 		for i, f := range l.lives {
-			if before.processes[i].claim != noClaim && f.claim != nil {
-				f.claim = nil
-				f.core.OnClaimed(nil, errLost, f.now)
+			if before.processes[i].claim != noClaim {
+				f.answerClaim(tenure.Answer{Err: errLost})
 			}
 		}
 	case commitClaim:
@@ -196,143 +211,227 @@ func (l *lockstep) mirror(before *world, s step) {
 	case hearGrant:
 		l.grant(f, was)
 	case hearOver:
-		f.core.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
 	case hearConfirm:
 		l.answer(before, f, s)
 	case loseConfirm:
-		seq := f.seqs[s.at]
-		f.seqs = slices.Delete(f.seqs, int(s.at), int(s.at)+1)
-		f.core.OnConfirmed(uint64(was.held), seq, nil, errLost, f.now)
+		f.answerConfirm(int(s.at), tenure.Answer{Err: errLost})
 	case shutDown:
-		f.core.Shutdown(f.now)
+		f.keep()
+		f.raw.Shutdown(f.now)
 	case drained:
-		f.core.OnDrained(f.now)
+		f.letGo()
 	case hearWindow:
-		if was.ask == askOver {
-			f.core.OnEraOver(uint64(was.askEra), f.now)
-		} else if was.fenced == 0 && p.fenced != 0 {
-			f.core.OnFenced(uint64(p.held), f.now)
+		l.hearWindowAt(f, was)
+	case takeValue:
+		run, ok := f.raw.Take(ids, 1)
+		if !ok {
+			l.fail("the model takes a value, the RawHolder of coordinator %d has none", s.who)
+			return
 		}
+		l.runs[s.at] = run
 	case checkValue:
-		if l.w.calls[s.at].is == waiting {
-			f.tickets[s.at] = f.core.Want(f.now)
-		} else if f.now >= f.core.Until() {
-			l.fail("the model serves a value that is not confirmed")
-		}
+		l.check(f, s.at)
 	}
 }
 
-// makeClaim has the Core claim over the root's era.
+// check asks whether the value of call k may be served.
+func (l *lockstep) check(f *life, k uint8) {
+	run, waits := l.runs[k], l.w.calls[k].is == waiting
+	if good := run.Good(f.now); good == waits {
+		l.fail("the model waits for a confirmation: %v; the RawHolder serves at once: %v", waits, good)
+		return
+	}
+	if !waits {
+		run.Close()
+		return
+	}
+	c, err := f.raw.Confirm(run, f.now)
+	if err != nil {
+		l.fail("a value of era %d can not be confirmed: %v", run.Era(), err)
+		return
+	}
+	l.waits[k] = c
+}
+
+// keep has a request wait, so that an orderly end lasts until letGo.
+func (f *life) keep() {
+	if f.raw.Status(f.now).Phase != tenure.Holding {
+		return
+	}
+	if run, ok := f.raw.Take(ids, 1); ok {
+		f.keptRun = &run
+	} else if w, err := f.raw.Reserve(ids, 1, f.now); err == nil {
+		f.kept = w
+	}
+}
+
+func (f *life) letGo() {
+	if f.kept != nil && !f.raw.Cancel(f.kept, f.now) {
+		if run, err := f.kept.Result(); err == nil {
+			f.keptRun = &run
+		}
+	}
+	if f.keptRun != nil {
+		f.keptRun.Close()
+	}
+	f.kept, f.keptRun = nil, nil
+	f.raw.Tick(f.now)
+}
+
+func (f *life) answerClaim(a tenure.Answer) {
+	if m := f.claim; m != nil {
+		f.claim = nil
+		f.raw.OnAnswer(m, a, f.now)
+	}
+}
+
+func (f *life) answerConfirm(n int, a tenure.Answer) {
+	m := f.confirms[n]
+	f.confirms = slices.Delete(f.confirms, n, n+1)
+	f.raw.OnAnswer(m, a, f.now)
+}
+
+// hearWindowAt tells the judgement about a window.
+func (l *lockstep) hearWindowAt(f *life, was *process) {
+	windows := f.windows
+	f.windows = nil
+	switch {
+	case was.ask == askOver && len(windows) == 0:
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
+	case was.ask == askOver:
+		f.raw.OnAnswer(windows[0], tenure.Answer{Result: &rootv1.CommandResult{
+			Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE},
+		}}, f.now)
+	case was.ask == askGiven:
+		for _, m := range windows {
+			e := m.Command.Events[0].GetFenceExtended()
+			w := &rootv1.Window{Era: m.Era, From: max(e.Floor, m.Era<<32)}
+			w.To = w.From + e.Size
+			f.raw.OnAnswer(m, tenure.Answer{Result: &rootv1.CommandResult{
+				Outcome: rootv1.Outcome_OUTCOME_APPLIED, Events: []*rootv1.EventResult{{Window: w}},
+			}}, f.now)
+		}
+	default:
+		f.windows = windows
+	}
+}
+
+// makeClaim has the RawHolder claim over the root's era.
 func (l *lockstep) makeClaim(before *world, f *life) {
 	era := uint64(l.root(before).era)
 	for range 100 {
-		if f.claim != nil && f.claim.ExpectedEra == era {
+		if f.claim != nil && f.claim.Claim.ExpectedEra == era {
 			return
 		}
-		if f.claim != nil {
-			f.claim = nil
-			f.core.OnClaimed(&rootv1.ClaimTenureResponse{Result: &rootv1.CommandResult{
-				Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE, Era: era},
-			}}, nil, f.now)
-		}
-		f.core.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
-		f.core.OnHolderSuspect(era, f.now)
+		f.answerClaim(tenure.Answer{Claim: &rootv1.ClaimTenureResponse{Result: &rootv1.CommandResult{
+			Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ERA_STALE, Era: era},
+		}}})
+		f.raw.OnView(tenure.Authority{Tenure: l.rootTenure()}, f.now)
+		f.raw.OnHolderSuspect(era, f.now)
 		f.now = f.now.Add(unit)
-		f.core.Tick(f.now)
+		f.raw.Tick(f.now)
 		l.follow()
 	}
-	l.fail("the Core does not claim over era %d", era)
+	l.fail("the RawHolder does not claim over era %d", era)
 }
 
-// grant tells a Core that it has an era, as an answer, or through the view when
+// grant tells a RawHolder that it has an era, as an answer, or through the view when
 // there will be none: before, it does not begin.
 func (l *lockstep) grant(f *life, was *process) {
 	t := l.tenure(was.grant, false)
-	if f.claim == nil || f.claim.ExpectedEra+1 != t.Era || l.rng.IntN(2) == 0 {
-		f.core.OnView(tenure.Authority{Tenure: t}, f.now)
-		if f.claim != nil {
-			f.claim = nil
-			f.core.OnClaimed(nil, errLost, f.now)
-		}
+	if f.claim == nil || f.claim.Claim.ExpectedEra+1 != t.Era || l.rng.IntN(2) == 0 {
+		f.raw.OnView(tenure.Authority{Tenure: t}, f.now)
+		f.answerClaim(tenure.Answer{Err: errLost})
 		return
 	}
-	f.claim = nil
-	f.core.OnClaimed(&rootv1.ClaimTenureResponse{Result: &rootv1.CommandResult{
+	f.answerClaim(tenure.Answer{Claim: &rootv1.ClaimTenureResponse{Result: &rootv1.CommandResult{
 		Outcome: rootv1.Outcome_OUTCOME_APPLIED, Events: []*rootv1.EventResult{{Tenure: t}},
-	}}, nil, f.now)
+	}}})
 }
 
 // answer tells the outcome of a confirmation, and compares whom it serves.
 func (l *lockstep) answer(before *world, f *life, s step) {
 	was := &before.processes[s.who]
-	seq := f.seqs[s.at]
-	f.seqs = slices.Delete(f.seqs, int(s.at), int(s.at)+1)
 	if was.flights[s.at].is == answeredOver {
-		f.core.OnConfirmed(uint64(was.held), seq, &rootv1.ConfirmTenureResponse{Tenure: l.rootTenure()}, nil, f.now)
+		f.answerConfirm(int(s.at), tenure.Answer{Confirm: &rootv1.ConfirmTenureResponse{Tenure: l.rootTenure()}})
 		return
 	}
-	r := &rootv1.ConfirmTenureResponse{Active: true, Tenure: l.tenure(was.held, false)}
-	f.core.OnConfirmed(uint64(was.held), seq, r, nil, f.now)
+	f.answerConfirm(int(s.at), tenure.Answer{Confirm: &rootv1.ConfirmTenureResponse{Active: true, Tenure: l.tenure(was.held, false)}})
 	for k := range l.calls {
 		c := &before.calls[k]
 		if c.is != waiting || c.process != s.who {
 			continue
 		}
-		serves := f.core.Confirmed() >= f.tickets[k] || f.now < f.core.Until()
+		serves := false
+		select {
+		case <-l.waits[k].Done():
+			serves = l.waits[k].Err() == nil
+			l.runs[k].Close()
+		default:
+		}
 		if served := l.w.calls[k].is == served; served != serves {
-			l.fail("confirmation %d serves ticket %d: the Core says %v, the model %v", seq, f.tickets[k], serves, served)
+			l.fail("confirmation %d serves call %d: the RawHolder says %v, the model %v", s.at, k, serves, served)
 		}
 	}
 }
 
-// follow takes the steps in the model that the Cores take of their own accord.
+// follow takes the steps in the model that the RawHolders take of their own accord.
 func (l *lockstep) follow() {
 	for i := 0; i < l.processes; i++ {
 		f, p := l.lives[i], &l.w.processes[i]
-		if era := f.core.Era(); era != uint64(p.held) && era != 0 && era == uint64(p.grant) {
+		status := f.raw.Status(f.now)
+		if status.Era != f.era {
+			f.era, f.confirms, f.windows = status.Era, nil, nil
+		}
+		if status.Era != uint64(p.held) && status.Era != 0 && status.Era == uint64(p.grant) {
 			l.take(step{do: hearGrant, who: uint8(i)})
 			i = -1
 			continue
 		}
-		actions := f.core.Actions()
-		for _, a := range actions {
-			l.act(i, f, a)
+		if status.Phase == tenure.Stopped && p.phase == draining && p.retire == 0 {
+			l.take(step{do: drained, who: uint8(i)})
+			i = -1
+			continue
 		}
-		if len(actions) > 0 {
+		messages := f.raw.Messages()
+		for _, m := range messages {
+			l.send(i, f, m)
+		}
+		if len(messages) > 0 {
 			i = -1
 		}
 	}
 }
 
-func (l *lockstep) act(i int, f *life, a tenure.Action) {
+// send takes a message that a RawHolder sends.
+func (l *lockstep) send(i int, f *life, m *tenure.Message) {
 	p := &l.w.processes[i]
-	switch a.Kind {
-	case tenure.Claim:
-		f.claim = a.Claim
-	case tenure.Confirm:
-		if a.Era != f.core.Era() {
-			return // It ended in the same breath.
+	ended := m.Era != 0 && m.Era != f.era // It ended in the same breath.
+	switch {
+	case m.Claim != nil:
+		f.claim = m
+	case ended:
+	case m.Confirm != nil:
+		l.take(step{do: sendConfirm, who: uint8(i)})
+		f.confirms = append(f.confirms, m)
+	case m.Command.Events[0].GetFenceExtended() != nil:
+		f.windows = append(f.windows, m)
+	case m.Command.Events[0].GetTenureRetired() != nil:
+		f.retired = m.Command.Events[0].GetTenureRetired().Era
+		if p.retire != uint8(f.retired) {
+			l.fail("the RawHolder retires era %d, the model %d", f.retired, p.retire)
 		}
-		l.take(step{do: sendConfirm, who: uint8(i), at: 0})
-		f.seqs = append(f.seqs, a.Seq)
-	case tenure.Begin:
-		f.seqs = nil
-	case tenure.End:
-		f.seqs = nil
-	case tenure.Advance:
+	default:
 		target := rootv1.HandoverStage_HANDOVER_STAGE_OPEN
 		if p.confirmed != 0 {
 			target += 1 + rootv1.HandoverStage(p.fenced)
 		}
-		if a.To != target {
-			l.fail("the Core advances to %v, the model to %v", a.To, target)
+		to := m.Command.Events[len(m.Command.Events)-1].GetHandoverAdvanced().Stage
+		if to != target {
+			l.fail("the RawHolder advances to %v, the model to %v", to, target)
 		}
-		f.core.OnAdvanced(a.Era, a.To, nil, f.now)
-	case tenure.Retire:
-		f.retired = a.Era
-		if p.retire != uint8(a.Era) {
-			l.fail("the Core retires era %d, the model %d", a.Era, p.retire)
-		}
+		f.raw.OnAnswer(m, tenure.Answer{Result: &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED}}, f.now)
 	}
 }
 
@@ -345,7 +444,7 @@ func (l *lockstep) take(want step) {
 			return
 		}
 	}
-	l.fail("the Core takes step %d, which the model does not allow", want.do)
+	l.fail("the RawHolder takes step %d, which the model does not allow", want.do)
 }
 
 // compare looks at every coordinator from both sides.
@@ -355,16 +454,16 @@ func (l *lockstep) compare(after step) {
 	}
 	for i, f := range l.lives {
 		p := &l.w.processes[i]
-		left := uint8(0)
-		if d := f.core.Until().Sub(f.now); p.held != 0 && d > 0 {
+		left, status := uint8(0), f.raw.Status(f.now)
+		if d := f.raw.Until().Sub(f.now); p.held != 0 && d > 0 {
 			left = uint8(d / unit)
 		}
-		if phases[f.core.Phase()] != p.phase || f.core.Era() != uint64(p.held) || left != p.left || len(f.seqs) != int(p.flying()) {
-			l.fail("after step %v coordinator %d: the Core is in phase %d, era %d, for %d units, with %d flights; the model %d, %d, %d, %d",
-				after, i, f.core.Phase(), f.core.Era(), left, len(f.seqs), p.phase, p.held, p.left, p.flying())
+		if phases[status.Phase] != p.phase || status.Era != uint64(p.held) || left != p.left || len(f.confirms) != int(p.flying()) {
+			l.fail("after step %v coordinator %d: the RawHolder is in phase %d, era %d, for %d units, with %d flights; the model %d, %d, %d, %d",
+				after, i, status.Phase, status.Era, left, len(f.confirms), p.phase, p.held, p.left, p.flying())
 		}
 		if n := f.counters.Violations.Total(); n != 0 {
-			l.fail("after step %v the Core of coordinator %d counts %d violations", after, i, n)
+			l.fail("after step %v the RawHolder of coordinator %d counts %d violations", after, i, n)
 		}
 	}
 }

@@ -9,8 +9,8 @@
 // model of these lines:
 //
 //   - tenure.Core: learn, begin, end, Want, confirmAt, OnConfirmed, target,
-//     Shutdown, OnDrained; Guard.Check; Holder.settleLocked, endLocked,
-//     extendLoop. TestModelIsTheCore walks at random beside the real Core.
+//     Shutdown, OnDrained; tenure.RawHolder: Take, Run.Good, Confirm, begin, end,
+//     extend. TestModelIsTheHolder walks at random beside real RawHolders.
 //   - replica's authority: elected, judge, untilExpired, answerConfirm.
 //     TestModelIsTheLeader walks at random beside three real replicas.
 //   - client's checkEra.

@@ -57,7 +57,7 @@ func (m *model) drop(w *world, i uint8) {
 	}
 }
 
-// begin takes up the era granted: Core.begin and Holder.beginLocked.
+// begin takes up the era granted: Core.begin and RawHolder.begin.
 func (m *model) begin(w *world, i uint8) {
 	p := &w.processes[i]
 	if p.held != 0 {
@@ -84,7 +84,7 @@ func (m *model) begin(w *world, i uint8) {
 	}
 }
 
-// end stops acting for the era: Core.end and Holder.endLocked. A window that
+// end stops acting for the era: Core.end and RawHolder.end. A window that
 // was asked for stays under way.
 func (m *model) end(w *world, i uint8) {
 	m.drop(w, i)
@@ -202,7 +202,7 @@ func (m *model) land(w *world, i, k uint8) {
 	}
 }
 
-// confirm is Core.OnConfirmed and Holder.settleLocked of an active era.
+// confirm is Core.OnConfirmed and RawHolder.confirm of an active era.
 func (m *model) confirm(s *successor, i, k uint8) {
 	w := &s.world
 	p := &w.processes[i]
@@ -238,7 +238,7 @@ func (m *model) atMostOne(s *successor) {
 }
 
 // advanceStep proposes the stages that the handover has earned: Core.target
-// and Holder.advance. It is one step: a stage may be asked for again.
+// and RawHolder.sendAdvance. It is one step: a stage may be asked for again.
 func (m *model) advanceStep(w *world, i uint8) {
 	p, r := &w.processes[i], m.root(w)
 	target := uint8(1)
@@ -258,7 +258,7 @@ func (m *model) advanceStep(w *world, i uint8) {
 	}
 }
 
-// windowSteps root windows ahead of use: Holder.extendLoop.
+// windowSteps root windows ahead of use: RawHolder.extend.
 func (m *model) windowSteps(w *world, i uint8) {
 	p := &w.processes[i]
 	if p.held != 0 && p.ask == noAsk {
@@ -310,7 +310,7 @@ func (m *model) judgeWindow(w *world, i uint8) {
 	}
 }
 
-// hearWindow is Holder.onExtended and onExtendRefused.
+// hearWindow is RawHolder.onExtension.
 func (m *model) hearWindow(w *world, i uint8) {
 	p := &w.processes[i]
 	runs := m.runs.get(p.runs)

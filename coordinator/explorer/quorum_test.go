@@ -99,8 +99,8 @@ func newQuorum(seed uint64) (*quorum, error) {
 	return q, q.elect()
 }
 
-// turn gives a peer its mail, ticks and requests.
-func (q *quorum) turn(i, ticks int, requests ...replica.Request) error {
+// step gives a peer its mail, ticks and requests.
+func (q *quorum) step(i, ticks int, requests ...replica.Request) error {
 	p := q.peers[i]
 	in := replica.Input{Now: q.now, Wall: 1, Ticks: ticks, Messages: p.inbox, Requests: requests}
 	p.inbox = nil
@@ -129,7 +129,7 @@ func (q *quorum) settle() error {
 		for i, p := range q.peers {
 			if len(p.inbox) > 0 {
 				busy = true
-				if err := q.turn(i, 0); err != nil {
+				if err := q.step(i, 0); err != nil {
 					return err
 				}
 			}
@@ -140,7 +140,7 @@ func (q *quorum) settle() error {
 
 // ask gives a request to the leader; it reports whether it was answered.
 func (q *quorum) ask(r replica.Request) (bool, error) {
-	if err := q.turn(q.leader, 0, r); err != nil {
+	if err := q.step(q.leader, 0, r); err != nil {
 		return false, err
 	}
 	return q.done[r], q.beat()
@@ -152,7 +152,7 @@ func (q *quorum) beat() error {
 		if err := q.settle(); err != nil {
 			return err
 		}
-		if err := q.turn(q.leader, 2); err != nil {
+		if err := q.step(q.leader, 2); err != nil {
 			return err
 		}
 	}
@@ -168,7 +168,7 @@ func (q *quorum) elect() error {
 			if i == old {
 				continue
 			}
-			if err := q.turn(i, 1); err != nil {
+			if err := q.step(i, 1); err != nil {
 				return err
 			}
 			if p.view != nil && p.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER {

@@ -95,11 +95,11 @@ func (r *Runs) Top() uint64 { return r.top }
 // Last is the highest value handed out, or the inherited frontier.
 func (r *Runs) Last() uint64 { return r.last }
 
-// Left counts the values that can still be handed out.
-func (r *Runs) Left() uint64 { return (r.limit - r.last) + (r.nextTo - r.nextFrom) }
-
-// Room is the longest contiguous run that can be handed out.
-func (r *Runs) Room() uint64 { return max(r.limit-r.last, r.nextTo-r.nextFrom) }
+// Left counts the values at floor or above that can still be handed out.
+func (r *Runs) Left(floor uint64) uint64 {
+	below := max(floor, 1) - 1
+	return r.limit - min(max(r.last, below), r.limit) + r.nextTo - min(max(r.nextFrom, below), r.nextTo)
+}
 
 // Consumed is the exact frontier: no value above it was handed out by this
 // era or, as far as was heard, by anybody else.

@@ -81,32 +81,24 @@ func (w *Window) Take(count uint64) (first uint64, ok bool) {
 // Low reports that it is time to ask NeedExtend.
 func (w *Window) Low() bool { return !w.pending && w.usable() < w.size/2 }
 
-func (w *Window) usable() uint64 {
-	if last := w.runs.Last(); last+1 < w.start {
-		return w.runs.Left() - min(w.runs.Left(), w.start-1-last)
-	}
-	return w.runs.Left()
-}
+func (w *Window) usable() uint64 { return w.runs.Left(w.start) }
 
-// NeedExtend says which window (from, to] to root next, if any. waiting is the
+// NeedExtend says which window to root next, if any: size ids above the fence, or
+// above floor if that is higher, since others raise the fence too. waiting is the
 // number of ids that requests in the queue wait for. Until Extended or Refused
 // tells the outcome it asks for nothing more: repeat the same request.
-func (w *Window) NeedExtend(waiting uint64, now clock.Instant) (from, to uint64, want bool) {
+func (w *Window) NeedExtend(waiting uint64, now clock.Instant) (floor, size uint64, want bool) {
 	if w.pending || (waiting == 0 && w.rooted && !w.Low()) {
 		return 0, 0, false
 	}
-	from = w.runs.Top()
-	base := from
-	if w.start > 0 {
-		base = max(base, w.start-1)
-	}
+	floor = max(w.start, 1) - 1
+	base := max(w.runs.Top(), floor)
 	if base >= MaxID {
 		return 0, 0, false
 	}
 	w.adapt(now)
-	to = base + min(w.size+min(waiting, maxWaiting), MaxID-base)
 	w.pending = true
-	return from, to, true
+	return floor, min(w.size+min(waiting, maxWaiting), MaxID-base), true
 }
 
 // adapt sizes the window by how long the last one lasted.
@@ -131,8 +123,8 @@ func (w *Window) Extended(from, to uint64) error {
 	return nil
 }
 
-// Refused says that the rooted fence is another one than from: the root gave
-// ids away itself. What is left of older windows stays usable.
+// Refused says that no window was rooted, and where the fence is. What is left of
+// older windows stays usable.
 func (w *Window) Refused(fence uint64) {
 	w.runs.Skip(fence)
 	w.pending = false

@@ -9,12 +9,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-func extend(t *testing.T, w *idalloc.Window, waiting uint64, now clock.Instant) (from, to uint64) {
+// rooted is a Window with the fence that the root has.
+type rooted struct {
+	*idalloc.Window
+	fence uint64
+}
+
+func newWindow(inherited, start, size uint64) *rooted {
+	return &rooted{idalloc.New(inherited, start, size), inherited}
+}
+
+// give is what the root does.
+func (w *rooted) give(floor, size uint64) (from, to uint64) {
+	from = max(w.fence, floor)
+	w.fence = from + size
+	return from, w.fence
+}
+
+func extend(t *testing.T, w *rooted, waiting uint64, now clock.Instant) (from, to uint64) {
 	t.Helper()
-	from, to, want := w.NeedExtend(waiting, now)
+	floor, size, want := w.NeedExtend(waiting, now)
 	if !want {
 		t.Fatal("NeedExtend wants nothing")
 	}
+	from, to = w.give(floor, size)
 	if err := w.Extended(from, to); err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +40,7 @@ func extend(t *testing.T, w *idalloc.Window, waiting uint64, now clock.Instant) 
 }
 
 func TestNothingBeforeTheFirstWindow(t *testing.T) {
-	w := idalloc.New(7, 1, 10)
+	w := newWindow(7, 1, 10)
 	if first, ok := w.Take(1); ok {
 		t.Fatalf("served %d from nothing", first)
 	}
@@ -38,11 +56,11 @@ func TestNothingBeforeTheFirstWindow(t *testing.T) {
 }
 
 func TestStartFlag(t *testing.T) {
-	w := idalloc.New(0, 1000, 10)
-	if from, to := extend(t, w, 0, 0); from != 0 || to != 1009 {
+	w := newWindow(0, 1000, 10)
+	if from, to := extend(t, w, 0, 0); from != 999 || to != 1009 {
 		t.Fatalf("window (%d, %d]", from, to)
 	}
-	if w.Left() != 10 || w.Consumed() != 0 {
+	if w.Left() != 10 || w.Consumed() != 999 {
 		t.Fatalf("left %d consumed %d", w.Left(), w.Consumed())
 	}
 	if first, _ := w.Take(1); first != 1000 {
@@ -52,19 +70,13 @@ func TestStartFlag(t *testing.T) {
 
 // The root gave ids itself: the rest of the window stays usable, and what
 // reaches beyond it comes from the next run as a whole.
-func TestRefusedKeepsTheRest(t *testing.T) {
-	w := idalloc.New(0, 1, 10)
+func TestOthersRaiseTheFence(t *testing.T) {
+	w := newWindow(0, 1, 10)
 	extend(t, w, 0, 0)
 	w.Take(8)
-	if _, _, want := w.NeedExtend(0, 0); !want {
-		t.Fatal("low window wants nothing")
-	}
-	w.Refused(12)
-	if w.Consumed() != 12 {
-		t.Fatalf("consumed %d: ids up to 12 are the root's", w.Consumed())
-	}
-	if from, _ := extend(t, w, 0, 0); from != 12 {
-		t.Fatalf("extends from %d", from)
+	w.fence += 2
+	if from, _ := extend(t, w, 0, 0); from != 12 || w.Consumed() != 12 {
+		t.Fatalf("extends from %d, consumed %d: ids up to 12 are the root's", from, w.Consumed())
 	}
 	if first, ok := w.Take(1); !ok || first != 9 {
 		t.Fatalf("rest of the first run: %d %v", first, ok)
@@ -78,7 +90,7 @@ func TestRefusedKeepsTheRest(t *testing.T) {
 }
 
 func TestWindowAdaptsToDemand(t *testing.T) {
-	w := idalloc.New(0, 1, 0)
+	w := newWindow(0, 1, 0)
 	now, last := clock.Instant(1), uint64(0)
 	for i := range 20 {
 		from, to := extend(t, w, 0, now)
@@ -103,7 +115,7 @@ func TestWindowAdaptsToDemand(t *testing.T) {
 }
 
 func TestLargestRequest(t *testing.T) {
-	w := idalloc.New(0, 1, 10)
+	w := newWindow(0, 1, 10)
 	extend(t, w, 0, 0)
 	extend(t, w, idalloc.MaxCount, 0)
 	if first, ok := w.Take(idalloc.MaxCount); !ok || first != 1 {
@@ -112,7 +124,7 @@ func TestLargestRequest(t *testing.T) {
 }
 
 func TestExhausted(t *testing.T) {
-	w := idalloc.New(idalloc.MaxID-3, 1, 10)
+	w := newWindow(idalloc.MaxID-3, 1, 10)
 	if _, to := extend(t, w, 0, 0); to != idalloc.MaxID {
 		t.Fatalf("window to %d", to)
 	}
@@ -128,7 +140,7 @@ func TestExhausted(t *testing.T) {
 }
 
 func TestOverlappingWindowIsRefused(t *testing.T) {
-	w := idalloc.New(100, 1, 10)
+	w := newWindow(100, 1, 10)
 	for _, bad := range [][2]uint64{{99, 200}, {0, 50}, {100, 100}, {110, 105}} {
 		if err := w.Extended(bad[0], bad[1]); err == nil {
 			t.Errorf("took window %v in", bad)
@@ -147,10 +159,10 @@ func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		inherited := rapid.Uint64Range(0, 1000).Draw(t, "inherited")
 		start := rapid.Uint64Range(0, 1200).Draw(t, "start")
-		w := idalloc.New(inherited, start, rapid.Uint64Range(1, 50).Draw(t, "size"))
+		w := newWindow(inherited, start, rapid.Uint64Range(1, 50).Draw(t, "size"))
 		rooted := map[uint64]bool{}
-		fence, last, now := inherited, inherited, clock.Instant(0)
-		var from, to uint64
+		last, now := inherited, clock.Instant(0)
+		var floor, size uint64
 		pending := false
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.Int64Range(0, int64(20*time.Second)).Draw(t, "dt")))
@@ -175,7 +187,7 @@ func TestLaws(t *testing.T) {
 				}
 			case 2:
 				if !pending {
-					from, to, pending = w.NeedExtend(rapid.Uint64Range(0, 100).Draw(t, "waiting"), now)
+					floor, size, pending = w.NeedExtend(rapid.Uint64Range(0, 100).Draw(t, "waiting"), now)
 				} else if _, _, again := w.NeedExtend(1, now); again {
 					t.Fatal("two extensions at once")
 				}
@@ -184,31 +196,31 @@ func TestLaws(t *testing.T) {
 					continue
 				}
 				pending = false
-				if from != fence {
-					w.Refused(fence)
+				if rapid.IntRange(0, 3).Draw(t, "refuse") == 0 {
+					w.Refused(w.fence)
 					continue
 				}
+				from, to := w.give(floor, size)
 				for v := from + 1; v <= to; v++ {
 					rooted[v] = true
 				}
-				fence = to
 				if err := w.Extended(from, to); err != nil {
 					t.Fatal(err)
 				}
 			case 4:
-				fence += rapid.Uint64Range(0, 3).Draw(t, "foreign")
+				w.fence += rapid.Uint64Range(0, 3).Draw(t, "foreign")
 			}
 		}
 	})
 }
 
 func BenchmarkTake(b *testing.B) {
-	w := idalloc.New(0, 1, idalloc.MaxWindow)
+	w := newWindow(0, 1, idalloc.MaxWindow)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, ok := w.Take(1); !ok {
-			from, to, _ := w.NeedExtend(1, 0)
-			if err := w.Extended(from, to); err != nil {
+			floor, size, _ := w.NeedExtend(1, 0)
+			if err := w.Extended(w.give(floor, size)); err != nil {
 				b.Fatal(err)
 			}
 		}

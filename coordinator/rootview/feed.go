@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nokv/nokv/meta/root/state"
+	"google.golang.org/protobuf/proto"
 )
 
 // Batch is what one message from the root changed: applied as a whole it takes
@@ -27,6 +28,7 @@ type Batch struct {
 
 	first uint64   // index of the first entry
 	ends  []uint32 // per entry the number of changes up to its end
+	bytes int      // about what it keeps in memory; set in a feed
 }
 
 // Empty says that the batch moves nobody.
@@ -53,36 +55,79 @@ var ErrSnapshotNeeded = errors.New("changes are no longer retained: start from a
 
 // feed retains the batches of the recent past, once for all readers.
 type feed struct {
-	limit int // most entries and changes retained, together
+	limit, limitBytes int // most entries and changes retained, together, and their bytes
 
 	mu sync.Mutex
 	// Guarded by mu. Everything behind base is in batches[head:].
-	base    state.Token
-	batches []Batch
-	head    int
-	size    int
+	base        state.Token
+	batches     []Batch
+	head        int
+	size, bytes int
 }
 
-func (f *feed) add(b Batch) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (f *feed) addLocked(b Batch) {
 	if b.Snapshot {
-		f.base, f.batches, f.head, f.size = b.Token, nil, 0, 0
+		f.base, f.batches, f.head, f.size, f.bytes = b.Token, nil, 0, 0, 0
 		return
 	}
+	b.bytes = b.measure()
 	f.batches = append(f.batches, b)
-	f.size += b.cost()
-	for f.size > f.limit && len(f.batches)-f.head > 1 {
+	f.size, f.bytes = f.size+b.cost(), f.bytes+b.bytes
+	for (f.size > f.limit || f.bytes > f.limitBytes) && len(f.batches)-f.head > 1 {
 		f.dropOldestLocked()
 	}
 }
 
 func (b *Batch) cost() int { return len(b.Changes) + len(b.ends) }
 
+// measure is about how many bytes a batch keeps in memory.
+func (b *Batch) measure() int {
+	n := 4 * len(b.ends)
+	for i := range b.Changes {
+		n += changeBytes(&b.Changes[i])
+	}
+	return n
+}
+
+// Bytes of a change in memory, beside its record; and of a region, an owner and
+// another record, beside its texts.
+const (
+	bytesOfChange = 112
+	bytesOfRegion = 136
+	bytesOfOwner  = 48
+	bytesOfRecord = 256
+)
+
+func changeBytes(c *state.Change) int {
+	n := bytesOfChange
+	switch c.Kind {
+	case state.ChangeRegion:
+		// What it replaced is kept alive too.
+		return n + regionBytes(c.Region) + regionBytes(c.OldRegion)
+	case state.ChangeKeyspace:
+		return n + bytesOfRecord + proto.Size(c.Keyspace)
+	case state.ChangeMember:
+		return n + bytesOfRecord + proto.Size(c.Member)
+	default:
+		return n + bytesOfRecord
+	}
+}
+
+func regionBytes(r *state.Region) int {
+	if r == nil {
+		return 0
+	}
+	n := bytesOfRegion + len(r.Start) + len(r.End) + len(r.Frontier)
+	for i := range r.Owners {
+		n += bytesOfOwner + len(r.Owners[i].Member)
+	}
+	return n
+}
+
 func (f *feed) dropOldestLocked() {
 	b := &f.batches[f.head]
 	f.base = b.Token
-	f.size -= b.cost()
+	f.size, f.bytes = f.size-b.cost(), f.bytes-b.bytes
 	*b = Batch{}
 	f.head++
 	if f.head > len(f.batches)/2 && f.head > 16 {
@@ -108,6 +153,28 @@ func (f *feed) after(at state.Token) (b Batch, ok bool, err error) {
 		return Batch{}, false, ErrSnapshotNeeded // a position that this log never had
 	}
 	return b, true, nil
+}
+
+// KeyspacesNamed returns the keyspaces that have a name or had it within the
+// changes that are retained: whose changes concern a reader of that name,
+// wherever it stands.
+func (f *Follower) KeyspacesNamed(name string) []state.KeyspaceID {
+	f.feed.mu.Lock()
+	defer f.feed.mu.Unlock()
+	var ids []state.KeyspaceID
+	if k := f.View().State.KeyspaceByName(name); k != nil {
+		ids = append(ids, state.KeyspaceID(k.GetId()))
+	}
+	for i := range f.feed.batches[f.feed.head:] {
+		changes := f.feed.batches[f.feed.head+i].Changes
+		for j := range changes {
+			if c := &changes[j]; c.Kind == state.ChangeKeyspace && c.Keyspace.GetName() == name {
+				ids = append(ids, state.KeyspaceID(c.Keyspace.GetId()))
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // Reader reads the changes behind a position. It holds no memory but its
@@ -151,4 +218,23 @@ func (r *Reader) Next(ctx context.Context) (Batch, error) {
 			return Batch{}, context.Cause(ctx)
 		}
 	}
+}
+
+// NextAll is Next for all batches that are there, the oldest first, up to about
+// so many bytes in memory; at least one.
+func (r *Reader) NextAll(ctx context.Context, maxBytes int) ([]Batch, error) {
+	b, err := r.Next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := []Batch{b}
+	for size := b.bytes; size < maxBytes; size += b.bytes {
+		var ok bool
+		if b, ok, err = r.f.feed.after(r.at); err != nil || !ok {
+			break // an error comes again with the next call
+		}
+		r.at = b.Token
+		all = append(all, b)
+	}
+	return all, nil
 }

@@ -68,8 +68,10 @@ type Config struct {
 	// most an eighth of what is left. Default 20 ms.
 	ReplyMargin time.Duration
 	// RetainedChanges bounds what watchers can go back to, in entries and
-	// changes together. Default 65,536.
+	// changes together, and RetainedBytes in about what they take in memory; the
+	// newest batch is kept whatever its size. Defaults 65,536 and 64 MiB.
 	RetainedChanges int
+	RetainedBytes   int
 	// MaxWaiting bounds the requests that wait for a position, and those that
 	// wait for one read index. Default 65,536.
 	MaxWaiting int
@@ -80,8 +82,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Root == nil || c.ReadIndexer == nil || c.Clock == nil:
 		return errors.New("rootview: Root, ReadIndexer and Clock are required")
-	case c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.RetainedChanges < 0 || c.MaxWaiting < 0:
-		return errors.New("rootview: RetryMin, RetryMax, RetainedChanges or MaxWaiting is out of bounds")
+	case c.RetryMin < 0 || c.RetryMax < c.RetryMin || c.RetainedChanges < 0 || c.RetainedBytes < 0 || c.MaxWaiting < 0:
+		return errors.New("rootview: RetryMin, RetryMax, RetainedChanges, RetainedBytes or MaxWaiting is out of bounds")
 	}
 	return nil
 }
@@ -96,6 +98,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.ReadIndexTimeout, defaultReadIndexTimeout)
 	setDefault(&c.ReplyMargin, 20*time.Millisecond)
 	setDefault(&c.RetainedChanges, 65536)
+	setDefault(&c.RetainedBytes, 64<<20)
 	setDefault(&c.MaxWaiting, 65536)
 	c.Core = c.Core.withDefaults()
 	if c.Logger == nil {
@@ -118,15 +121,15 @@ type Follower struct {
 
 	view    atomic.Pointer[View]
 	waiters waitList
-	rounds  rounds
+	indexes readIndexes
 	feed    feed
 	stats   counters
-	noted   chan struct{} // told rose; capacity one
+	raised  chan struct{} // newest rose; capacity one
 
 	mu sync.Mutex
 	// Guarded by mu.
 	changed chan struct{} // closed at the next change of the token; nil: nobody asked
-	told    state.Token   // newest position from a read index
+	newest  state.Token   // position from a read index
 }
 
 // New returns a Follower. Nothing starts before Run.
@@ -139,9 +142,9 @@ func New(cfg Config) (*Follower, error) {
 		cfg:     cfg,
 		core:    NewCore(cfg.Core),
 		waiters: waitList{limit: cfg.MaxWaiting},
-		rounds:  rounds{limit: int64(cfg.MaxWaiting), wake: make(chan struct{}, 1)},
-		feed:    feed{limit: cfg.RetainedChanges},
-		noted:   make(chan struct{}, 1),
+		indexes: readIndexes{limit: int64(cfg.MaxWaiting), wake: make(chan struct{}, 1)},
+		feed:    feed{limit: cfg.RetainedChanges, limitBytes: cfg.RetainedBytes},
+		raised:  make(chan struct{}, 1),
 	}
 	f.view.Store(f.core.View())
 	return f, nil
@@ -230,9 +233,13 @@ func (f *Follower) pause(ctx context.Context, failures int, err error) {
 // the View, so that a watcher who reads after a batch finds it applied.
 func (f *Follower) publish(b Batch) {
 	old, v := f.view.Load(), f.core.View()
-	f.view.Store(v)
-	if !b.Empty() {
-		f.feed.add(b)
+	if b.Empty() {
+		f.view.Store(v)
+	} else {
+		f.feed.mu.Lock()
+		f.view.Store(v)
+		f.feed.addLocked(b)
+		f.feed.mu.Unlock()
 	}
 	if v.Token == old.Token && !b.Snapshot {
 		return
@@ -251,14 +258,14 @@ func (f *Follower) publish(b Batch) {
 // core.
 func (f *Follower) noteKnown(token state.Token) {
 	f.mu.Lock()
-	newer := f.told.Compare(token) < 0
+	newer := f.newest.Compare(token) < 0
 	if newer {
-		f.told = token
+		f.newest = token
 	}
 	f.mu.Unlock()
 	if newer && f.View().Known.Compare(token) < 0 {
 		select {
-		case f.noted <- struct{}{}:
+		case f.raised <- struct{}{}:
 		default:
 		}
 	}
@@ -266,9 +273,9 @@ func (f *Follower) noteKnown(token state.Token) {
 
 func (f *Follower) takeKnown() {
 	f.mu.Lock()
-	told := f.told
+	newest := f.newest
 	f.mu.Unlock()
-	f.core.OnKnown(told)
+	f.core.OnKnown(newest)
 	f.publish(Batch{})
 }
 

@@ -18,33 +18,33 @@ type ReadIndexer interface {
 	ReadIndex(ctx context.Context) (state.Token, error)
 }
 
-// round is one read index for everyone who came before it was asked for.
-type round struct {
+// readIndex is one position of the root for everyone who came before it was asked for.
+type readIndex struct {
 	waiter                // ready: answered and reached, or failed
 	err      error        // set before ready is closed
 	requests atomic.Int64 // that still wait for it
 }
 
-// rounds forms rounds; runReadIndex sends them, one at a time.
-type rounds struct {
+// readIndexes forms read indexes; runReadIndex asks for them, one at a time.
+type readIndexes struct {
 	limit int64
-	wake  chan struct{} // a round is forming; capacity one
+	wake  chan struct{} // one is forming; capacity one
 
 	mu sync.Mutex
 	// Guarded by mu.
-	forming *round // not asked for yet: whoever comes may join
-	ended   bool   // nobody will ask any more
+	forming *readIndex // not asked for yet: whoever comes may join
+	ended   bool       // nobody will ask any more
 }
 
-// join returns a round that will be asked for after this call.
-func (r *rounds) join() (*round, error) {
+// join returns a read index that will be asked for after this call.
+func (r *readIndexes) join() (*readIndex, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
 		return nil, reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "this coordinator is shutting down; ask another one")
 	}
 	if r.forming == nil {
-		r.forming = &round{waiter: waiter{ready: make(chan struct{}), place: -1}}
+		r.forming = &readIndex{waiter: waiter{ready: make(chan struct{}), place: -1}}
 		select {
 		case r.wake <- struct{}{}:
 		default:
@@ -57,8 +57,8 @@ func (r *rounds) join() (*round, error) {
 	return r.forming, nil
 }
 
-// take closes the forming round to newcomers.
-func (r *rounds) take() *round {
+// take closes the forming one to newcomers.
+func (r *readIndexes) take() *readIndex {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	taken := r.forming
@@ -66,8 +66,8 @@ func (r *rounds) take() *round {
 	return taken
 }
 
-// end refuses whoever waits for a round that is still forming, and whoever comes.
-func (r *rounds) end() {
+// end refuses whoever waits for one that is still forming, and whoever comes.
+func (r *readIndexes) end() {
 	r.mu.Lock()
 	left := r.forming
 	r.forming, r.ended = nil, true
@@ -77,7 +77,7 @@ func (r *rounds) end() {
 	}
 }
 
-func (r *round) fail(err error) {
+func (r *readIndex) fail(err error) {
 	r.err = err
 	close(r.ready)
 }
@@ -94,7 +94,7 @@ func (f *Follower) Strong(ctx context.Context) (state.Token, error) {
 }
 
 func (f *Follower) strong(ctx context.Context) (state.Token, error) {
-	r, err := f.rounds.join()
+	r, err := f.indexes.join()
 	if err != nil {
 		return state.Token{}, err
 	}
@@ -127,24 +127,24 @@ func (f *Follower) notStrong(ctx context.Context) error {
 	return f.withLag(reason.New(rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, "the view is %d entries behind the root", v.Lag()), v)
 }
 
-// runReadIndex asks for one round after the other until the context ends.
+// runReadIndex asks for one read index after the other until the context ends.
 func (f *Follower) runReadIndex(ctx context.Context) {
-	defer f.rounds.end()
+	defer f.indexes.end()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.rounds.wake:
+		case <-f.indexes.wake:
 		}
-		if r := f.rounds.take(); r != nil {
+		if r := f.indexes.take(); r != nil {
 			f.ask(ctx, r)
 		}
 	}
 }
 
-// ask asks the root for a round's position, and lets the round wait until the
+// ask asks the root for a position, and lets those who want it wait until the
 // view is there.
-func (f *Follower) ask(ctx context.Context, r *round) {
+func (f *Follower) ask(ctx context.Context, r *readIndex) {
 	callCtx, cancel := context.WithTimeout(ctx, f.cfg.ReadIndexTimeout)
 	defer cancel()
 	token, err := f.cfg.ReadIndexer.ReadIndex(callCtx)
@@ -154,7 +154,7 @@ func (f *Follower) ask(ctx context.Context, r *round) {
 	}
 	f.noteKnown(token)
 	r.at = token
-	switch waiting, err := f.waiters.addRound(f, r); {
+	switch waiting, err := f.waiters.addRead(f, r); {
 	case err != nil:
 		r.fail(err)
 	case !waiting:
@@ -162,8 +162,8 @@ func (f *Follower) ask(ctx context.Context, r *round) {
 	}
 }
 
-// addRound is add for a round, unless nobody waits for it any more.
-func (l *waitList) addRound(f *Follower, r *round) (waiting bool, err error) {
+// addRead is add for a read index, unless nobody waits for it any more.
+func (l *waitList) addRead(f *Follower, r *readIndex) (waiting bool, err error) {
 	if waiting, err = l.add(f, &r.waiter); !waiting {
 		return waiting, err
 	}

@@ -77,7 +77,7 @@ func (t *tail) read(ctx context.Context) (progress bool, err error) {
 			return progress, nil
 		case <-silence.C:
 			return progress, errNoAnswer
-		case <-t.f.noted:
+		case <-t.f.raised:
 			t.f.takeKnown()
 		case resp, ok := <-t.messages:
 			if !ok {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -54,47 +55,74 @@ func checkCount(count, most uint64) error {
 	}
 }
 
-// tsoStream serves TsoStream. What is queued is taken from the window in one
-// piece and cut up in order. While one piece waits for its confirmation the
-// next ones are taken, up to tsoPieces.
+// reserve takes a run of count; see Authority.
+type reserve func(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
+
+// tsoStream serves TsoStream.
 func (s *Server) tsoStream(stream grpc.ServerStream) error {
-	return s.run(stream.Context(), s.tsoStreams, func(l *live) error {
+	return s.runStream(stream, s.tsoStreams, MaxTSOCount, s.cfg.Authority.ReserveTso)
+}
+
+// idStream serves AllocIDStream.
+func (s *Server) idStream(stream grpc.ServerStream) error {
+	return s.runStream(stream, s.idStreams, MaxIDCount, s.cfg.Authority.ReserveAllocID)
+}
+
+// runStream answers requests for runs of at most most. What is queued is taken
+// from the window in one piece and cut up in order. While one piece waits for
+// its confirmation the next ones are taken, up to piecesWaiting. A refusal is
+// the answer to its piece, and the stream goes on.
+func (s *Server) runStream(stream grpc.ServerStream, g *gauge, most uint64, reserve reserve) error {
+	return s.run(stream.Context(), g, func(l *live) error {
 		recv := func() (uint64, int, error) {
 			var req countRequest
-			if err := stream.RecvMsg(&req); err != nil {
-				return 0, 0, err
-			}
-			return req.count, 0, checkCount(req.count, MaxTSOCount)
+			err := stream.RecvMsg(&req)
+			return req.count, 0, err
 		}
-		w := s.newTsoWriter(l, stream)
+		w := &runWriter{
+			s: s, l: l, stream: stream, most: most, reserve: reserve,
+			pending: make(chan piece, piecesWaiting-1), done: make(chan struct{}),
+		}
+		go w.run()
 		err := exchange(l, s.cfg.Limits, recv, w.take)
-		if failed := w.end(); failed != nil {
-			return failed
+		close(w.pending)
+		<-w.done
+		if w.err != nil {
+			return w.err
 		}
 		return err
 	})
 }
 
-// tsoPieces is how many pieces of a stream wait for a confirmation.
-const tsoPieces = 4
+// piecesWaiting is how many pieces of a stream wait for a confirmation.
+const piecesWaiting = 4
 
-// tsoPiece is a run that answers requests of these counts.
-type tsoPiece struct {
+// piece is a run that answers requests of these counts, or why it was refused.
+type piece struct {
 	first, era uint64
 	counts     []uint64
-	// check waits until the run may be served, within ctx, which cancel ends.
+	refused    error
+	// check waits until the run may be served, within ctx, which cancel ends. Nil: it may.
 	check  func(context.Context) error
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// tsoWriter sends pieces in order. One that is checked and has none before it
+func (p *piece) end() {
+	if p.cancel != nil {
+		p.cancel()
+	}
+}
+
+// runWriter sends pieces in order. One that is checked and has none before it
 // is sent at once, by who took it; the others by a goroutine of their own.
-type tsoWriter struct {
+type runWriter struct {
 	s       *Server
 	l       *live
 	stream  grpc.ServerStream
-	pending chan tsoPiece
+	most    uint64
+	reserve reserve
+	pending chan piece
 	// unsent counts pieces given to the goroutine and not sent. It does not fall
 	// to 0 again behind one that failed.
 	unsent atomic.Int64
@@ -102,24 +130,17 @@ type tsoWriter struct {
 	err    error // of the goroutine; set before done is closed
 }
 
-func (s *Server) newTsoWriter(l *live, stream grpc.ServerStream) *tsoWriter {
-	w := &tsoWriter{s: s, l: l, stream: stream, pending: make(chan tsoPiece, tsoPieces-1), done: make(chan struct{})}
-	go w.run()
-	return w
-}
-
-// end waits for the goroutine and returns its error.
-func (w *tsoWriter) end() error {
-	close(w.pending)
-	<-w.done
-	return w.err
-}
-
 // take answers requests, or has them answered.
-func (w *tsoWriter) take(counts []uint64) error {
+func (w *runWriter) take(counts []uint64) error {
 	for len(counts) > 0 {
-		n, total := upTo(counts, MaxTSOCount)
-		if err := w.piece(counts[:n], total); err != nil {
+		n, total := upTo(counts, w.most)
+		p := piece{counts: counts[:n], refused: checkCount(total, w.most)}
+		if p.refused == nil {
+			// A stream has no deadline of its own.
+			p.ctx, p.cancel = context.WithTimeout(w.l.ctx, w.s.cfg.Limits.StreamWait)
+			p.first, p.era, p.check, p.refused = w.reserve(p.ctx, total)
+		}
+		if err := w.put(p); err != nil {
 			return err
 		}
 		counts = counts[n:]
@@ -127,68 +148,74 @@ func (w *tsoWriter) take(counts []uint64) error {
 	return nil
 }
 
-func (w *tsoWriter) piece(counts []uint64, total uint64) error {
-	// A stream has no deadline of its own.
-	ctx, cancel := context.WithTimeout(w.l.ctx, w.s.cfg.Limits.StreamWait)
-	first, era, check, err := w.s.cfg.Authority.ReserveTso(ctx, total)
-	if err != nil {
-		cancel()
-		return err
+// put sends a piece, or has it sent.
+func (w *runWriter) put(p piece) error {
+	if p.check == nil && w.unsent.Load() == 0 {
+		p.end()
+		return w.send(p)
 	}
-	if check == nil && w.unsent.Load() == 0 {
-		cancel()
-		return w.send(first, era, counts)
-	}
+	p.counts = slices.Clone(p.counts)
 	w.unsent.Add(1)
-	w.pending <- tsoPiece{first, era, slices.Clone(counts), check, ctx, cancel}
+	w.pending <- p
 	return nil
 }
 
-// run sends what waits until end. After an error it only takes.
-func (w *tsoWriter) run() {
+// run sends what waits until pending is closed. After an error it only takes.
+func (w *runWriter) run() {
 	defer close(w.done)
 	for p := range w.pending {
-		var err error
-		if p.check != nil {
-			err = p.check(p.ctx)
+		if p.check != nil && p.refused == nil {
+			p.refused = p.check(p.ctx)
 		}
-		p.cancel()
-		if err == nil && w.err == nil {
-			err = w.send(p.first, p.era, p.counts)
+		p.end()
+		if w.err != nil {
+			continue
 		}
-		if err != nil && w.err == nil {
-			w.err = err
-			w.l.cut(err) // which ends the reading
+		if w.err = w.send(p); w.err != nil {
+			w.l.cut(w.err) // which ends the reading
+			continue       // and nothing is sent past it any more
 		}
-		if w.err == nil {
-			w.unsent.Add(-1) // else nothing is sent past it any more
-		}
+		w.unsent.Add(-1)
 	}
 }
 
-func (w *tsoWriter) send(first, era uint64, counts []uint64) error {
+func (w *runWriter) send(p piece) error {
+	var refusal *rootv1.ErrorDetail
+	if p.refused != nil {
+		refusal = w.s.detail(p.refused)
+	}
 	cluster := w.s.view().ClusterID
-	for _, count := range counts {
-		if err := w.l.send(w.stream, runPacket(first, count, era, cluster)); err != nil {
+	for _, count := range p.counts {
+		answer := newPacket()
+		if refusal != nil {
+			answer.data = appendDetail(answer.data, 5, refusal)
+		} else {
+			answer.appendRun(p.first, count, p.era, cluster)
+		}
+		if err := w.l.send(w.stream, answer); err != nil {
 			return err
 		}
-		first += count
+		p.first += count
 	}
 	return nil
 }
 
-// upTo is how many of the counts, at least one, add up to at most most.
+// upTo is how many of the counts, at least one, add up to at most most. What is
+// no count stands alone.
 func upTo(counts []uint64, most uint64) (n int, total uint64) {
 	for _, c := range counts {
-		if n > 0 && total+c > most {
+		if n > 0 && (c == 0 || c > most || total > most-c) {
 			break
+		}
+		if c == 0 {
+			return 1, 0
 		}
 		n, total = n+1, total+c
 	}
 	return n, total
 }
 
-// countRequest is a TsoRequest.
+// countRequest is a TsoRequest or an AllocIDRequest.
 type countRequest struct{ count uint64 }
 
 func (r *countRequest) decode(buf mem.Buffer) error {
@@ -203,12 +230,10 @@ func (r *countRequest) decode(buf mem.Buffer) error {
 	})
 }
 
-// runPacket is a TsoResponse.
-func runPacket(first, count, era, cluster uint64) *packet {
-	p := newPacket()
+// appendRun makes a TsoResponse or an AllocIDResponse.
+func (p *packet) appendRun(first, count, era, cluster uint64) {
 	p.data = appendUint(p.data, 1, first)
 	p.data = appendUint(p.data, 2, count)
 	p.data = appendUint(p.data, 3, era)
 	p.data = appendFixed64(p.data, 4, cluster)
-	return p
 }

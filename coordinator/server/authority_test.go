@@ -39,17 +39,88 @@ func TestCountsAreChecked(t *testing.T) {
 	for _, count := range []uint64{0, server.MaxTSOCount + 1, math.MaxUint64} {
 		_, err := w.client.Tso(within(t), &coordinatorv1.TsoRequest{Count: count})
 		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
-		stream, err := w.client.TsoStream(within(t))
-		if err != nil {
-			t.Fatal(err)
+	}
+}
+
+// runStream is a TsoStream or an AllocIDStream.
+type runStream struct {
+	send func(count uint64) error
+	recv func() (*run, error)
+	end  func() error
+}
+
+type run struct {
+	first, count, era uint64
+	refused           *rootv1.ErrorDetail
+}
+
+// runStreams opens a stream of each kind.
+func runStreams(t *testing.T, w *world) map[string]runStream {
+	t.Helper()
+	ts, err := w.client.TsoStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := w.client.AllocIDStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]runStream{
+		"timestamps": {
+			func(n uint64) error { return ts.Send(&coordinatorv1.TsoRequest{Count: n}) },
+			func() (*run, error) {
+				r, err := ts.Recv()
+				return &run{r.GetFirst(), r.GetCount(), r.GetEra(), r.GetError()}, err
+			}, ts.CloseSend,
+		},
+		"ids": {
+			func(n uint64) error { return ids.Send(&coordinatorv1.AllocIDRequest{Count: n}) },
+			func() (*run, error) {
+				r, err := ids.Recv()
+				return &run{r.GetFirst(), r.GetCount(), r.GetEra(), r.GetError()}, err
+			}, ids.CloseSend,
+		},
+	}
+}
+
+// A refusal is the answer to its request, in its place, and the stream goes on.
+func TestRefusalsOnStreamsAreAnswers(t *testing.T) {
+	for name, most := range map[string]uint64{"timestamps": server.MaxTSOCount, "ids": server.MaxIDCount} {
+		for _, bad := range []uint64{0, most + 1, math.MaxUint64} {
+			s := runStreams(t, start(t))[name]
+			for _, n := range []uint64{3, bad, 5, most} {
+				_ = s.send(n)
+			}
+			_ = s.end()
+			got, err := drain(s.recv)
+			if err != nil || len(got) != 4 {
+				t.Fatalf("%s: %d answers, %v", name, len(got), err)
+			}
+			next := uint64(1)
+			for i, n := range []uint64{3, bad, 5, most} {
+				if refused := got[i].refused.GetReason() == rootv1.Reason_REASON_INVALID_REQUEST; refused != (n == bad) {
+					t.Errorf("%s: the answer for %d: %+v", name, n, got[i])
+				} else if !refused {
+					if got[i].first != next || got[i].count != n {
+						t.Errorf("%s: the answer for %d: %+v, want first %d", name, n, got[i], next)
+					}
+					next += n
+				}
+			}
 		}
-		for _, n := range []uint64{3, count, 5} { // what came before is answered
-			_ = stream.Send(&coordinatorv1.TsoRequest{Count: n})
+		w := start(t)
+		s := runStreams(t, w)[name]
+		refuse := func(err error) {
+			w.authority.mu.Lock()
+			w.authority.err = err
+			w.authority.mu.Unlock()
 		}
-		got, err := drain(stream.Recv)
-		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
-		if len(got) != 1 || got[0].GetCount() != 3 {
-			t.Errorf("before the refusal: %v", got)
+		for _, err := range []error{nil, reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "it retired"), nil} {
+			refuse(err)
+			_ = s.send(1)
+			if got, failed := s.recv(); failed != nil || got.refused.GetReason() != reason.Of(err) {
+				t.Errorf("%s: the holder says %v: %+v, %v", name, err, got, failed)
+			}
 		}
 	}
 }
@@ -101,7 +172,11 @@ func TestTenureNotHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = stream.Send(&coordinatorv1.TsoRequest{Count: 1})
-	_, streamed := stream.Recv()
+	answer, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamed := (&reason.Error{Detail: answer.GetError()}).GRPCStatus().Err()
 	_, ids := w.client.AllocID(within(t), &coordinatorv1.AllocIDRequest{Count: 1})
 	_, ts := w.client.Tso(within(t), &coordinatorv1.TsoRequest{Count: 1})
 	for _, err := range []error{streamed, ids, ts} {
@@ -148,7 +223,7 @@ func TestTsoStreamWaitsNoLongerThanItMay(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = stream.Send(&coordinatorv1.TsoRequest{Count: 1})
-	if ts, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded {
+	if ts, err := stream.Recv(); err != nil || ts.GetError().GetReason() != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
 		t.Errorf("got %v, %v", ts, err)
 	}
 }
@@ -166,7 +241,7 @@ func TestUnknownErrorIsInternal(t *testing.T) {
 }
 
 // While one run waits for its confirmation others are taken, and they arrive in
-// order; when the confirmation fails nothing behind it arrives.
+// order; when the confirmation fails none of them is served.
 func TestTsoStreamTakesWhileItWaits(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		w := start(t)
@@ -191,9 +266,13 @@ func TestTsoStreamTakesWhileItWaits(t *testing.T) {
 		_ = stream.CloseSend()
 		got, err := drain(stream.Recv)
 		if failing {
-			refused(t, err, rootv1.Reason_REASON_ERA_STALE)
-			if len(got) != 0 {
-				t.Errorf("served without a confirmation: %v", got)
+			if err != nil || len(got) != 3 {
+				t.Fatalf("got %v, %v", got, err)
+			}
+			for _, answer := range got {
+				if answer.GetFirst() != 0 || answer.GetError().GetReason() != rootv1.Reason_REASON_ERA_STALE {
+					t.Errorf("served without a confirmation: %v", answer)
+				}
 			}
 			continue
 		}

@@ -196,6 +196,40 @@ func BenchmarkGetRegionByKey(b *testing.B) {
 	}
 }
 
+// BenchmarkClientLookup is GetRegionByKey of so many callers of one Client.
+func BenchmarkClientLookup(b *testing.B) {
+	lis := serveLoopback(b, benchRoot())
+	for name, opts := range map[string][]client.ReadOption{"best-effort": nil, "strong": {client.Strong()}} {
+		for _, n := range []int{1, 64, 256} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				c, err := client.New(client.Config{Endpoints: []string{lis.Addr().String()}})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer c.Close()
+				b.ReportAllocs()
+				cpu := cpuTime(b)
+				var running sync.WaitGroup
+				for i := range n {
+					running.Go(func() {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+						defer cancel()
+						rng := rand.New(rand.NewPCG(1, uint64(i)))
+						for j := i; j < b.N; j += n {
+							if _, err := c.GetRegionByKey(ctx, benchKey(rng.Uint64()), opts...); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				running.Wait()
+				report(b, b.N, "call", cpu)
+			})
+		}
+	}
+}
+
 // BenchmarkRouteStream looks up random keys in batches of 128, 16 of them under way.
 func BenchmarkRouteStream(b *testing.B) {
 	client := onLoopback(b)

@@ -9,7 +9,7 @@ import (
 )
 
 // codec is the ordinary protobuf codec, except that it sends messages that are
-// encoded already (*packet) as they are and lets raw requests (decoder) read
+// encoded already (*packet, *watchMessage) as they are and lets raw requests (decoder) read
 // themselves. What is on the wire is the same.
 type codec struct{ ordinary encoding.CodecV2 }
 
@@ -25,6 +25,9 @@ type decoder interface {
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if p, ok := v.(*packet); ok {
 		return mem.BufferSlice{p.release()}, nil
+	}
+	if m, ok := v.(*watchMessage); ok {
+		return m.buffers(), nil
 	}
 	return c.ordinary.Marshal(v)
 }

@@ -27,7 +27,7 @@ func (rawCodec) Name() string                       { return "proto" }
 // reads never change the root, whatever they answer.
 var reads = map[string]bool{
 	"GetRegionByKey": true, "GetRegionsByKeys": true, "RouteStream": true, "GetRegion": true, "ScanRegions": true,
-	"WatchRegions": true, "AllocID": true, "Tso": true, "TsoStream": true, "AssessRootEvent": true, "ListTransitions": true,
+	"WatchRegions": true, "AllocID": true, "AllocIDStream": true, "Tso": true, "TsoStream": true, "AssessRootEvent": true, "ListTransitions": true,
 	"GetKeyspace": true, "ListKeyspaces": true, "StoreHeartbeat": true, "ListMembers": true, "ListCoordinators": true, "Status": true,
 }
 

@@ -198,6 +198,15 @@ func (r *memoryRoot) setDown(down bool) {
 	r.mu.Unlock()
 }
 
+// mute keeps the tails from what is new, and from word of it.
+func (r *memoryRoot) mute(muted bool) {
+	r.mu.Lock()
+	r.muted = muted
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+}
+
 func (r *memoryRoot) hash() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,6 +257,10 @@ func (c *counter) ReserveTso(_ context.Context, count uint64) (first, era uint64
 		check = func(ctx context.Context) error { return c.wait(ctx, blocked) }
 	}
 	return first, era, check, err
+}
+
+func (c *counter) ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	return c.ReserveTso(ctx, count)
 }
 
 // waits returns what a call must wait for, and counts it; nil: nothing.
@@ -363,6 +376,15 @@ func (w *world) dial(t testing.TB, opts ...grpc.DialOption) *grpc.ClientConn {
 		t.Fatal(err)
 	}
 	return conn
+}
+
+// end stops everything, as a bubble wants it.
+func (w *world) end(t testing.TB) {
+	t.Helper()
+	w.conn.Close()
+	if err := w.stop(); err != nil {
+		t.Error(err)
+	}
 }
 
 // catchUp waits until the view has all of the root.

@@ -35,7 +35,8 @@ const (
 
 // Limits bound what all callers together can make a coordinator hold.
 type Limits struct {
-	// MaxMessageBytes is the largest request taken. Default 4 MiB.
+	// MaxMessageBytes is the largest request taken. Default 5 MiB: MaxKeys keys
+	// of MaxKeyBytes fit.
 	MaxMessageBytes int
 	// MaxHeaderBytes is the largest header list taken. Default 16 KiB.
 	MaxHeaderBytes uint32
@@ -53,18 +54,19 @@ type Limits struct {
 	// callers who wait for a root that is away do not stand in the way of those
 	// who take the view as it is. Default 12,288.
 	MaxWaiting int64
-	// MaxWatchStreams, MaxTsoStreams, MaxRouteStreams and MaxPublishStreams are
-	// the most streams of each kind; one more is refused with
-	// REASON_OVERLOADED. Defaults 4,096, 4,096, 4,096 and 1,024.
+	// MaxWatchStreams, MaxTsoStreams, MaxIDStreams, MaxRouteStreams and
+	// MaxPublishStreams are the most streams of each kind; one more is refused
+	// with REASON_OVERLOADED. Defaults 4,096, but 1,024 to publish.
 	MaxWatchStreams   int64
 	MaxTsoStreams     int64
+	MaxIDStreams      int64
 	MaxRouteStreams   int64
 	MaxPublishStreams int64
 	// MaxHealthStreams is the most health watches. Default 1,024.
 	MaxHealthStreams int64
 	// MaxQueued is the most requests of one stream that were read and are not
 	// being answered yet, MaxMessageBytes together; behind them the stream is
-	// not read. Default 256.
+	// not read. As many lookups of a stream may wait for the root. Default 256.
 	MaxQueued int
 	// StreamIdle is how long a request stream may stay silent. Default 10 minutes.
 	StreamIdle time.Duration
@@ -81,7 +83,7 @@ type Limits struct {
 // DefaultLimits returns the documented defaults.
 func DefaultLimits() Limits {
 	return Limits{
-		MaxMessageBytes:         4 << 20,
+		MaxMessageBytes:         5 << 20,
 		MaxHeaderBytes:          16 << 10,
 		MaxConnections:          10_000,
 		MaxStreamsPerConnection: 4096,
@@ -89,6 +91,7 @@ func DefaultLimits() Limits {
 		MaxWaiting:              12_288,
 		MaxWatchStreams:         4096,
 		MaxTsoStreams:           4096,
+		MaxIDStreams:            4096,
 		MaxRouteStreams:         4096,
 		MaxPublishStreams:       1024,
 		MaxHealthStreams:        1024,
@@ -114,6 +117,7 @@ func (l Limits) Validate() error {
 		{"MaxWaiting", l.MaxWaiting},
 		{"MaxWatchStreams", l.MaxWatchStreams},
 		{"MaxTsoStreams", l.MaxTsoStreams},
+		{"MaxIDStreams", l.MaxIDStreams},
 		{"MaxRouteStreams", l.MaxRouteStreams},
 		{"MaxPublishStreams", l.MaxPublishStreams},
 		{"MaxHealthStreams", l.MaxHealthStreams},

@@ -169,12 +169,12 @@ func TestStreamsAreCounted(t *testing.T) {
 func TestMessageSizeIsBounded(t *testing.T) {
 	w := start(t)
 	big := &coordinatorv1.GetRegionsByKeysRequest{}
-	for range 1025 {
+	for range 1281 {
 		big.Keys = append(big.Keys, make([]byte, 4096))
 	}
 	_, err := w.client.GetRegionsByKeys(within(t), big)
 	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("4 MiB and more: %v", err)
+		t.Errorf("5 MiB and more: %v", err)
 	}
 }
 

@@ -6,10 +6,13 @@ import (
 	"fmt"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/shorten"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -39,6 +42,7 @@ func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.Publi
 	if err != nil {
 		return nil, err
 	}
+	shorten.Results(results)
 	return &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId(), Results: results}, nil
 }
 
@@ -117,6 +121,7 @@ func (s *Server) publishTogether(ctx context.Context, requests []publication) []
 		default:
 			n := len(p.req.GetCommands())
 			out[i] = &coordinatorv1.PublishRootEventsResponse{Results: results[:n:n]}
+			shorten.Results(out[i].GetResults())
 			results = results[n:]
 		}
 	}
@@ -128,6 +133,9 @@ func (s *Server) detail(err error) *rootv1.ErrorDetail {
 	err = s.refusal(err)
 	if d := reason.From(err); d != nil {
 		return d
+	}
+	if status.Code(err) == codes.DeadlineExceeded {
+		return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_ROOT_UNAVAILABLE, Message: "the root did not answer in time"}
 	}
 	return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNSPECIFIED, Message: err.Error()}
 }

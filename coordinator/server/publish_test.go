@@ -220,3 +220,46 @@ func TestPublishRefusals(t *testing.T) {
 		t.Error("a refused publish changed the root")
 	}
 }
+
+// longRoot rejects everything, and shows a long region with each rejection.
+type longRoot struct{ *memoryRoot }
+
+func (longRoot) Propose(_ context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	out := make([]*rootv1.CommandResult, len(cmds))
+	for i := range out {
+		out[i] = &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{
+			Reason: rootv1.Reason_REASON_EPOCH_STALE, Message: "stale",
+			Region: &rootv1.Region{Id: uint64(i + 1), StartKey: make([]byte, 4096), Frontier: make([]byte, 4096)},
+		}}
+	}
+	return out, nil
+}
+
+// However much the root shows, an answer can be received by any gRPC client.
+func TestAnswersToPublicationsAreBounded(t *testing.T) {
+	w := start(t, func(c *server.Config) { c.Root = longRoot{c.Root.(*memoryRoot)} })
+	req := &coordinatorv1.PublishRootEventsRequest{}
+	for i := range server.MaxCommands {
+		req.Commands = append(req.Commands, command(join(fmt.Sprint("m", i))))
+	}
+	check := func(resp *coordinatorv1.PublishRootEventsResponse, err error) {
+		t.Helper()
+		if err != nil || len(resp.GetResults()) != server.MaxCommands {
+			t.Fatalf("%d results, %v", len(resp.GetResults()), err)
+		}
+		for i, r := range resp.GetResults() {
+			if r.GetError().GetReason() != rootv1.Reason_REASON_EPOCH_STALE || r.GetShortened() == (r.GetError().GetRegion() != nil) {
+				t.Fatalf("result %d: %v", i, r.GetShortened())
+			}
+		}
+	}
+	check(w.client.PublishRootEvents(within(t), req))
+	stream, err := w.client.PublishStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(req); err != nil {
+		t.Fatal(err)
+	}
+	check(stream.Recv())
+}

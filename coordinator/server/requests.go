@@ -3,6 +3,7 @@ package server
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -89,6 +90,8 @@ func (r *keyRequest) decode(buf mem.Buffer) error {
 type keysRequest struct {
 	lookup
 	keys [][]byte
+	id   uint64
+	wait uint64 // in milliseconds
 }
 
 // size is what the request holds on to, in bytes.
@@ -98,21 +101,52 @@ var keysRequests = sync.Pool{New: func() any { return new(keysRequest) }}
 
 func (r *keysRequest) decode(buf mem.Buffer) error {
 	r.buf = buf
-	return bytesFields(buf.ReadOnlyData(), func(num protowire.Number, value []byte) error {
-		if num != 1 {
-			return r.take(num, value)
+	return fields(buf.ReadOnlyData(), func(num protowire.Number, typ protowire.Type, value []byte) (int, error) {
+		switch typ {
+		case protowire.VarintType:
+			v, n := protowire.ConsumeVarint(value)
+			switch num {
+			case 4:
+				r.id = v
+			case 5:
+				r.wait = v
+			}
+			return n, nil
+		case protowire.BytesType:
+			v, n := protowire.ConsumeBytes(value)
+			switch {
+			case n < 0:
+				return n, nil
+			case num != 1:
+				return n, r.take(num, v)
+			case len(r.keys) <= MaxKeys: // one above the limit is enough to refuse
+				r.keys = append(r.keys, v)
+			}
+			return n, nil
+		default:
+			return protowire.ConsumeFieldValue(num, typ, value), nil
 		}
-		if len(r.keys) <= MaxKeys { // one above the limit is enough to refuse
-			r.keys = append(r.keys, value)
-		}
-		return nil
 	})
+}
+
+// patience is how long the answer may wait for the root, most at most.
+func (r *keysRequest) patience(most time.Duration) time.Duration {
+	if r.wait == 0 || r.wait > uint64(most.Milliseconds()) {
+		return most
+	}
+	return time.Duration(r.wait) * time.Millisecond
 }
 
 func (r *keysRequest) release() {
 	clear(r.keys)
-	r.keys = r.keys[:0]
+	r.keys, r.id, r.wait = r.keys[:0], 0, 0
 	r.lookup.release()
+}
+
+// free is release for a request of keysRequests.
+func (r *keysRequest) free() {
+	r.release()
+	keysRequests.Put(r)
 }
 
 // check says what is wrong with the request.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -52,82 +55,132 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 	if err != nil {
 		return nil, err
 	}
-	return v.lookUp(ctx, req)
+	parts, err := v.lookUp(ctx, req, MaxReplyBytes)
+	if err != nil {
+		return nil, err
+	}
+	return parts[0], nil
 }
 
-// routeStream serves RouteStream. Requests that waited together and want a
-// strong read share one, for which the root is asked after all of them came.
+// routeStream serves RouteStream. What is answered from the view is answered in
+// order; what waits for the root does so beside it.
 func (s *Server) routeStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.routeStreams, func(l *live) error {
+		a := &routeAnswers{s: s, l: l, stream: stream}
+		defer a.waiting.Wait()
 		recv := func() (*keysRequest, int, error) {
 			req := keysRequests.Get().(*keysRequest)
 			if err := stream.RecvMsg(req); err != nil {
-				req.release()
-				keysRequests.Put(req)
+				req.free()
 				return nil, 0, err
 			}
 			return req, req.size(), nil
 		}
-		answer := func(requests []*keysRequest) error {
-			var strong served
-			for _, req := range requests {
-				p := s.routed(l.ctx, req, &strong)
-				req.release()
-				keysRequests.Put(req)
-				if err := l.send(stream, p); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		return exchange(l, s.cfg.Limits, recv, answer)
+		return exchange(l, s.cfg.Limits, recv, a.answer)
 	})
 }
 
-// routed answers one request of a stream, with a refusal if need be.
-func (s *Server) routed(ctx context.Context, req *keysRequest, strong *served) *packet {
-	p, err := s.route(ctx, req, strong)
-	if err != nil {
-		p = newPacket()
-		p.data = appendDetail(p.data, 5, s.detail(err))
+// routeAnswers answers the requests of a RouteStream.
+type routeAnswers struct {
+	s      *Server
+	l      *live
+	stream grpc.ServerStream
+
+	waiting sync.WaitGroup
+	// Requests that wait for the root, and their bytes.
+	count, bytes atomic.Int64
+}
+
+func (a *routeAnswers) answer(requests []*keysRequest) error {
+	for _, req := range requests {
+		var err error
+		if a.s.mustWait(req.read) {
+			err = a.await(req)
+		} else {
+			err = a.one(a.l.ctx, req)
+		}
+		if err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// mustWait says whether the answer to a read waits for the root: what the view
+// has reached already is not waited for.
+func (s *Server) mustWait(read *coordinatorv1.ReadOptions) bool {
+	at := s.view().Token
+	token := state.TokenFromProto(read.GetRequiredRootToken())
+	return read.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG ||
+		token.Index != 0 && (token.Incarnation != at.Incarnation || token.Compare(at) > 0) ||
+		read.GetRequiredDescriptorRevision() > at.Index
+}
+
+// await answers a request that may wait for the root on a goroutine of its own,
+// until its own deadline. Too many at a time are refused.
+func (a *routeAnswers) await(req *keysRequest) error {
+	limits, size := &a.s.cfg.Limits, int64(req.size())
+	count, bytes := a.count.Add(1), a.bytes.Add(size)
+	leave := func() { a.count.Add(-1); a.bytes.Add(-size) }
+	if count > int64(limits.MaxQueued) || count > 1 && bytes > int64(limits.MaxMessageBytes) {
+		defer leave()
+		refusal := a.s.routeRefusal(req, errManyWait)
+		req.free()
+		return a.l.send(a.stream, refusal)
+	}
+	a.waiting.Go(func() {
+		defer leave()
+		ctx, cancel := context.WithTimeout(a.l.ctx, req.patience(limits.StreamWait))
+		defer cancel()
+		if err := a.one(ctx, req); err != nil {
+			a.l.cut(err)
+		}
+	})
+	return nil
+}
+
+var errManyWait = func() error {
+	e := reason.New(rootv1.Reason_REASON_OVERLOADED, "too many requests of this stream wait for the root: ask again, or by a call of its own")
+	e.Detail.RetryAfterMillis = retryAfterMillis
+	return e
+}()
+
+// one answers a request, with a refusal if need be.
+func (a *routeAnswers) one(ctx context.Context, req *keysRequest) error {
+	parts, err := a.s.route(ctx, req)
+	if err != nil {
+		parts = []*packet{a.s.routeRefusal(req, err)}
+	}
+	req.free()
+	return a.l.sendAll(a.stream, parts)
+}
+
+// routeRefusal is a refusal as an answer of the stream.
+func (s *Server) routeRefusal(req *keysRequest, err error) *packet {
+	p := newPacket()
+	p.data = appendDetail(p.data, 5, s.detail(err))
+	p.data = appendUint(p.data, 6, req.id)
 	return p
 }
 
-func (s *Server) route(ctx context.Context, req *keysRequest, strong *served) (*packet, error) {
+func (s *Server) route(ctx context.Context, req *keysRequest) ([]*packet, error) {
 	if err := req.check(); err != nil {
 		return nil, err
-	}
-	if strong.view != nil && strong.satisfies(req.read) {
-		return strong.lookUp(ctx, req)
-	}
-	if waits(req.read) {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
-		defer cancel()
 	}
 	v, err := s.serve(ctx, req.read)
 	if err != nil {
 		return nil, err
 	}
-	if v.class == coordinatorv1.ServingClass_SERVING_CLASS_LINEARIZABLE {
-		*strong = v
-	}
-	return v.lookUp(ctx, req)
+	return v.lookUp(ctx, req, maxPartBytes)
 }
 
-// satisfies says whether a view that was served strong may answer another
-// request that came before the root was asked.
-func (v *served) satisfies(read *coordinatorv1.ReadOptions) bool {
-	if read.GetFreshness() != coordinatorv1.Freshness_FRESHNESS_STRONG {
-		return false
-	}
-	at := state.TokenFromProto(read.GetRequiredRootToken())
-	return at.Index == 0 || at.Incarnation == v.view.Token.Incarnation && at.Term <= v.view.Token.Term && at.Index <= v.view.Token.Index
-}
+// maxPartBytes is about how long a response of a route stream is at most, in
+// bytes: what a client's window for the stream takes.
+const maxPartBytes = 1 << 20
 
-// lookUp answers a request for many keys from one view.
-func (v *served) lookUp(ctx context.Context, req *keysRequest) (*packet, error) {
+// lookUp answers a request for many keys from one view, in parts of so many
+// bytes.
+func (v *served) lookUp(ctx context.Context, req *keysRequest, most int) ([]*packet, error) {
 	a := answers.Get().(*answer)
 	defer a.release()
 	for {
@@ -139,7 +192,7 @@ func (v *served) lookUp(ctx context.Context, req *keysRequest) (*packet, error) 
 			return nil, err
 		}
 		if newer == v.view {
-			return a.packet(v), nil
+			return a.packets(v, req.id, most), nil
 		}
 		v.view, v.state = newer, newer.State
 	}
@@ -147,14 +200,21 @@ func (v *served) lookUp(ctx context.Context, req *keysRequest) (*packet, error) 
 
 // answer is the room in which an answer to many keys is put together.
 type answer struct {
-	found  catalog.Batch
-	owners map[state.MemberID]struct{}
+	found catalog.Batch
+	// owners is the place of each owner in the message, plus one; leaders that
+	// of each region's leader.
+	owners  map[state.MemberID]uint32
+	leaders []uint32
+	// part is the regions and positions of one part of a long answer.
+	part      []*state.Region
+	positions []uint32
 }
 
-var answers = sync.Pool{New: func() any { return &answer{owners: map[state.MemberID]struct{}{}} }}
+var answers = sync.Pool{New: func() any { return &answer{owners: map[state.MemberID]uint32{}} }}
 
 func (a *answer) release() {
 	clear(a.owners)
+	clear(a.part[:cap(a.part)])
 	answers.Put(a)
 }
 
@@ -167,28 +227,90 @@ func (a *answer) oldest() uint64 {
 	return lowest
 }
 
-// packet is a GetRegionsByKeysResponse.
-func (a *answer) packet(v *served) *packet {
-	p := newPacket()
+// packets is the answer in as many GetRegionsByKeysResponses as it needs. A
+// part has the regions of its own keys.
+func (a *answer) packets(v *served, id uint64, most int) []*packet {
+	bytes := len(a.found.RegionOfKey) * positionBytes
 	for _, r := range a.found.Regions {
+		bytes += routeBytes(r)
+	}
+	if bytes <= most {
+		return []*packet{a.packet(v, id, a.found.Regions, a.found.RegionOfKey, false)}
+	}
+	var out []*packet
+	places := map[uint32]uint32{} // in found, in the part
+	a.part, a.positions, bytes = a.part[:0], a.positions[:0], 0
+	for _, n := range a.found.RegionOfKey {
+		more := positionBytes
+		if n > 0 && places[n] == 0 {
+			more += routeBytes(a.found.Regions[n-1])
+		}
+		if bytes += more; bytes > most && len(a.positions) > 0 {
+			out = append(out, a.packet(v, id, a.part, a.positions, true))
+			clear(places)
+			a.part, a.positions, bytes = a.part[:0], a.positions[:0], more
+		}
+		if n > 0 && places[n] == 0 {
+			a.part = append(a.part, a.found.Regions[n-1])
+			places[n] = uint32(len(a.part))
+		}
+		a.positions = append(a.positions, places[n])
+	}
+	return append(out, a.packet(v, id, a.part, a.positions, false))
+}
+
+// positionBytes is what a key takes of an answer.
+const positionBytes = 2
+
+// routeBytes is about the most that a region takes of an answer, with the
+// addresses of its owners.
+func routeBytes(r *state.Region) int {
+	n := regionBytes(r)
+	for i := range r.Owners {
+		n += 2*len(r.Owners[i].Member) + ownerBytes
+	}
+	return n
+}
+
+// ownerBytes is room for an address; longer ones are rare, and the limit is not sharp.
+const ownerBytes = 96
+
+// packet is a GetRegionsByKeysResponse.
+func (a *answer) packet(v *served, id uint64, regions []*state.Region, positions []uint32, partial bool) *packet {
+	p := newPacket()
+	for _, r := range regions {
 		p.data = appendRegion(p.data, 1, r)
 	}
-	p.data = appendPositions(p.data, 2, a.found.RegionOfKey)
+	p.data = appendPositions(p.data, 2, positions)
+	clear(a.owners)
+	a.leaders = a.leaders[:0]
+	led := false
 	var last state.MemberID
-	for _, r := range a.found.Regions {
+	for _, r := range regions {
 		for i := range r.Owners {
 			id := r.Owners[i].Member
 			if id == last {
 				continue
 			}
 			last = id
-			if _, seen := a.owners[id]; !seen {
-				a.owners[id] = struct{}{}
+			if a.owners[id] == 0 {
+				a.owners[id] = uint32(len(a.owners) + 1)
 				p.data = appendOwner(p.data, 3, id, v.state.Member(id))
 			}
 		}
+		var leader uint32
+		if id := v.server.cfg.Soft.Leader(r, v.now); id != "" {
+			leader = a.owners[id]
+			led = led || leader != 0
+		}
+		a.leaders = append(a.leaders, leader)
 	}
 	p.data = appendDisclosure(p.data, 4, v.disclosure())
+	p.data = appendUint(p.data, 6, id)
+	p.data = appendBool(p.data, 7, partial)
+	if led {
+		p.data = appendPositions(p.data, 8, a.leaders)
+	}
 	return p
 }
 

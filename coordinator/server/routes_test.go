@@ -2,8 +2,10 @@ package server_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,7 +296,7 @@ func TestRouteRefusals(t *testing.T) {
 	}
 }
 
-// Answers come in order, each under its own options, and a refusal is one of them.
+// Each answer names its request and is under its own options, and a refusal is one of them.
 func TestRouteStream(t *testing.T) {
 	w := routed(t)
 	stream, err := w.client.RouteStream(within(t))
@@ -305,7 +307,7 @@ func TestRouteStream(t *testing.T) {
 	const requests = 300
 	go func() {
 		for i := range requests {
-			req := &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("a"), []byte("h"), []byte("z")}[i%3 : i%3+1]}
+			req := &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("a"), []byte("h"), []byte("z")}[i%3 : i%3+1], RequestId: uint64(i)}
 			switch i % 5 {
 			case 1:
 				req.Read = strong
@@ -322,7 +324,13 @@ func TestRouteStream(t *testing.T) {
 	if err != nil || len(got) != requests {
 		t.Fatalf("%d answers, %v", len(got), err)
 	}
+	slices.SortFunc(got, func(a, b *coordinatorv1.GetRegionsByKeysResponse) int {
+		return cmp.Compare(a.GetRequestId(), b.GetRequestId())
+	})
 	for i, resp := range got {
+		if resp.GetRequestId() != uint64(i) {
+			t.Fatalf("answer %d is to request %d", i, resp.GetRequestId())
+		}
 		if i%5 == 2 {
 			if resp.GetError().GetReason() != rootv1.Reason_REASON_INVALID_REQUEST || len(resp.GetRegions()) != 0 {
 				t.Fatalf("answer %d: %v", i, resp)
@@ -365,12 +373,14 @@ func TestStrongReadsThatShareOneStillMeetTheirToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var id uint64
 	strong := func(token *rootv1.RootToken) *coordinatorv1.GetRegionsByKeysRequest {
-		return &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("k")}, Read: &coordinatorv1.ReadOptions{
+		id++
+		return &coordinatorv1.GetRegionsByKeysRequest{RequestId: id - 1, Keys: [][]byte{[]byte("k")}, Read: &coordinatorv1.ReadOptions{
 			Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG, RequiredRootToken: token,
 		}}
 	}
-	const pairs = 200
+	const pairs = 80 // so that none is above the limit of those that wait
 	for range pairs {
 		_ = stream.Send(strong(nil))
 		_ = stream.Send(strong(&rootv1.RootToken{Incarnation: 9, Term: 1, Index: 1}))
@@ -381,9 +391,129 @@ func TestStrongReadsThatShareOneStillMeetTheirToken(t *testing.T) {
 	if err != nil || len(got) != 3*pairs {
 		t.Fatalf("%d answers, %v", len(got), err)
 	}
-	for i, resp := range got {
-		if refused := resp.GetError().GetReason() == rootv1.Reason_REASON_CLUSTER_MISMATCH; refused != (i%3 != 0) {
-			t.Fatalf("answer %d: %v", i, resp.GetError())
+	for _, resp := range got {
+		if refused := resp.GetError().GetReason() == rootv1.Reason_REASON_CLUSTER_MISMATCH; refused != (resp.GetRequestId()%3 != 0) {
+			t.Fatalf("answer %d: %v", resp.GetRequestId(), resp.GetError())
+		}
+	}
+}
+
+// A lookup that waits for a revision of the future holds up none behind it, and
+// is answered when its own time is over; only so many wait.
+func TestALookupThatWaitsHoldsUpNobody(t *testing.T) {
+	w := routed(t, limits(func(l *server.Limits) { l.MaxQueued, l.MaxInFlight, l.MaxWaiting = 3, 5, 5 }))
+	stream, err := w.client.RouteStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(s coordinatorv1.Coordinator_RouteStreamClient, id, revision uint64) {
+		t.Helper()
+		if err := s.Send(&coordinatorv1.GetRegionsByKeysRequest{
+			Keys: [][]byte{[]byte("a")}, RequestId: id, WaitMillis: 300, Read: &coordinatorv1.ReadOptions{RequiredDescriptorRevision: revision},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(s coordinatorv1.Coordinator_RouteStreamClient, id uint64, r rootv1.Reason) {
+		t.Helper()
+		resp, err := s.Recv()
+		if err != nil || resp.GetRequestId() != id || resp.GetError().GetReason() != r {
+			t.Fatalf("got %v, %v; want an answer to %d, reason %v", resp, err, id, r)
+		}
+	}
+	const future = 1 << 40
+	began := time.Now()
+	ask(stream, 1, future)
+	ask(stream, 2, 0)
+	want(stream, 2, 0)
+	if waited := time.Since(began); waited >= 300*time.Millisecond {
+		t.Errorf("the one behind was answered after %v", waited)
+	}
+	for id := range uint64(2) {
+		ask(stream, 3+id, future)
+	}
+	ask(stream, 9, future)
+	want(stream, 9, rootv1.Reason_REASON_OVERLOADED)
+	// All streams together are bounded too.
+	other, err := w.client.RouteStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id := range uint64(3) {
+		ask(other, 1+id, future)
+	}
+	resp, err := other.Recv()
+	if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_OVERLOADED {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	for range 3 {
+		resp, err := stream.Recv()
+		if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_REQUIRED_TOKEN {
+			t.Errorf("got %v, %v", resp, err)
+		}
+	}
+	ask(stream, 10, 0)
+	want(stream, 10, 0)
+}
+
+// The longest lookup that the protocol allows is answered: in parts on a stream,
+// and on a call of its own as far as an answer goes.
+func TestLongAnswersComeInParts(t *testing.T) {
+	w := start(t)
+	w.root.must(t, join("m1"))
+	long := strings.Repeat("k", server.MaxKeyBytes-4)
+	key := func(i int) string { return fmt.Sprintf("%s%04d", long, i) }
+	for i := range server.MaxKeys {
+		w.root.must(t, publish(uint64(i+1), 1, key(i), key(i+1), 1, "m1"))
+	}
+	w.catchUp(t)
+	req := &coordinatorv1.GetRegionsByKeysRequest{RequestId: 7}
+	for i := range server.MaxKeys {
+		req.Keys = append(req.Keys, []byte(key(i)))
+	}
+	stream, err := w.client.RouteStream(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := stream.Send(req); err != nil {
+			t.Fatal(err)
+		}
+		var view *rootv1.RootToken
+		for answered, more := 0, true; more; {
+			resp, err := stream.Recv()
+			if err != nil || resp.GetError() != nil || resp.GetRequestId() != 7 {
+				t.Fatalf("after %d keys: %v, %v", answered, resp.GetError(), err)
+			}
+			if n := proto.Size(resp); n > 1<<20+4096 {
+				t.Errorf("a part has %d bytes", n)
+			}
+			if at := resp.GetDisclosure().GetServedRootToken(); view == nil {
+				view = at
+			} else if !proto.Equal(view, at) {
+				t.Errorf("parts of two views: %v, %v", view, at)
+			}
+			for _, n := range resp.GetRegionOfKey() {
+				if got := string(resp.GetRegions()[n-1].GetStartKey()); got != key(answered) {
+					t.Fatalf("key %d: another region", answered)
+				}
+				answered++
+			}
+			if more = resp.GetPartial(); !more && answered != server.MaxKeys {
+				t.Errorf("%d keys answered", answered)
+			}
+		}
+	}
+	answered := 0
+	for answered < len(req.GetKeys()) {
+		rest := &coordinatorv1.GetRegionsByKeysRequest{Keys: req.GetKeys()[answered:]}
+		resp, err := w.client.GetRegionsByKeys(within(t), rest)
+		if err != nil || proto.Size(resp) > 4<<20 || len(resp.GetRegionOfKey()) == 0 {
+			t.Fatalf("%d bytes, %v", proto.Size(resp), err)
+		}
+		answered += len(resp.GetRegionOfKey())
+		if resp.GetPartial() != (answered < len(req.GetKeys())) {
+			t.Errorf("partial is %v after %d keys", resp.GetPartial(), answered)
 		}
 	}
 }

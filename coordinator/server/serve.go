@@ -28,6 +28,9 @@ type Views interface {
 	AtRevision(ctx context.Context, v *rootview.View, found, required uint64) (*rootview.View, error)
 	// Subscribe reads the changes behind a position.
 	Subscribe(after state.Token) *rootview.Reader
+	// KeyspacesNamed returns the keyspaces that have a name or had it within the
+	// changes that can be read.
+	KeyspacesNamed(name string) []state.KeyspaceID
 }
 
 // Authority hands out ids and timestamps while this coordinator holds the
@@ -42,6 +45,8 @@ type Authority interface {
 	// called once, has returned nil. Runs reserved later are higher. A nil check:
 	// the run may be served.
 	ReserveTso(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
+	// ReserveAllocID is ReserveTso for ids.
+	ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
 	// Status says what the holder may do now.
 	Status() tenure.Status
 }
@@ -84,7 +89,7 @@ func (s *Server) serve(ctx context.Context, read *coordinatorv1.ReadOptions) (se
 	return served{s, view, view.State, class, s.cfg.Clock.Now()}, nil
 }
 
-// waits says whether a read may wait for the root.
+// waits says whether a read may wait for the root before anything is looked up.
 func waits(read *coordinatorv1.ReadOptions) bool {
 	return read.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG || read.GetRequiredRootToken() != nil
 }
@@ -144,5 +149,9 @@ func (v *served) atRevision(ctx context.Context, read *coordinatorv1.ReadOptions
 	if found >= required {
 		return v.view, nil
 	}
+	if err := v.server.waiting.enter(); err != nil {
+		return nil, err
+	}
+	defer v.server.waiting.leave()
 	return v.server.cfg.Views.AtRevision(ctx, v.view, found, required)
 }

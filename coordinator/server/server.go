@@ -13,8 +13,9 @@
 //     once, not queued;
 //  4. every answer from a view says what it is worth (Disclosure), and a view
 //     is never older than the request allows;
-//  5. the answers of a stream come in the order of its requests; a reader that
-//     takes nothing is cut;
+//  5. the answers of a stream come in the order of its requests, but for lookups
+//     that wait for the root, which hold up none behind them; a refusal is an
+//     answer; a reader that takes nothing is cut;
 //  6. a watcher sees every change behind its token once and in order, or is told
 //     to start from a snapshot;
 //  7. a stop takes no longer than Limits.StopTimeout.
@@ -114,7 +115,7 @@ func (c *Config) setDefaults() {
 // Server is the service of one coordinator. Make it with New, start it with
 // Run, once.
 type Server struct {
-	coordinatorv1.UnimplementedCoordinatorServer // GetRegionByKey, GetRegionsByKeys, RouteStream and TsoStream: see serviceDesc
+	coordinatorv1.UnimplementedCoordinatorServer // GetRegionByKey, GetRegionsByKeys, RouteStream, TsoStream and AllocIDStream: see serviceDesc
 
 	cfg     Config
 	log     hclog.Logger
@@ -126,10 +127,12 @@ type Server struct {
 	waiting        *gauge
 	watchStreams   *gauge
 	tsoStreams     *gauge
+	idStreams      *gauge
 	routeStreams   *gauge
 	publishStreams *gauge
 	healthStreams  *gauge
 	streams        streams
+	fanout         *fanout
 	handover       openHandover
 	stopping       atomic.Bool
 }
@@ -147,11 +150,13 @@ func New(cfg Config) (*Server, error) {
 		waiting:        &gauge{what: "calls that wait for the root", limit: l.MaxWaiting},
 		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
 		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
+		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
 		routeStreams:   &gauge{what: "route streams", limit: l.MaxRouteStreams},
 		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
 		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
 		streams:        streams{all: map[*live]struct{}{}},
 	}
+	s.fanout = newFanout(cfg.Views)
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
 	s.health = newHealth(s)
@@ -202,6 +207,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
+	background.Go(func() { s.fanout.run(ctx) })
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

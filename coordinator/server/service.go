@@ -26,6 +26,8 @@ func serviceDesc() *grpc.ServiceDesc {
 		switch d := &desc.Streams[i]; methodPrefix + d.StreamName {
 		case coordinatorv1.Coordinator_TsoStream_FullMethodName:
 			d.Handler = func(srv any, stream grpc.ServerStream) error { return srv.(*Server).tsoStream(stream) }
+		case coordinatorv1.Coordinator_AllocIDStream_FullMethodName:
+			d.Handler = func(srv any, stream grpc.ServerStream) error { return srv.(*Server).idStream(stream) }
 		case coordinatorv1.Coordinator_RouteStream_FullMethodName:
 			d.Handler = func(srv any, stream grpc.ServerStream) error { return srv.(*Server).routeStream(stream) }
 		}

@@ -22,6 +22,7 @@ type live struct {
 	received atomic.Uint64
 	sending  atomic.Uint64
 	slow     atomic.Pointer[reason.Error] // what a reader that takes nothing is cut with
+	writing  sync.Mutex                   // held while messages are sent; I/O, but of one stream and cut by guard
 
 	once sync.Once
 	end  chan struct{} // closed when the stream is to end
@@ -135,6 +136,24 @@ var (
 
 // send sends one message, watched by guard.
 func (l *live) send(stream grpc.ServerStream, m any) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.sendLocked(stream, m)
+}
+
+// sendAll sends messages with no other between them.
+func (l *live) sendAll(stream grpc.ServerStream, packets []*packet) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	for _, p := range packets {
+		if err := l.sendLocked(stream, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *live) sendLocked(stream grpc.ServerStream, m any) error {
 	l.sending.Add(1)
 	err := stream.SendMsg(m)
 	l.sending.Add(1)

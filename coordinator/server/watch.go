@@ -11,25 +11,21 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/mem"
 )
 
-// Pace and size of watch batches.
 const (
 	// watchHeartbeat is the longest silence of a watch.
 	watchHeartbeat = time.Second
-	// watchQuiet is the shortest time between two batches that only move the
-	// token, when all changes concern other keyspaces.
-	watchQuiet = 100 * time.Millisecond
-	// watchBatchBytes is about where a batch of a snapshot ends.
-	watchBatchBytes = 256 << 10
+	// boundCheck is the time between two looks whether a bounded watch holds its
+	// bound. One that does not twice in a row is ended.
+	boundCheck = 250 * time.Millisecond
 )
 
 // WatchRegions implements coordinatorv1.CoordinatorServer.
 func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
 	return s.run(stream.Context(), s.watchStreams, func(l *live) error {
-		w := &watch{server: s, live: l, stream: stream}
-		l.slow.Store(errSlowWatcher)
+		w := &watch{server: s, live: l, stream: stream, class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
 		return w.run(req)
 	})
 }
@@ -38,66 +34,122 @@ func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grp
 type watch struct {
 	server *Server
 	live   *live
-	stream grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]
-	// name and keyspace are what is watched; empty and 0: everything.
-	name     string
-	keyspace state.KeyspaceID
-	sentAt   time.Time
+	stream grpc.ServerStream
+	scope  *scope
+	// bounds are what the watch must hold; nil: nothing.
+	bounds *coordinatorv1.ReadOptions
+	class  coordinatorv1.ServingClass
+	// resumed: the reader knows of its keyspace, whether there is one or not.
+	resumed bool
+
+	at                state.Token // where the reader stands
+	sentAt, checkedAt time.Time
+	unheld            bool // the bound did not hold when it was checked last
 }
 
 func (w *watch) run(req *coordinatorv1.WatchRegionsRequest) error {
-	v, err := w.server.serve(w.live.ctx, nil)
-	if err != nil {
-		return err
-	}
 	if err := checkKeyspace(req.GetKeyspace()); err != nil {
 		return err
 	}
-	if w.name = req.GetKeyspace(); w.name != "" {
-		keyspace, err := v.keyspace(w.name)
-		if err != nil {
-			return err
+	if req.GetRead().GetFreshness() == coordinatorv1.Freshness_FRESHNESS_BOUNDED {
+		w.bounds = &coordinatorv1.ReadOptions{
+			Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: req.GetRead().MaxRootLag, MaxRootLagMillis: req.GetRead().MaxRootLagMillis,
 		}
-		w.keyspace = state.KeyspaceID(keyspace.GetId())
+		w.class = coordinatorv1.ServingClass_SERVING_CLASS_BOUNDED
 	}
-	after := state.TokenFromProto(req.GetAfter())
-	if after.Index == 0 {
+	w.at = state.TokenFromProto(req.GetAfter())
+	w.resumed = w.at.Index != 0
+	v, err := w.begin(req.GetRead())
+	if err != nil {
+		return err
+	}
+	w.scope = w.server.fanout.enter(scopeKey{req.GetKeyspace(), req.GetMembers()})
+	defer w.server.fanout.leave(w.scope)
+	if !w.resumed || w.at.Incarnation < v.view.Token.Incarnation {
 		if err := w.snapshot(v); err != nil {
 			return err
 		}
-		after = v.view.Token
-	} else if err := sameCluster(after, v.view); err != nil {
-		return err
 	}
-	return w.follow(after)
+	return w.follow()
 }
 
-// sameCluster refuses a position of another incarnation of the cluster.
-func sameCluster(after state.Token, view *rootview.View) error {
-	if after.Incarnation == view.Token.Incarnation {
-		return nil
+// begin finds a view that is as fresh as the request asks for, and not behind
+// the reader.
+func (w *watch) begin(read *coordinatorv1.ReadOptions) (served, error) {
+	ctx, cancel := context.WithTimeout(w.live.ctx, w.server.cfg.Limits.StreamWait)
+	defer cancel()
+	v, err := w.server.serve(ctx, read)
+	if err != nil {
+		return served{}, w.lagging(err)
 	}
+	switch now := v.view.Token; {
+	case w.at.Index == 0 || w.at.Incarnation < now.Incarnation:
+		return v, nil
+	case w.at.Incarnation > now.Incarnation || w.at.Index <= now.Index && w.at.Term > now.Term:
+		return v, w.foreign(v.view)
+	case w.at.Index > now.Index:
+		return w.reach(ctx)
+	default:
+		return v, nil
+	}
+}
+
+// reach waits until the view is where the reader is. Whether it ever can be is
+// the root's to say: what it had not committed when it was asked nobody can have
+// read.
+func (w *watch) reach(ctx context.Context) (served, error) {
+	v, err := w.server.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	switch {
+	case reason.Of(err) == rootv1.Reason_REASON_ROOT_LAG_EXCEEDED:
+		view := w.server.view()
+		behind := reason.New(rootv1.Reason_REASON_REQUIRED_TOKEN, "the view is at %s, the reader at %s: ask another coordinator", view.Token, w.at)
+		behind.Detail.CurrentToken = view.Token.Proto()
+		return v, behind
+	case err != nil:
+		return v, err
+	case w.at.Compare(v.view.Token) > 0:
+		return v, w.foreign(v.view)
+	default:
+		return v, nil
+	}
+}
+
+// foreign refuses a position that this cluster's log does not have.
+func (w *watch) foreign(view *rootview.View) error {
 	refused := reason.New(rootv1.Reason_REASON_CLUSTER_MISMATCH,
-		"after: token %s is of another incarnation of the cluster; the view is at %s: start from a snapshot", after, view.Token)
+		"after: position %s is not of this cluster's log, which is at %s: it is of another cluster", w.at, view.Token)
 	refused.Detail.CurrentToken = view.Token.Proto()
 	return refused
 }
 
-// follow sends what changes behind a position, and signs of life.
-func (w *watch) follow(after state.Token) error {
-	reader := w.server.cfg.Views.Subscribe(after)
+// lagging makes one refusal of all that a bounded watch can get for its bound.
+func (w *watch) lagging(err error) error {
+	refused, ok := errors.AsType[*reason.Error](err)
+	if w.bounds != nil && ok && refused.Detail.GetReason() == rootv1.Reason_REASON_ROOT_UNAVAILABLE && w.server.view().Loaded() {
+		refused.Detail.Reason = rootv1.Reason_REASON_ROOT_LAG_EXCEEDED
+	}
+	return err
+}
+
+// follow sends what changes behind the reader's position, and signs of life.
+func (w *watch) follow() error {
+	timer := time.NewTimer(watchHeartbeat)
+	defer timer.Stop()
 	for {
 		w.live.received.Add(1) // a watcher is never idle
-		from := reader.At()
-		batch, err := w.next(reader)
+		if err := w.checkBound(); err != nil {
+			return err
+		}
+		var err error
+		next := w.server.fanout.next(w.scope, w.at)
 		switch {
-		case errors.Is(err, errQuiet):
-			err = w.send(w.empty(reader.At()))
-		case err == nil && batch.Snapshot, errors.Is(err, rootview.ErrSnapshotNeeded):
-			err = reason.New(rootv1.Reason_REASON_BOOTSTRAP_REQUIRED,
-				"the changes behind token %s are no longer kept here: watch again without a token", reader.At())
-		case err == nil:
-			err = w.forward(from, batch)
+		case next.frame != nil:
+			err = w.forward(next.frame)
+		case next.behind:
+			err = w.catchUp()
+		default:
+			w.at = next.at
+			err = w.wait(timer, next.wake)
 		}
 		if err != nil {
 			return err
@@ -105,134 +157,156 @@ func (w *watch) follow(after state.Token) error {
 	}
 }
 
-// errSlowWatcher says that a watcher has to begin again: what it did not read
-// is not kept for it.
-var errSlowWatcher = reason.New(rootv1.Reason_REASON_BOOTSTRAP_REQUIRED,
-	"the reader of this watch takes nothing: it was cut; watch again behind the last token, or without one")
-
-// errQuiet says that it is time for a sign of life.
-var errQuiet = errors.New("nothing changed")
-
-// next waits for the next batch, but not longer than until the next sign of
-// life: then it returns errQuiet.
-func (w *watch) next(reader *rootview.Reader) (rootview.Batch, error) {
-	ctx, cancel := context.WithTimeoutCause(w.live.ctx, watchHeartbeat-time.Since(w.sentAt), errQuiet)
-	defer cancel()
-	return reader.Next(ctx)
+// wait returns when there is something new, or something is due: a sign of life,
+// which it sends, or a look at the bound.
+func (w *watch) wait(timer *time.Timer, wake <-chan struct{}) error {
+	due := watchHeartbeat - time.Since(w.sentAt)
+	if due <= 0 {
+		return w.send(w.at, false, false, nil)
+	}
+	if w.bounds != nil {
+		due = min(due, boundCheck)
+	}
+	timer.Reset(due)
+	select {
+	case <-wake:
+	case <-timer.C:
+	case <-w.live.ctx.Done():
+		return w.live.ctx.Err()
+	}
+	return nil
 }
 
-// forward sends what of a batch concerns this watch. What is too much for one
-// message is cut; only the last part moves the token, so that a reader that
-// resumes gets the whole again.
-func (w *watch) forward(from state.Token, batch rootview.Batch) error {
-	resp, bytes := w.empty(from), 0
-	for i := range batch.Changes {
-		bytes += w.add(resp, &batch.Changes[i])
-		if bytes >= watchBatchBytes {
-			if err := w.send(resp); err != nil {
-				return err
-			}
-			resp, bytes = w.empty(from), 0
-		}
-	}
-	resp.Token, resp.Era = batch.Token.Proto(), uint64(batch.Era)
-	if bytes == 0 && time.Since(w.sentAt) < watchQuiet {
+// checkBound ends a bounded watch whose view does not hold the bound.
+func (w *watch) checkBound() error {
+	if w.bounds == nil || time.Since(w.checkedAt) < boundCheck {
 		return nil
 	}
-	return w.send(resp)
-}
-
-// add puts a change into a batch if it concerns this watch, and returns about
-// how many bytes it takes.
-func (w *watch) add(resp *coordinatorv1.WatchRegionsResponse, c *state.Change) int {
-	switch {
-	case c.Kind == state.ChangeRegion && (w.name == "" || c.Region.Keyspace == w.keyspace):
-		resp.Changes = append(resp.Changes, &coordinatorv1.RegionChange{Region: c.Region.Proto(), Removed: c.Removed})
-		return regionBytes(c.Region)
-	case c.Kind == state.ChangeKeyspace && (w.name == "" || c.Keyspace.GetName() == w.name):
-		w.follows(c)
-		resp.Keyspaces = append(resp.Keyspaces, &coordinatorv1.KeyspaceChange{Keyspace: c.Keyspace, Removed: c.Removed})
-		return proto.Size(c.Keyspace)
-	case c.Kind == state.ChangeMember:
-		resp.Members = append(resp.Members, c.Member)
-		return proto.Size(c.Member)
-	default:
-		return 0
+	w.checkedAt = time.Now()
+	_, _, err := w.server.cfg.Views.Serve(w.live.ctx, w.bounds)
+	if err != nil && w.unheld {
+		return w.lagging(err)
 	}
+	w.unheld = err != nil
+	return nil
 }
 
-// follows keeps to a name whose keyspace was made anew.
-func (w *watch) follows(c *state.Change) {
-	if w.name != "" && !c.Removed {
-		w.keyspace = state.KeyspaceID(c.Keyspace.GetId())
-	}
-}
-
-// empty is a batch without changes.
-func (w *watch) empty(at state.Token) *coordinatorv1.WatchRegionsResponse {
-	view := w.server.view()
-	return &coordinatorv1.WatchRegionsResponse{
-		Token: at.Proto(), CurrentRootToken: view.Known.Proto(), Era: uint64(view.Era), ClusterId: view.ClusterID,
-	}
-}
-
-func (w *watch) send(resp *coordinatorv1.WatchRegionsResponse) error {
-	w.sentAt = time.Now()
-	return w.live.send(w.stream, resp)
-}
-
-// snapshot sends everything that is watched, as of one view, in batches of
-// bounded size.
-func (w *watch) snapshot(v served) error {
-	part := w.part(v)
-	bytes := 0
-	var failed error
-	flush := func(size int) bool {
-		if bytes += size; bytes < watchBatchBytes {
-			return true
+// catchUp sends changes that are in no frame which begins where the reader is.
+func (w *watch) catchUp() error {
+	batches, err := w.server.cfg.Views.Subscribe(w.at).NextAll(w.live.ctx, frameBytes)
+	if errors.Is(err, rootview.ErrSnapshotNeeded) {
+		v, err := w.server.serve(w.live.ctx, nil)
+		if err != nil {
+			return err
 		}
-		failed = w.send(part)
-		part, bytes = w.part(v), 0
+		return w.snapshot(v)
+	}
+	if err != nil {
+		return err
+	}
+	return w.forward(w.server.fanout.frameOf(w.scope, w.at, batches))
+}
+
+// forward sends a frame as one batch. Only its last part moves the position, so
+// that a reader that resumes in between gets the whole again.
+func (w *watch) forward(k *frame) error {
+	for i, part := range k.parts {
+		if i < len(k.parts)-1 {
+			if err := w.send(w.at, false, true, part); err != nil {
+				return err
+			}
+			continue
+		}
+		w.at = k.to
+		return w.send(w.at, false, false, part)
+	}
+	w.at = k.to // nothing concerned this watch
+	return nil
+}
+
+// watchMessage is a WatchRegionsResponse: what differs from watch to watch, and
+// changes that others share. Nobody changes the bytes after a send.
+type watchMessage struct {
+	own     *packet
+	changes []byte
+}
+
+func (m *watchMessage) buffers() mem.BufferSlice {
+	out := append(make(mem.BufferSlice, 0, 2), m.own.release())
+	if len(m.changes) > 0 {
+		out = append(out, mem.SliceBuffer(m.changes))
+	}
+	return out
+}
+
+// send sends one message, which says what the watch is worth when it is sent.
+func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) error {
+	w.sentAt = time.Now()
+	v := served{server: w.server, view: w.server.view(), class: w.class, now: w.server.cfg.Clock.Now()}
+	p := newPacket()
+	if at.Index != 0 {
+		p.data = appendToken(p.data, watchToken, at)
+	}
+	p.data = appendBool(p.data, watchSnapshot, snapshot)
+	p.data = appendBool(p.data, watchPartial, partial)
+	p.data = appendDisclosure(p.data, watchSays, v.disclosure())
+	return w.live.send(w.stream, &watchMessage{own: p, changes: changes})
+}
+
+// snapshot sends everything that is watched, as of one view, in parts of bounded
+// size.
+func (w *watch) snapshot(v served) error {
+	var part []byte
+	var failed error
+	more := func() bool {
+		if len(part) >= watchPartBytes {
+			failed = w.send(w.at, true, true, part)
+			part = nil
+		}
 		return failed == nil
 	}
-	v.state.Members(func(m *rootv1.Member) bool {
-		part.Members = append(part.Members, m)
-		return flush(proto.Size(m))
-	})
-	keyspaces := w.watched(v)
+	if w.scope.key.members {
+		v.state.Members(func(m *rootv1.Member) bool {
+			part = appendRecordChange(part, watchMembers, m, false)
+			return more()
+		})
+	}
+	keyspaces, err := w.keyspaces(v)
+	if err != nil {
+		return err
+	}
 	for i := 0; failed == nil && i < len(keyspaces); i++ {
-		part.Keyspaces = append(part.Keyspaces, &coordinatorv1.KeyspaceChange{Keyspace: keyspaces[i]})
-		if !flush(proto.Size(keyspaces[i])) {
+		part = appendRecordChange(part, watchKeyspaces, keyspaces[i], false)
+		if !more() {
 			break
 		}
 		v.state.RegionsFrom(state.KeyspaceID(keyspaces[i].GetId()), "", func(r *state.Region) bool {
-			part.Changes = append(part.Changes, &coordinatorv1.RegionChange{Region: r.Proto()})
-			return flush(regionBytes(r))
+			part = appendRegionChange(part, r, false)
+			return more()
 		})
 	}
 	if failed != nil {
 		return failed
 	}
-	part.SnapshotEnd = true
-	return w.send(part)
+	w.at, w.resumed = v.view.Token, true
+	return w.send(w.at, true, false, part)
 }
 
-// watched are the keyspaces that this watch is about.
-func (w *watch) watched(v served) []*rootv1.Keyspace {
-	if w.name != "" {
-		return []*rootv1.Keyspace{v.state.Keyspace(w.keyspace)}
-	}
+// keyspaces are those that this watch is about.
+func (w *watch) keyspaces(v served) ([]*rootv1.Keyspace, error) {
 	var all []*rootv1.Keyspace
+	if name := w.scope.key.keyspace; name != "" {
+		k, err := v.keyspace(name)
+		if err == nil {
+			all = append(all, k)
+		} else if w.resumed && reason.Of(err) == rootv1.Reason_REASON_NOT_FOUND {
+			err = nil // it was deleted since
+		}
+		return all, err
+	}
 	v.state.Keyspaces("", func(k *rootv1.Keyspace) bool {
 		all = append(all, k)
 		return true
 	})
-	return all
-}
-
-// part is a batch of a snapshot.
-func (w *watch) part(v served) *coordinatorv1.WatchRegionsResponse {
-	part := w.empty(v.view.Token)
-	part.Snapshot, part.Era = true, uint64(v.view.Era)
-	return part
+	return all, nil
 }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -28,11 +29,14 @@ func newMirror() *mirror {
 
 func (m *mirror) apply(t *testing.T, resp *coordinatorv1.WatchRegionsResponse) {
 	t.Helper()
-	token := state.TokenFromProto(resp.GetToken())
+	token, says := state.TokenFromProto(resp.GetToken()), resp.GetDisclosure()
+	if resp.GetPartial() != (token == m.token) && len(resp.GetChanges()) > 0 {
+		t.Errorf("partial: %t, and the token goes from %s to %s", resp.GetPartial(), m.token, token)
+	}
 	if token.Compare(m.token) < 0 {
 		t.Errorf("the token went back from %s to %s", m.token, token)
 	}
-	if resp.GetClusterId() != clusterID || state.TokenFromProto(resp.GetCurrentRootToken()).Compare(token) < 0 {
+	if says.GetClusterId() != clusterID || says.GetCoordinatorId() != coordinatorID || state.TokenFromProto(says.GetServedRootToken()).Compare(token) < 0 {
 		t.Errorf("batch %v", resp)
 	}
 	m.token = token
@@ -49,8 +53,11 @@ func (m *mirror) apply(t *testing.T, resp *coordinatorv1.WatchRegionsResponse) {
 			delete(m.keyspaces, c.GetKeyspace().GetName())
 		}
 	}
-	for _, member := range resp.GetMembers() {
-		m.members[member.GetId()] = member
+	for _, c := range resp.GetMembers() {
+		m.members[c.GetMember().GetId()] = c.GetMember()
+		if c.GetRemoved() {
+			delete(m.members, c.GetMember().GetId())
+		}
 	}
 }
 
@@ -81,7 +88,7 @@ func (m *mirror) load(t *testing.T, stream coordinatorv1.Coordinator_WatchRegion
 			t.Errorf("a batch of %d bytes", size)
 		}
 		m.apply(t, resp)
-		if resp.GetSnapshotEnd() {
+		if !resp.GetPartial() {
 			return
 		}
 	}
@@ -119,13 +126,13 @@ func TestWatchFromSnapshotAndFromToken(t *testing.T) {
 	w.must(t, create("other", slots(16)))
 	other := state.KeyspaceID(w.root.state.KeyspaceByName("other").GetId())
 	all, one := newMirror(), newMirror()
-	streamAll, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{})
+	streamAll, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Members: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all.load(t, streamAll)
 	all.check(t, w, 0)
-	streamOne, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "other"})
+	streamOne, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "other", Members: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +151,7 @@ func TestWatchFromSnapshotAndFromToken(t *testing.T) {
 	one.until(t, streamOne, w.root.token())
 	one.check(t, w, other)
 
-	streamLate, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{After: begun.Proto()})
+	streamLate, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{After: begun.Proto(), Members: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +187,7 @@ func TestWatchSnapshotIsCut(t *testing.T) {
 // batches, of which only the last moves the token.
 func TestWatchBatchIsCut(t *testing.T) {
 	w := start(t)
-	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{})
+	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Members: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,30 +263,188 @@ func TestWatchRefusals(t *testing.T) {
 	for i := range 1100 { // more than is retained
 		w.must(t, publish(1, 1, "", "g", uint64(i+2), "m1"))
 	}
-	refused(t, watch(&coordinatorv1.WatchRegionsRequest{After: early.Proto()}), rootv1.Reason_REASON_BOOTSTRAP_REQUIRED)
+	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{After: early.Proto(), Members: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMirror()
+	m.token = early // parts of the snapshot are not behind it yet
+	m.load(t, stream)
+	m.check(t, w, 0)
 }
 
 // A watcher that does not read is cut, and finds out when it reads.
 func TestSlowWatcherIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := routed(t)
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		stream, err := w.client.WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range 4000 {
-			w.root.must(t, publish(1, 1, "", strings.Repeat("f", 100+i%2), uint64(i+2), "m1"))
+			w.root.must(t, publish(1, 1, "", strings.Repeat("f", 3000+i%2), uint64(i+2), "m1"))
 			w.catchUp(t)
+			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(30 * time.Second)
 		_, err = drain(stream.Recv)
-		refused(t, err, rootv1.Reason_REASON_BOOTSTRAP_REQUIRED)
+		refused(t, err, rootv1.Reason_REASON_OVERLOADED)
 		cancel()
 		w.conn.Close()
 		if err := w.stop(); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// A reader that is ahead of a lagging coordinator is sent elsewhere, whether it
+// resumes or begins behind what it has read, also in a keyspace that the
+// coordinator has not heard of; a position that the root has not reached is of
+// another cluster.
+func TestWatchAheadOfTheView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		w.root.mute(true)
+		w.root.must(t, create("late", slots(4)))
+		at := w.root.token()
+		watch := func(req *coordinatorv1.WatchRegionsRequest) error {
+			stream, err := w.client.WatchRegions(within(t), req)
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		}
+		resumes := &coordinatorv1.WatchRegionsRequest{Keyspace: "late", After: at.Proto()}
+		begins := &coordinatorv1.WatchRegionsRequest{Keyspace: "late", Read: &coordinatorv1.ReadOptions{RequiredRootToken: at.Proto()}}
+		refused(t, watch(resumes), rootv1.Reason_REASON_REQUIRED_TOKEN)
+		refused(t, watch(begins), rootv1.Reason_REASON_REQUIRED_TOKEN)
+		w.root.mute(false)
+		w.catchUp(t)
+		if err := errors.Join(watch(resumes), watch(begins)); err != nil {
+			t.Error(err)
+		}
+		for _, foreign := range []state.Token{
+			{Incarnation: 1, Term: 1, Index: at.Index + 1}, {Incarnation: 1, Term: 2, Index: at.Index}, {Incarnation: 2, Term: 1, Index: 1},
+		} {
+			refused(t, watch(&coordinatorv1.WatchRegionsRequest{After: foreign.Proto()}), rootv1.Reason_REASON_CLUSTER_MISMATCH)
+		}
+		w.end(t)
+	})
+}
+
+// A watch on a coordinator that is cut off from the root says so, and ends when
+// it has a bound, by entries or by time.
+func TestWatchOnACoordinatorThatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		open := func(read *coordinatorv1.ReadOptions) coordinatorv1.Coordinator_WatchRegionsClient {
+			stream, err := w.client.WatchRegions(t.Context(), &coordinatorv1.WatchRegionsRequest{Read: read})
+			if err != nil {
+				t.Fatal(err)
+			}
+			newMirror().load(t, stream)
+			return stream
+		}
+		entries, millis, bounded := uint64(100), uint64(500), coordinatorv1.Freshness_FRESHNESS_BOUNDED
+		free := open(nil)
+		byEntries := open(&coordinatorv1.ReadOptions{Freshness: bounded, MaxRootLag: &entries})
+		byTime := open(&coordinatorv1.ReadOptions{Freshness: bounded, MaxRootLagMillis: &millis})
+		time.Sleep(10 * time.Second) // while all is well they last
+		w.root.setDown(true)
+		cut := time.Now()
+		for _, stream := range []coordinatorv1.Coordinator_WatchRegionsClient{byTime, byEntries} {
+			_, err := drain(stream.Recv)
+			refused(t, err, rootv1.Reason_REASON_ROOT_LAG_EXCEEDED)
+			if took := time.Since(cut); took > 3*time.Second {
+				t.Errorf("it ended after %s", took)
+			}
+		}
+		for {
+			m, err := free.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := m.GetDisclosure(); d.GetDegradedMode() == coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE && d.GetRootLagMillis() > 5000 {
+				break
+			}
+			if time.Since(cut) > time.Minute {
+				t.Fatalf("a minute later it says %v", m.GetDisclosure())
+			}
+		}
+		w.end(t)
+	})
+}
+
+// Who resumes by name over a keyspace that was deleted and made again hears of
+// both: of what went, and of what came.
+func TestWatchOverAKeyspaceMadeAgain(t *testing.T) {
+	w := start(t)
+	w.must(t, create("k", slots(8)))
+	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMirror()
+	m.load(t, stream)
+	again := func(n uint32) {
+		id := w.root.state.KeyspaceByName("k").GetId()
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: id, ExpectedVersion: 1}}})
+		if n > 0 {
+			w.must(t, create("k", slots(n)))
+		}
+	}
+	resume := func(want int) {
+		t.Helper()
+		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: m.token.Proto()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.until(t, stream, w.root.token())
+		if len(m.regions) != want || len(m.keyspaces) != min(want, 1) {
+			t.Errorf("%d regions and %d keyspaces, want %d", len(m.regions), len(m.keyspaces), want)
+		}
+	}
+	again(4)
+	again(2)
+	resume(2)
+	again(0)
+	resume(0) // it is gone, and waited for
+	w.must(t, create("k", slots(3)))
+	resume(3)
+}
+
+// A watch brings what it asks for, in whatever company.
+func TestWatchBringsWhatItAsksFor(t *testing.T) {
+	w := routed(t)
+	w.must(t, create("k", slots(2)))
+	id := state.KeyspaceID(w.root.state.KeyspaceByName("k").GetId())
+	type asked struct {
+		keyspace string
+		members  bool
+	}
+	streams := map[asked]coordinatorv1.Coordinator_WatchRegionsClient{}
+	mirrors := map[asked]*mirror{}
+	for _, a := range []asked{{"", false}, {"", true}, {"k", false}, {"k", true}} {
+		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: a.keyspace, Members: a.members})
+		if err != nil {
+			t.Fatal(err)
+		}
+		streams[a], mirrors[a] = stream, newMirror()
+		mirrors[a].load(t, stream)
+	}
+	w.must(t, publish(1, 1, "", "g", 2, "m1"), join("m9"))
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: uint32(id), ExpectedVersion: 1}}})
+	w.must(t, create("k", slots(5)))
+	for a, m := range mirrors {
+		m.until(t, streams[a], w.root.token())
+		if (m.members["m9"] != nil) != a.members || (m.regions[1].GetEpoch().GetVersion() == 2) != (a.keyspace == "") || m.keyspaces["k"] == nil {
+			t.Errorf("%+v: %d members, %d regions, %d keyspaces", a, len(m.members), len(m.regions), len(m.keyspaces))
+		}
+		if a.keyspace == "k" && len(m.regions) != 5 {
+			t.Errorf("%+v: %d regions", a, len(m.regions))
+		}
+	}
 }

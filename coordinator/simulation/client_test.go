@@ -102,8 +102,7 @@ func (c *client) values(m rootv1.Mandate) {
 		got, hint, called := false, "", c.r.now()
 		n := c.r.nodes[c.asked]
 		c.call(n, func(n *node, reply func(func(bool))) {
-			a := &ask{mandate: m, count: count}
-			a.reply = func(first, era uint64) {
+			served := n.holder.Serve(m, count, func(first, era uint64) {
 				g := &history.Grant{
 					Mandate: m, First: first, Count: count, Era: era, Holder: n.name, Incarnation: n.incarnation,
 					Called: called, Returned: history.Never, Wall: c.r.wall(),
@@ -116,8 +115,8 @@ func (c *client) values(m rootv1.Mandate) {
 						c.floor, got = era, true
 					}
 				})
-			}
-			if !n.holder.serve(a) {
+			})
+			if !served {
 				to := n.hint()
 				reply(func(bool) { hint = to })
 			}
@@ -157,10 +156,10 @@ type write struct {
 func (c *client) publish() {
 	w := &write{client: c.id, cmd: c.command()}
 	c.r.writes = append(c.r.writes, w)
-	told := func(r *rootv1.CommandResult) { c.told(w, r) }
+	answer := func(r *rootv1.CommandResult) { c.onResult(w, r) }
 	if c.r.Chance(0.5) {
 		proposeOver(c.link, w.cmd, writeLimit, func(r *rootv1.CommandResult) {
-			told(r)
+			answer(r)
 			c.done()
 		})
 		return
@@ -169,7 +168,7 @@ func (c *client) publish() {
 	c.call(n, func(n *node, reply func(func(bool))) {
 		n.propose(w.cmd, writeLimit, func(r *rootv1.CommandResult) {
 			if r != nil {
-				reply(func(bool) { told(r) })
+				reply(func(bool) { answer(r) })
 			}
 		})
 	}, func(bool) { c.done() })
@@ -197,8 +196,8 @@ func published(r *rootv1.Region) *rootv1.Event {
 
 func keyOf(client, n int) string { return fmt.Sprintf("%d/%05d", client, n) }
 
-// told notes the answer to a write.
-func (c *client) told(w *write, r *rootv1.CommandResult) {
+// onResult notes the answer to a write.
+func (c *client) onResult(w *write, r *rootv1.CommandResult) {
 	switch {
 	case r == nil:
 		c.r.count.unknown++
@@ -248,7 +247,7 @@ func (c *client) read() {
 	q := &read{client: c.id, key: keyOf(r.Rand.IntN(len(r.clients)), 1+r.Rand.IntN(max(c.next, 1))), called: r.now(), maxLag: 1 << 30, maxAge: time.Hour}
 	switch r.Rand.IntN(4) {
 	case 0:
-		q.freshness, q.known = coordinatorv1.Freshness_FRESHNESS_STRONG, lastAck(r.acked)
+		q.freshness, q.known = coordinatorv1.Freshness_FRESHNESS_STRONG, lastAcknowledged(r.acked)
 	case 1:
 		q.freshness = coordinatorv1.Freshness_FRESHNESS_BOUNDED
 		q.maxAge = r.Between(time.Millisecond, 100*time.Millisecond)

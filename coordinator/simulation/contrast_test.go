@@ -14,7 +14,7 @@ var contrasts = []struct {
 	promises []string
 	from     uint64
 }{
-	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 105},
+	{checkThenGenerate, []string{"Silence", "Inheritance", "Tso order"}, 200},
 	{countsFromReply, []string{"Silence", "Inheritance", "Tso order"}, 20},
 	{clocksBeyondBound, []string{"Silence", "Inheritance", "Tso order"}, 1},
 	{successorBelowFence, []string{"Inheritance", "AllocID", "Tso order"}, 1},

@@ -1,14 +1,14 @@
 // Package simulation runs whole control planes in one goroutine: three root
 // peers with real replicas and storage (package roottest), two or three
-// coordinators with real views, tenure and windows, and clients, over a disk, a
+// coordinators with real views and holders, and clients, over a disk, a
 // network and clocks that fail in every way.
 //
 // It holds tests only. What it asks of every seed, by the names of the design:
 // Durability, AllocID, Tso order, Inheritance, Silence, Primacy, Finality,
 // Freshness and Tail. Contrast runs leave one rule out and must be caught.
 //
-// The shells around the cores (what Follower, Holder and the service do with
-// goroutines) are written again here, so that a process can be stopped between
-// any two of its steps. One seed is one history: a failure names the command
-// that repeats it.
+// The holder is the tenure.RawHolder that processes run. What Follower and the
+// service do with goroutines is written again here, so that a process can be
+// stopped between any two of its steps. One seed is one history: a failure names
+// the command that repeats it.
 package simulation

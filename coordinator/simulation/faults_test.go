@@ -12,7 +12,7 @@ import (
 func (r *run) holding() *node {
 	var best *node
 	for _, n := range r.nodes {
-		if n.up && n.holder.era != 0 && (best == nil || n.holder.era > best.holder.era) {
+		if n.up && n.holder.Era() != 0 && (best == nil || n.holder.Era() > best.holder.Era()) {
 			best = n
 		}
 	}
@@ -43,7 +43,7 @@ func (r *run) disturb() {
 	if r.Chance(0.3) {
 		r.disturbNetwork()
 	}
-	next := r.Between(r.k.pace/2, 2*r.k.pace)
+	next := r.Between(r.k.interval/2, 2*r.k.interval)
 	if r.Chance(0.1) {
 		next += r.Between(50*time.Millisecond, 300*time.Millisecond) // a lull, in which work gets done
 	}
@@ -117,7 +117,7 @@ func (r *run) suspect() {
 
 func (r *run) suspicion() {
 	for _, o := range r.nodes {
-		o.then(func() { o.holder.core.OnHolderSuspect(o.holder.core.Tenure().GetEra(), o.now()) })()
+		o.then(func() { o.holder.Raw.OnHolderSuspect(o.holder.Raw.Tenure().GetEra(), o.now()) })()
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/tenure"
-	"github.com/nokv/nokv/coordinator/tso"
-	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/holdertest"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/roottest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -19,239 +19,105 @@ const (
 	idWindow  = 7
 	tsoAhead  = 20 * time.Millisecond
 	askLimit  = 200 * time.Millisecond
-	drainFor  = 30 * time.Millisecond
 	retireFor = 400 * time.Millisecond
 )
 
 var errUnanswered = errors.New("no answer")
 
-// holder is what tenure.Holder does, around the same Core and windows.
+// holder is the part of a coordinator that gives ids and timestamps.
 type holder struct {
+	*holdertest.Holder
 	n     *node
-	core  *tenure.Core
 	count *tenure.Counters
-	armed clock.Instant
-
-	// The era held, 0 for none, and its windows.
-	era    uint64
-	ids    *idalloc.Window
-	tso    *tso.Window
-	fences int
-	// queue waits for windows, checks for confirmations.
-	queue    []*ask
-	checks   []*check
-	inFlight int
-
-	leaving  bool
-	retiring *rootv1.Frontiers
-
-	// For the variants.
-	lastUntil clock.Instant
-	batch     []*ask
-	checking  bool
 }
 
-// ask is a request for values, as it goes through the holder.
-type ask struct {
-	mandate rootv1.Mandate
-	count   uint64
-	first   uint64
-	reply   func(first, era uint64)
-}
-
-type check struct {
-	*ask
-	era, ticket uint64
+// offOf is the rule that a variant leaves out of the holder.
+var offOf = map[variant]holdertest.Rule{
+	checkThenGenerate: holdertest.GenerateThenCheck, countsFromReply: holdertest.CountFromSending,
+	successorBelowFence: holdertest.StartAboveFence, servesBeforeFence: holdertest.RootFirst,
+	windowsReused: holdertest.WindowPerEra, retiresBeforeEnd: holdertest.CloseThenRetire,
+	earlierConfirmation: holdertest.ConfirmAfter,
 }
 
 func (h *holder) start(n *node) {
-	old := *h
+	before := h.Holder
 	*h = holder{n: n, count: new(tenure.Counters)}
 	n.counted = append(n.counted, h.count)
-	h.core = tenure.NewCore(tenure.Settings{
-		ID: n.name, Incarnation: n.incarnation, Address: string(n.place), TTL: n.r.k.ttl, Probed: true,
-		UnknownAfter: 40 * time.Millisecond, Mandates: []rootv1.Mandate{ids, timestamps},
-	}, h.count)
-	if n.r.k.variant == windowsReused {
-		h.ids, h.tso = old.ids, old.tso
-	}
+	h.Holder = holdertest.New(tenure.RawConfig{
+		Settings: tenure.Settings{
+			ID: n.name, Incarnation: n.incarnation, Address: string(n.place), TTL: n.r.k.ttl, Probed: true,
+			UnknownAfter: 40 * time.Millisecond, Mandates: []rootv1.Mandate{ids, timestamps},
+		},
+		IDStart: 1, TSOStart: 1, IDWindow: idWindow, TSOAhead: tsoAhead, Wall: n.clock.Wall,
+	}, h.count, offOf[n.r.k.variant], holdertest.Env{
+		Now: n.now, After: n.after, Between: n.between, Send: n.send, Left: n.leave,
+	}, before)
 	h.probeLater()
 }
 
-func (h *holder) variant() variant { return h.n.r.k.variant }
-
-func (h *holder) onView(a tenure.Authority) { h.core.OnView(a, h.n.now()) }
-
-// settle does what the Core says, answers whom it can, and sets the alarm.
-func (h *holder) settle() {
-	for actions := h.core.Actions(); len(actions) > 0; actions = h.core.Actions() {
-		for _, a := range actions {
-			h.act(a)
-		}
+// between is the moment between two steps: sometimes the process stands still
+// in it.
+func (n *node) between(step func()) {
+	if r := n.r; !r.calm && r.Chance(0.002) {
+		r.Fault("paused between generate and check")
+		n.pause(r.Between(0, 3*r.k.ttl+30*time.Millisecond))
 	}
-	h.finishChecks()
-	if h.leaving && h.core.Phase() == tenure.Draining && h.inFlight == 0 {
-		h.drained()
-		h.settle()
-		return
-	}
-	if at := h.core.Deadline(); at != h.armed {
-		h.armed = at
-		if wait := at.Sub(h.n.now()); wait < time.Minute {
-			h.n.after(max(wait, 0)+time.Microsecond, func() {
-				h.armed = 0
-				h.core.Tick(h.n.now())
-			})
-		}
-	}
+	n.after(n.r.Between(0, 60*time.Microsecond), step)
 }
 
-func (h *holder) act(a tenure.Action) {
-	switch a.Kind {
-	case tenure.Claim:
-		h.claim(a)
-	case tenure.Confirm:
-		h.confirm(a)
-	case tenure.Advance:
-		h.advance(a)
-	case tenure.Begin:
-		h.begin(a.Tenure, a.Windows)
-	case tenure.End:
-		h.end()
-	case tenure.Retire:
-		consumed := h.retiring
-		if consumed == nil {
-			consumed = a.Tenure.GetInherited()
-		}
-		h.retire(a.Era, consumed)
+// send sends a message of the holder to the roots.
+func (n *node) send(m *tenure.Message, answer func(tenure.Answer)) {
+	limit := askLimit
+	if m.Era == 0 && m.Command != nil {
+		limit = retireFor
 	}
-}
-
-func (h *holder) claim(a tenure.Action) {
-	h.n.link.AskUntil(askLimit, func() replica.Request {
-		r, err := replica.NewClaim(a.Claim, h.firstWindows()...)
+	n.link.AskUntil(limit, func() replica.Request {
+		r, err := requestOf(m)
 		if err != nil {
 			panic(err)
 		}
 		return r
 	}, func(r replica.Request) {
-		if r == nil || r.(*replica.Claim).Err != nil {
-			h.core.OnClaimed(nil, errUnanswered, h.n.now())
-			return
-		}
-		h.core.OnClaimed(r.(*replica.Claim).Response, nil, h.n.now())
-	})
-}
-
-func (h *holder) confirm(a tenure.Action) {
-	q := &rootv1.ConfirmTenureRequest{Era: a.Era, HolderId: h.n.name, HolderIncarnation: h.n.incarnation}
-	h.n.link.AskUntil(askLimit, func() replica.Request { return replica.NewConfirm(q) }, func(r replica.Request) {
-		if r == nil || r.(*replica.Confirm).Err != nil {
-			h.core.OnConfirmed(a.Era, a.Seq, nil, errUnanswered, h.n.now())
-			return
-		}
-		answer := r.(*replica.Confirm).Response
-		if answer.GetActive() && a.Era == h.era {
-			h.lastUntil = h.n.now().Add(h.n.r.k.ttl)
-		}
-		h.core.OnConfirmed(a.Era, a.Seq, answer, nil, h.n.now())
-	})
-}
-
-// propose proposes one command; done gets nil when the outcome is unknown. A
-// refusal before the command is judged counts as a rejection.
-func (h *holder) propose(limit time.Duration, done func(*rootv1.CommandResult), events ...*rootv1.Event) {
-	h.n.propose(&rootv1.Command{Events: events}, limit, done)
-}
-
-func (h *holder) firstWindows() []*rootv1.FirstWindow {
-	id, stamp := &rootv1.FirstWindow{Mandate: ids}, &rootv1.FirstWindow{Mandate: timestamps}
-	id.Floor, id.Size = idalloc.First(1, idWindow)
-	stamp.Floor, stamp.Size = tso.First(1, tsoAhead, h.n.clock.Wall())
-	return []*rootv1.FirstWindow{id, stamp}
-}
-
-func (h *holder) begin(t *rootv1.Tenure, windows []*rootv1.Window) {
-	h.era, h.fences, h.retiring, h.lastUntil = t.Era, 0, nil, 0
-	if h.variant() != windowsReused || h.ids == nil {
-		id, stamp := t.Inherited.AllocId, t.Inherited.Tso
-		below := uint64(0)
-		if h.variant() == successorBelowFence {
-			below = 2
-		}
-		h.ids = idalloc.New(id-min(below, id), 1, idWindow)
-		h.tso = tso.New(stamp-min(below, stamp), 1, tsoAhead)
-		if below > 0 && id > below {
-			if err := h.ids.Extended(id-below, id); err != nil {
-				panic(err)
+		switch {
+		case r == nil:
+			answer(tenure.Answer{Err: errUnanswered})
+		case roottest.Refusal(r) != nil:
+			if reason.Of(roottest.Refusal(r)) == rootv1.Reason_REASON_CLOCK_BOUND {
+				n.r.Fault("clock refused")
 			}
+			answer(tenure.Answer{Err: roottest.Refusal(r)})
+		case m.Claim != nil:
+			answer(tenure.Answer{Claim: r.(*replica.Claim).Response})
+		case m.Confirm != nil:
+			answer(tenure.Answer{Confirm: r.(*replica.Confirm).Response})
+		default:
+			result := r.(*replica.Proposal).Results[0].Proto()
+			if m.Command.Events[0].GetFenceExtended() != nil && result.Outcome == rootv1.Outcome_OUTCOME_REJECTED {
+				n.r.count.windowsRefused++
+			}
+			answer(tenure.Answer{Result: result})
 		}
-	}
-	for i, w := range windows {
-		h.n.r.count.firstWindows++
-		h.extended([]rootv1.Mandate{ids, timestamps}[i], w.From, w.To)
-	}
-	h.extend(ids)
-	h.extend(timestamps)
+	})
 }
 
-func (h *holder) end() {
-	h.retiring = &rootv1.Frontiers{AllocId: h.ids.Consumed(), Tso: h.tso.Consumed()}
-	h.era, h.inFlight = 0, 0
-	h.queue, h.checks, h.batch, h.checking = nil, nil, nil, false
-	if h.variant() != windowsReused {
-		h.ids, h.tso = nil, nil
+func requestOf(m *tenure.Message) (replica.Request, error) {
+	switch {
+	case m.Claim != nil:
+		return replica.NewClaim(m.Claim, m.Windows...)
+	case m.Confirm != nil:
+		return replica.NewConfirm(m.Confirm), nil
 	}
-}
-
-func (h *holder) retire(era uint64, consumed *rootv1.Frontiers) {
-	h.propose(retireFor, func(*rootv1.CommandResult) { h.n.leave() },
-		&rootv1.Event{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
-			Era: era, HolderId: h.n.name, HolderIncarnation: h.n.incarnation, Consumed: consumed,
-		}}})
+	return replica.NewProposal([]*rootv1.Command{m.Command})
 }
 
 // shutdown is the orderly end of the process.
 func (h *holder) shutdown() {
-	if h.leaving || h.core.Phase() == tenure.Stopped {
+	if h.Leaving() || h.Raw.Status(h.n.now()).Phase == tenure.Stopped {
 		return
 	}
 	h.n.r.Fault("coordinator shut down")
-	h.leaving = true
-	if h.variant() == retiresBeforeEnd && h.era != 0 {
-		h.retire(h.era, &rootv1.Frontiers{AllocId: h.ids.Consumed(), Tso: h.tso.Consumed()})
-		return
-	}
-	h.core.Shutdown(h.n.now())
-	if h.era == 0 && !h.core.ClaimOpen() {
-		h.n.leave()
-		return
-	}
-	h.n.after(drainFor, h.drained)
+	h.Shutdown(h.n.name, h.n.incarnation)
 	h.n.after(2*retireFor, h.n.leave)
-}
-
-func (h *holder) drained() {
-	if h.leaving {
-		h.leaving = false
-		h.core.OnDrained(h.n.now())
-	}
-}
-
-func (h *holder) advance(a tenure.Action) {
-	var events []*rootv1.Event
-	for s := a.From + 1; s <= a.To; s++ {
-		events = append(events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{
-			HandoverAdvanced: &rootv1.HandoverAdvanced{Era: a.Era, Stage: s},
-		}})
-	}
-	h.propose(askLimit, func(r *rootv1.CommandResult) {
-		err := errUnanswered
-		if r != nil && r.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
-			err = nil
-		}
-		h.core.OnAdvanced(a.Era, a.To, err, h.n.now())
-	}, events...)
 }
 
 // probeLater looks at the holder from time to time, as a connection would.
@@ -263,8 +129,8 @@ func (h *holder) probeLater() {
 }
 
 func (h *holder) probe() {
-	t, r := h.core.Tenure(), h.n.r
-	if h.core.Phase() != tenure.Standby || t == nil || t.Retired || t.HolderId == h.n.name {
+	t, r := h.Raw.Tenure(), h.n.r
+	if h.Raw.ProbeTarget() == "" {
 		return
 	}
 	answered := false
@@ -272,7 +138,7 @@ func (h *holder) probe() {
 		h.n.then(func() {
 			if !answered {
 				answered = true
-				h.core.OnProbe(t.HolderAddress, health, h.n.now())
+				h.Raw.OnProbe(t.HolderAddress, health, h.n.now())
 			}
 		})()
 	}
@@ -289,7 +155,7 @@ func (h *holder) probe() {
 				return
 			}
 			other.then(func() {
-				if other.holder.era == t.Era {
+				if other.holder.Era() == t.Era {
 					back(tenure.HealthServing)
 				} else {
 					back(tenure.HealthUnknown)
@@ -298,4 +164,22 @@ func (h *holder) probe() {
 		})
 	}
 	h.n.after(30*time.Millisecond, func() { answer(tenure.HealthUnknown) })
+}
+
+// propose proposes one command on behalf of a caller.
+func (n *node) propose(c *rootv1.Command, limit time.Duration, done func(*rootv1.CommandResult)) {
+	proposeOver(n.link, c, limit, done)
+}
+
+// hint is whom callers should ask for values.
+func (n *node) hint() string {
+	if t := n.holder.Raw.Tenure(); t != nil && !t.Retired {
+		return t.HolderId
+	}
+	return ""
+}
+
+// refusedEarly makes a result of a refusal that came before the command was judged.
+func refusedEarly(r replica.Request) *rootv1.CommandResult {
+	return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: reason.From(r.(*replica.Proposal).Err)}
 }

@@ -54,6 +54,8 @@ func (n *node) newLink() *roottest.Link {
 
 // stop ends the process at once.
 func (n *node) stop() {
+	n.r.count.firstWindows += n.holder.FirstWindows
+	n.holder.FirstWindows = 0
 	n.up, n.backlog = false, nil
 	n.link.Close()
 	n.view.stop()
@@ -131,6 +133,6 @@ func (n *node) now() clock.Instant { return n.clock.Now() }
 // settle does what follows from a step.
 func (n *node) settle() {
 	if n.up {
-		n.holder.settle()
+		n.holder.Settle()
 	}
 }

@@ -94,9 +94,9 @@ type ack struct {
 	index uint64
 }
 
-func lastAck(acks []ack) uint64 {
-	if len(acks) == 0 {
+func lastAcknowledged(acknowledged []ack) uint64 {
+	if len(acknowledged) == 0 {
 		return 0
 	}
-	return acks[len(acks)-1].index
+	return acknowledged[len(acknowledged)-1].index
 }

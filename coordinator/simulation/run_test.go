@@ -37,9 +37,9 @@ type knobs struct {
 	variant      variant
 	coordinators int
 	ttl          time.Duration
-	// trouble is how long faults are injected, pace the mean time between two.
-	trouble, pace time.Duration
-	drift         int64
+	// trouble is how long faults are injected, interval the mean time between two.
+	trouble, interval time.Duration
+	drift             int64
 	// loses has a root peer lose its disk for ever, and be replaced.
 	loses bool
 }
@@ -47,7 +47,7 @@ type knobs struct {
 func knobsOf(seed uint64, v variant) knobs {
 	k := knobs{
 		seed: seed, variant: v, coordinators: 2, ttl: 60 * time.Millisecond,
-		trouble: 1200 * time.Millisecond, pace: 60 * time.Millisecond, drift: 4,
+		trouble: 1200 * time.Millisecond, interval: 60 * time.Millisecond, drift: 4,
 	}
 	switch seed % 4 {
 	case 0:
@@ -60,7 +60,7 @@ func knobsOf(seed uint64, v variant) knobs {
 	}
 	k.loses = v == noVariant && seed%*lose == 0
 	if seed%5 == 0 {
-		k.pace = 20 * time.Millisecond
+		k.interval = 20 * time.Millisecond
 	}
 	switch v {
 	case earlierConfirmation:
@@ -120,7 +120,7 @@ type run struct {
 
 // counts say how much was done.
 type counts struct {
-	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows int
+	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows, windowsRefused int
 }
 
 func (c *counts) add(o counts) {
@@ -132,6 +132,7 @@ func (c *counts) add(o counts) {
 	c.unknown += o.unknown
 	c.staleViews += o.staleViews
 	c.firstWindows += o.firstWindows
+	c.windowsRefused += o.windowsRefused
 }
 
 func newRun(k knobs) (*run, error) {

@@ -69,17 +69,6 @@ func BenchmarkTsoConfirmed256Callers(b *testing.B) {
 	})
 }
 
-func BenchmarkGuardCheck(b *testing.B) {
-	h := benchHolder(b, 200*time.Millisecond, 0)
-	era, _ := h.Era()
-	ctx := context.Background()
-	for b.Loop() {
-		if err := h.Check(ctx, era); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func BenchmarkSystemClock(b *testing.B) {
 	c := clock.NewSystem()
 	for b.Loop() {

@@ -40,14 +40,15 @@ const (
 	// a successor takes on an idle machine.
 	keepFor = 10 * time.Millisecond
 
+	// clockWait is the pause after the root refused a window for its clock's sake.
+	clockWait = 20 * time.Millisecond
+
 	// drainFor is how long requests in flight may take to finish at an orderly
 	// end; stopWithin bounds draining and retiring together.
 	drainFor   = time.Second
 	stopWithin = 2 * time.Second
-	// Attempts at the root end after these and are repeated.
-	claimTimeout   = time.Second
-	confirmTimeout = time.Second
-	proposeTimeout = time.Second
+	// callTimeout ends a call to the root; what it was for is repeated.
+	callTimeout = time.Second
 )
 
 // Root is how a Holder reaches the metadata root. Calls block until the
@@ -129,14 +130,14 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-func (c *Config) settings() Settings {
-	return Settings{
+func (c *Config) raw() RawConfig {
+	return RawConfig{Settings: Settings{
 		ID: c.ID, Incarnation: c.Incarnation, Address: c.Address, TTL: c.TTL,
 		Mandates: []rootv1.Mandate{
 			rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO, rootv1.Mandate_MANDATE_SCHEDULE,
 		},
 		Probed: c.Probe != nil, UnknownAfter: c.UnknownAfter,
-	}
+	}, IDStart: c.IDStart, TSOStart: c.TSOStart, IDWindow: c.IDWindow, TSOAhead: c.TSOAhead, MaxWaiting: c.MaxWaiting, Logger: c.Logger, Wall: c.Clock.Wall}
 }
 
 func (c *Config) setDefaults() {

@@ -75,6 +75,8 @@ type Authority struct {
 	Tenure *rootv1.Tenure
 	// Handover is the newest one, nil when there was never one.
 	Handover *rootv1.Handover
+	// Index is the position of the view.
+	Index uint64
 }
 
 // ActionKind says what an Action asks for.

@@ -14,6 +14,10 @@ func overloaded(limit int) error {
 	return e
 }
 
+func exhausted(m rootv1.Mandate) error {
+	return reason.New(rootv1.Reason_REASON_EXHAUSTED, "%s: the number space is used up", m)
+}
+
 // gaveUp is the error of a request whose context ended while it waited.
 func gaveUp(ctx context.Context, what string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

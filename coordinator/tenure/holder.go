@@ -2,6 +2,7 @@ package tenure
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,44 +14,26 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Holder runs a Core: it claims and keeps the Tenure when it may, and serves
+// Holder runs a RawHolder: it claims and keeps the Tenure when it may, and serves
 // ids and timestamps while it does. Its methods may be called at any time from
 // any goroutine.
 type Holder struct {
 	cfg      Config
 	counters Counters
-	guard    Guard
-
-	// current is the era that is served now, nil for none; refusal what to
-	// answer then.
-	current atomic.Pointer[term]
-	refusal atomic.Pointer[reason.Error]
-	closing atomic.Bool
 	// wake tells Run to look.
 	wake chan struct{}
-	// claims is for the claiming worker; the Core has at most one open.
-	claims chan *rootv1.TenureClaimed
-
-	// held counts requests that wait for an era to begin.
-	held atomic.Int64
 
 	// mu guards what follows. It is never held across a call to the root.
-	mu sync.Mutex
-	// news is closed at the next change of what an answer depends on.
-	news chan struct{}
-	// gone is set when an orderly end keeps nobody any longer.
-	gone bool
-	core *Core
-	term *term
-	// ended is the term of the last era, served its frontiers: what a later
-	// era must not start below.
-	ended  *term
-	served rootv1.Frontiers
-	retire *rootv1.TenureRetired
-	// shown is the Tenure that refusal was made from.
-	shown *rootv1.Tenure
-	// suspected is the era whose holder is thought dead, as logged last; 0: none.
-	suspected uint64
+	mu  sync.Mutex
+	raw *RawHolder
+	// outbox is what is to be sent; sending tells the callers of the root, until
+	// ended. open are the calls to it that have not returned.
+	outbox  []*Message
+	sending sync.Cond
+	ended   bool
+	open    map[*Message]context.CancelFunc
+	// era is the one that calls were made in, 0 for none.
+	era uint64
 	// armed is the moment that Run sleeps until.
 	armed clock.Instant
 }
@@ -61,26 +44,32 @@ func New(cfg Config) (*Holder, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	h := &Holder{cfg: cfg, wake: make(chan struct{}, 1), claims: make(chan *rootv1.TenureClaimed, 1), news: make(chan struct{})}
-	h.core = NewCore(cfg.settings(), &h.counters)
-	h.guard = Guard{clock: cfg.Clock, wait: h.waitConfirmed, refuse: h.refuse}
-	h.refusal.Store(refusalFor(nil, cfg.ID, false))
+	h := &Holder{cfg: cfg, wake: make(chan struct{}, 1), open: make(map[*Message]context.CancelFunc)}
+	h.sending.L = &h.mu
+	h.raw = NewRaw(cfg.raw(), &h.counters)
 	return h, nil
 }
 
 // AllocID hands out count contiguous ids, 1 to idalloc.MaxCount, and returns
 // the first and the era. It waits, within ctx, for a window and for a
 // confirmation where that is needed. Refusals are *reason.Error:
-// REASON_TENURE_NOT_HELD with the holder's address, and those of Guard.Check.
+// REASON_TENURE_NOT_HELD with the holder's address, REASON_COORDINATOR_SUPERSEDED,
+// REASON_ROOT_UNAVAILABLE when no confirmation or window came in time,
+// REASON_OVERLOADED when too many wait; or ctx's error when it was cancelled.
 func (h *Holder) AllocID(ctx context.Context, count uint64) (first, era uint64, err error) {
-	if count == 0 || count > idalloc.MaxCount {
-		return 0, 0, badCount(count, idalloc.MaxCount)
-	}
-	first, era, check, err := h.generate(ctx, rootv1.Mandate_MANDATE_ALLOC_ID, count)
+	first, era, check, err := h.ReserveAllocID(ctx, count)
 	if err == nil && check != nil {
 		err = check(ctx)
 	}
 	return first, era, err
+}
+
+// ReserveAllocID is the first half of AllocID; see ReserveTso.
+func (h *Holder) ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
+	if count == 0 || count > idalloc.MaxCount {
+		return 0, 0, nil, badCount(count, idalloc.MaxCount)
+	}
+	return h.generate(ctx, rootv1.Mandate_MANDATE_ALLOC_ID, count)
 }
 
 // Tso hands out count contiguous timestamps, 1 to tso.MaxCount; otherwise as AllocID.
@@ -92,9 +81,9 @@ func (h *Holder) Tso(ctx context.Context, count uint64) (first, era uint64, err 
 	return first, era, err
 }
 
-// ReserveTso is the first half of Tso: it generates. The run may be served when
-// check, which waits for a confirmation, has returned nil; meanwhile the caller
-// may reserve the next one. It calls check once. A nil check: that was done.
+// ReserveTso is the first half of Tso: it generates. The run may be served when check, which waits for a confirmation, has
+// returned nil; meanwhile the caller may reserve the next one. It calls check once.
+// A nil check: that was done.
 func (h *Holder) ReserveTso(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error) {
 	if count == 0 || count > tso.MaxCount {
 		return 0, 0, nil, badCount(count, tso.MaxCount)
@@ -108,163 +97,109 @@ func badCount(count, limit uint64) error {
 	return e
 }
 
-// enter counts a request in. An orderly end raises closing first and counts
-// after, so it misses nobody.
-func (h *Holder) enter() (*term, error) {
-	t := h.current.Load()
-	if t == nil {
-		return nil, h.refusal.Load()
-	}
-	t.open.Add(1)
-	if h.closing.Load() {
-		h.leave(t)
-		return nil, h.refusal.Load()
-	}
-	return t, nil
-}
-
-// await holds a refused request while an era is about to begin, here or
-// elsewhere: sent away it would come back, and oversleep that.
-func (h *Holder) await(ctx context.Context, refusal error) (*term, error) {
-	defer h.held.Add(-1)
-	if h.held.Add(1) > int64(h.cfg.MaxWaiting) {
-		return nil, refusal
-	}
-	patience := time.NewTimer(holdFor)
-	defer patience.Stop()
-	for {
-		h.mu.Lock()
-		between, news := h.betweenErasLocked(), h.news
-		h.mu.Unlock()
-		t, err := h.enter()
-		if err == nil || !between {
-			return t, err
-		}
-		select {
-		case <-news:
-		case <-patience.C:
-			return nil, err
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
-// betweenErasLocked reports that the last holder is known to have given the Tenure
-// up, or that this process is the holder and does not serve. One that knows
-// nothing yet has no reason to keep anybody.
-func (h *Holder) betweenErasLocked() bool {
-	t := h.core.Tenure()
-	own := t.GetHolderId() == h.cfg.ID
-	return !h.gone && !h.core.Superseded() && (own || t.GetRetired())
-}
-
-func (h *Holder) leave(t *term) {
-	if t.open.Add(-1) == 0 && h.closing.Load() {
-		h.notify()
-	}
-}
-
 // generate takes values, and then checks (3), or says how to. A value that fails
 // the check is lost: it counts as consumed and nobody gets it.
 func (h *Holder) generate(ctx context.Context, m rootv1.Mandate, count uint64) (first, era uint64, check func(context.Context) error, err error) {
-	t, err := h.enter()
+	run, err := h.take(ctx, m, count)
 	if err != nil {
-		if t, err = h.await(ctx, err); err != nil {
-			return 0, 0, nil, err
-		}
+		return 0, 0, nil, err
 	}
-	era = t.grant.era
-	a, served := t.ids, &h.counters.IDs
-	if m == rootv1.Mandate_MANDATE_TSO {
-		a, served = t.tso, &h.counters.Timestamps
+	if run.Good(h.cfg.Clock.Now()) {
+		h.close(run)
+		h.served(m).Add(count)
+		return run.First, run.Era(), nil, nil
 	}
-	first, err = a.reserve(ctx, count)
-	if err != nil {
-		h.leave(t)
-		return 0, era, nil, h.explain(t, err)
-	}
-	if h.guard.good(&t.grant) {
-		h.leave(t)
-		served.Add(count)
-		return first, era, nil, nil
-	}
-	return first, era, func(ctx context.Context) error {
-		defer h.leave(t)
-		err := h.waitConfirmed(ctx, &t.grant)
+	return run.First, run.Era(), func(ctx context.Context) error {
+		err := h.confirm(ctx, run)
+		h.close(run)
 		if err != nil {
 			h.counters.GateRejections.Add(1)
-			return h.explain(t, err)
+			return err
 		}
-		served.Add(count)
+		h.served(m).Add(count)
 		return nil
 	}, nil
 }
 
-// explain turns "this era is over" into "ask that one", and steps down where a
-// guarantee would have been broken.
-func (h *Holder) explain(t *term, err error) error {
-	switch reason.Of(err) {
-	case rootv1.Reason_REASON_ERA_STALE:
-		return h.refusal.Load()
-	case rootv1.Reason_REASON_INHERITANCE:
-		h.cfg.Logger.Error("inheritance would be broken; stepping down", "era", t.grant.era, "err", err)
-		h.input(func(c *Core, now clock.Instant) { c.StepDown(t.grant.era, now) })
-	}
-	return err
-}
-
-// waitConfirmed is the guard's slow way: it joins the next confirmation.
-func (h *Holder) waitConfirmed(ctx context.Context, g *grant) error {
+// take takes values from the window, or waits for them.
+func (h *Holder) take(ctx context.Context, m rootv1.Mandate, count uint64) (Run, error) {
 	h.mu.Lock()
-	t := h.term
-	if t == nil || &t.grant != g {
+	run, ok := h.raw.Take(m, count)
+	if ok {
+		due := h.raw.Due()
 		h.mu.Unlock()
-		return h.refuse(g.era)
+		if due {
+			h.notify()
+		}
+		return run, nil
 	}
-	if t.waiting >= h.cfg.MaxWaiting {
-		h.mu.Unlock()
-		h.counters.Overloads.Add(1)
-		return overloaded(h.cfg.MaxWaiting)
-	}
-	t.waiting++
-	now := h.cfg.Clock.Now()
-	r := t.roundLocked(h.core.Want(now))
-	h.settleLocked(now)
+	w, err := h.raw.Reserve(m, count, h.cfg.Clock.Now())
+	h.flushLocked()
 	h.mu.Unlock()
-
-	var err error
+	if err != nil {
+		return Run{}, err
+	}
 	select {
-	case <-r.done:
-		err = r.err
+	case <-w.Done():
 	case <-ctx.Done():
-		err = gaveUp(ctx, "the root did not confirm the era in time")
+		if h.cancel(w) {
+			return Run{}, gaveUp(ctx, "no window was rooted in time")
+		}
+	}
+	run, err = w.Result()
+	return run, h.explain(err)
+}
+
+func (h *Holder) cancel(w *Reservation) (cancelled bool) {
+	h.step(func(r *RawHolder, now clock.Instant) { cancelled = r.Cancel(w, now) })
+	return cancelled
+}
+
+// confirm waits for a confirmation of the run's era.
+func (h *Holder) confirm(ctx context.Context, run Run) error {
+	h.mu.Lock()
+	c, err := h.raw.Confirm(run, h.cfg.Clock.Now())
+	h.flushLocked()
+	h.mu.Unlock()
+	if err != nil {
+		return h.explain(err)
+	}
+	select {
+	case <-c.Done():
+		return h.explain(c.Err())
+	case <-ctx.Done():
+		return gaveUp(ctx, "the root did not confirm the era in time")
+	}
+}
+
+// close ends a request. An orderly end waits for the last one.
+func (h *Holder) close(run Run) {
+	if run.Close() {
+		h.mu.Lock()
+		leaving := h.raw.leaving
+		h.mu.Unlock()
+		if leaving {
+			h.notify()
+		}
+	}
+}
+
+// served is the counter of values served.
+func (h *Holder) served(m rootv1.Mandate) *atomic.Uint64 {
+	if m == rootv1.Mandate_MANDATE_TSO {
+		return &h.counters.Timestamps
+	}
+	return &h.counters.IDs
+}
+
+// explain turns "this era is over" into "ask that one".
+func (h *Holder) explain(err error) error {
+	if err == nil || reason.Of(err) != rootv1.Reason_REASON_ERA_STALE {
+		return err
 	}
 	h.mu.Lock()
-	t.waiting--
-	h.mu.Unlock()
-	return err
-}
-
-// refuse says why era cannot be served here.
-func (h *Holder) refuse(era uint64) error {
-	refusal := h.refusal.Load()
-	if current := refusal.Detail.GetEra(); era != 0 && era <= current {
-		return eraStale(era, current)
-	}
-	return refusal
-}
-
-// Check is Guard.Check of this Holder: whether era, held here, is still active.
-func (h *Holder) Check(ctx context.Context, era uint64) error { return h.guard.Check(ctx, era) }
-
-// Era is the era held, and whether it may be served, as far as is known at
-// this moment: Check says for sure.
-func (h *Holder) Era() (era uint64, held bool) {
-	if t := h.current.Load(); t != nil && !h.closing.Load() {
-		return t.grant.era, true
-	}
-	return 0, false
+	defer h.mu.Unlock()
+	return h.raw.refusal
 }
 
 // Counters are the Holder's counters.
@@ -292,37 +227,22 @@ type Status struct {
 func (h *Holder) Status() Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := Status{
-		Phase: h.core.Phase(), Era: h.core.Era(), Superseded: h.core.Superseded(),
-		Stage: h.core.holding.stage, Tenure: h.core.Tenure(),
-	}
-	if t := h.term; t != nil {
-		s.Confirmed = h.guard.good(&t.grant)
-		s.IDsLeft, s.TimestampsLeft = t.ids.left(), t.tso.left()
-		s.Consumed = t.frontiers()
-	}
-	return s
-}
-
-// OnHolderSuspect tells that the holder of era is thought dead.
-func (h *Holder) OnHolderSuspect(era uint64) {
-	h.input(func(c *Core, now clock.Instant) { c.OnHolderSuspect(era, now) })
+	return h.raw.Status(h.cfg.Clock.Now())
 }
 
 // OnSuperseded tells that a newer process runs under this id: the Holder stops
 // serving for good.
 func (h *Holder) OnSuperseded() {
-	h.input(func(c *Core, now clock.Instant) { c.OnSuperseded(now) })
+	h.step(func(r *RawHolder, now clock.Instant) { r.OnSuperseded(now) })
 }
 
-// input gives the Core something, does what it says, and wakes Run if it would
-// sleep too long. fn must not block.
-func (h *Holder) input(fn func(c *Core, now clock.Instant)) {
+// step gives the RawHolder something, and wakes Run if it would sleep too long. fn
+// must not block.
+func (h *Holder) step(fn func(r *RawHolder, now clock.Instant)) {
 	h.mu.Lock()
-	now := h.cfg.Clock.Now()
-	fn(h.core, now)
-	h.settleLocked(now)
-	early := h.core.Deadline() < h.armed
+	fn(h.raw, h.cfg.Clock.Now())
+	h.flushLocked()
+	early := h.raw.Deadline() < h.armed || h.raw.leaving
 	h.mu.Unlock()
 	if early {
 		h.notify()
@@ -333,5 +253,182 @@ func (h *Holder) notify() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
+	}
+}
+
+// flushLocked has what is to be sent sent, and calls ended that nobody waits for.
+func (h *Holder) flushLocked() {
+	for _, m := range h.raw.Messages() {
+		h.outbox = append(h.outbox, m)
+		h.sending.Signal()
+	}
+	if era := h.raw.core.Era(); era != h.era {
+		h.era = era
+		for m, cancel := range h.open {
+			if m.Era != 0 && m.Era != era {
+				cancel()
+			}
+		}
+	}
+}
+
+// callers is how many calls to the root may be under way: a claim, a retirement,
+// an advance of the handover, a window of each mandate, and confirmations.
+const callers = 5 + MaxConfirmations
+
+// Run claims, keeps and serves until ctx ends. Then it takes nothing new, lets
+// requests in flight finish, retires its era with exact frontiers, and returns
+// nil; all of that within two seconds. It is called once.
+func (h *Holder) Run(ctx context.Context) error {
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var workers sync.WaitGroup
+	for range callers {
+		workers.Go(func() { h.call(work) })
+	}
+	if h.cfg.Probe != nil {
+		workers.Go(func() { h.probe(work) })
+	}
+	h.watch(ctx)
+	h.step(func(r *RawHolder, now clock.Instant) { r.Shutdown(now) })
+	h.watch(work)
+	stop()
+	h.mu.Lock()
+	h.ended = true
+	h.mu.Unlock()
+	h.sending.Broadcast()
+	workers.Wait()
+	return nil
+}
+
+// watch follows the view and the deadlines until ctx ends, or an orderly end is over.
+func (h *Holder) watch(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		changed := h.cfg.Views.Changed()
+		wait, finished := h.observe()
+		if finished {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-h.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// observe tells the view and the time, and returns how long to sleep.
+func (h *Holder) observe() (wait time.Duration, finished bool) {
+	authority, ok := h.cfg.Views.Authority()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.cfg.Clock.Now()
+	if ok {
+		h.raw.OnView(authority, now)
+	} else {
+		h.raw.Tick(now)
+	}
+	h.flushLocked()
+	h.armed = h.raw.Deadline()
+	if h.armed == never {
+		wait = time.Hour
+	} else {
+		wait = max(h.armed.Sub(now), 0)
+	}
+	return wait, h.raw.Finished(now)
+}
+
+// call sends messages to the root, one at a time, until Run has ended.
+func (h *Holder) call(ctx context.Context) {
+	for {
+		h.mu.Lock()
+		for len(h.outbox) == 0 && !h.ended {
+			h.sending.Wait()
+		}
+		if h.ended {
+			h.mu.Unlock()
+			return
+		}
+		m := h.outbox[0]
+		h.outbox = h.outbox[1:]
+		attempt, cancel := context.WithTimeout(ctx, callTimeout)
+		h.open[m] = cancel
+		if m.Era != 0 && m.Era != h.era {
+			cancel()
+		}
+		h.mu.Unlock()
+		answer := h.ask(attempt, m)
+		cancel()
+		h.step(func(r *RawHolder, now clock.Instant) {
+			delete(h.open, m)
+			r.OnAnswer(m, answer, now)
+		})
+	}
+}
+
+func (h *Holder) ask(ctx context.Context, m *Message) (a Answer) {
+	switch {
+	case m.Claim != nil:
+		a.Claim, a.Err = h.cfg.Root.Claim(ctx, m.Claim, m.Windows...)
+	case m.Confirm != nil:
+		a.Confirm, a.Err = h.cfg.Root.Confirm(ctx, m.Confirm)
+	default:
+		var results []*rootv1.CommandResult
+		results, a.Err = h.cfg.Root.Propose(ctx, m.Command)
+		if a.Err == nil && (len(results) != 1 || results[0] == nil) {
+			a.Err = errors.New("root answered one command with no result")
+		}
+		if a.Err == nil {
+			a.Result = results[0]
+		}
+	}
+	return a
+}
+
+func (h *Holder) probe(ctx context.Context) {
+	for h.probeDue(ctx) {
+		h.mu.Lock()
+		address := h.raw.ProbeTarget()
+		h.mu.Unlock()
+		if address == "" {
+			continue
+		}
+		attempt, cancel := context.WithTimeout(ctx, 2*h.cfg.ProbeEvery)
+		health := h.cfg.Probe(attempt, address)
+		cancel()
+		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(address, health, now) })
+	}
+}
+
+// probeDue waits for the time of the next probe, or for an alarm; it reports
+// false when ctx ended first.
+func (h *Holder) probeDue(ctx context.Context) bool {
+	if !sleep(ctx, alarmPause) {
+		return false
+	}
+	timer := time.NewTimer(max(h.cfg.ProbeEvery-alarmPause, 0))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-h.cfg.Alarm:
+	}
+	return true
+}
+
+// sleep waits for d; it reports false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }

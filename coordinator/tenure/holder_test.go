@@ -72,7 +72,7 @@ func TestHolderServes(t *testing.T) {
 		if _, _, err := h.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD || time.Since(begun) != 0 {
 			t.Fatalf("before the era began: %v after %v", err, time.Since(begun))
 		}
-		r.look(func(*machine) { delete(r.cut, "c1") })
+		r.inspect(func(*machine) { delete(r.cut, "c1") })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		at := time.Now()
@@ -89,7 +89,7 @@ func TestHolderServes(t *testing.T) {
 		if s.Stage != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED || !s.Confirmed || s.IDsLeft != 9995 {
 			t.Fatalf("status %+v", s)
 		}
-		r.look(func(m *machine) {
+		r.inspect(func(m *machine) {
 			if got := m.handover().Stage; got != rootv1.HandoverStage_HANDOVER_STAGE_CLOSED {
 				t.Errorf("handover is at %v", got)
 			}
@@ -216,9 +216,9 @@ func TestIdleHolderWritesNothing(t *testing.T) {
 		h := startHolder(t, r, "c1", nil)
 		time.Sleep(time.Second)
 		var before uint64
-		r.look(func(m *machine) { before = m.index })
+		r.inspect(func(m *machine) { before = m.index })
 		time.Sleep(time.Minute)
-		r.look(func(m *machine) {
+		r.inspect(func(m *machine) {
 			if m.index != before {
 				t.Errorf("%d entries in an idle minute", m.index-before)
 			}
@@ -275,7 +275,7 @@ func TestRetireOnShutdown(t *testing.T) {
 		if era != 2 || first != last+7 || second < stamp+7 {
 			t.Fatalf("era %d first %d after %d, stamp %d after %d", era, first, last, second, stamp)
 		}
-		r.look(func(m *machine) {
+		r.inspect(func(m *machine) {
 			if l := m.handover().Legacy; !l.Exact || l.Consumed.AllocId != last+6 {
 				t.Errorf("legacy %v", l)
 			}
@@ -394,7 +394,7 @@ func TestSupersededHolder(t *testing.T) {
 			t.Fatalf("superseded: %v", err)
 		}
 		time.Sleep(time.Second)
-		r.look(func(m *machine) {
+		r.inspect(func(m *machine) {
 			if !m.s.Tenure().Retired {
 				t.Error("the era is not retired")
 			}
@@ -527,26 +527,6 @@ func TestCancelledCaller(t *testing.T) {
 			t.Fatalf("cancelled: %v", err)
 		}
 		h.stop()
-	})
-}
-
-// The planner's use of the guard: an era that is over is refused.
-func TestCheck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTestRoot(time.Millisecond)
-		h := startHolder(t, r, "c1", nil)
-		time.Sleep(time.Second)
-		era, held := h.Era()
-		if !held || h.Check(within(time.Second), era) != nil {
-			t.Fatal("the era held is refused")
-		}
-		if err := h.Check(within(time.Second), era+1); reason.Of(err) != rootv1.Reason_REASON_TENURE_NOT_HELD {
-			t.Fatalf("a later era: %v", err)
-		}
-		h.stop()
-		if err := h.Check(within(time.Second), era); reason.Of(err) != rootv1.Reason_REASON_ERA_STALE {
-			t.Fatalf("after the end: %v", err)
-		}
 	})
 }
 

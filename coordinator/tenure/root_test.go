@@ -125,7 +125,7 @@ func (e endpoint) Propose(ctx context.Context, commands ...*rootv1.Command) ([]*
 			if f != nil {
 				e.r.extends++
 			}
-			if f.GetMandate() == rootv1.Mandate_MANDATE_TSO && e.r.wall != 0 && (f.Floor+f.Size)>>18 > e.r.wall {
+			if f.GetMandate() == rootv1.Mandate_MANDATE_TSO && e.r.wall != 0 && e.r.machine.window(f).To>>18 > e.r.wall {
 				out = append(out, &rootv1.CommandResult{
 					Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_CLOCK_BOUND},
 				})
@@ -149,8 +149,8 @@ func (e endpoint) Changed() <-chan struct{} {
 	return e.r.changed
 }
 
-// look reads the root's state.
-func (r *testRoot) look(fn func(m *machine)) {
+// inspect reads the root's state.
+func (r *testRoot) inspect(fn func(m *machine)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fn(r.machine)

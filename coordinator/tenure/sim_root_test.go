@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -54,6 +55,16 @@ func (m *machine) claim(c *rootv1.TenureClaimed, windows []*rootv1.FirstWindow) 
 	return command
 }
 
+// window is what an extension would be given now.
+func (m *machine) window(f *rootv1.FenceExtended) *rootv1.Window {
+	fence := m.s.Allocators().GetIdFence()
+	if f.GetMandate() == rootv1.Mandate_MANDATE_TSO {
+		fence = m.s.Allocators().GetTsoFence()
+	}
+	from := max(fence, f.GetFloor())
+	return &rootv1.Window{Era: f.GetEra(), From: from, To: from + f.GetSize()}
+}
+
 func (m *machine) handover() *rootv1.Handover {
 	if h := m.s.Handovers(); len(h) > 0 {
 		return h[len(h)-1]
@@ -79,6 +90,18 @@ type simRoot struct {
 
 func newSimRoot(w *world) *simRoot {
 	return &simRoot{w: w, machine: newMachine(), clock: w.newClock(), fenced: map[uint64]int{}}
+}
+
+// ask answers a message of a holder.
+func (r *simRoot) ask(m *tenure.Message, answer func(tenure.Answer)) {
+	switch {
+	case m.Claim != nil:
+		r.claim(m.Claim, m.Windows, func(c *rootv1.ClaimTenureResponse) { answer(tenure.Answer{Claim: c}) })
+	case m.Confirm != nil:
+		r.confirm(m.Confirm, func(c *rootv1.ConfirmTenureResponse) { answer(tenure.Answer{Confirm: c}) })
+	default:
+		r.proposeFence(m.Command, func(c *rootv1.CommandResult) { answer(tenure.Answer{Result: c}) })
+	}
 }
 
 // elect replaces the leader.
@@ -119,7 +142,7 @@ func (r *simRoot) commit(c func() *rootv1.Command, answer func(*rootv1.CommandRe
 }
 
 func (r *simRoot) proposeFence(c *rootv1.Command, answer func(*rootv1.CommandResult)) {
-	if f := c.Events[0].GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_TSO && (f.Floor+f.Size)>>18 > r.w.wall()+60_000 {
+	if f := c.Events[0].GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_TSO && r.machine.window(f).To>>18 > r.w.wall()+60_000 {
 		r.w.fault.clockRefusals++
 		answer(&rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_CLOCK_BOUND}})
 		return
@@ -215,15 +238,15 @@ func (r *simRoot) giveID() {
 
 // publish sends the newest authority to every view; views lag.
 func (r *simRoot) publish() {
-	t, h := r.machine.s.Tenure(), r.machine.handover()
-	if t != nil {
-		r.w.log.Note(t)
+	a := tenure.Authority{Tenure: r.machine.s.Tenure(), Handover: r.machine.handover(), Index: r.machine.index}
+	if a.Tenure != nil {
+		r.w.log.Note(a.Tenure)
 	}
 	for _, n := range r.w.nodes {
 		lag := time.Duration(0)
 		if r.w.trouble(300) {
 			lag = time.Duration(r.w.rng.Int64N(int64(80 * time.Millisecond)))
 		}
-		r.w.after(lag, func() { r.w.send(n.unlessCut(func() { n.onView(t, h) })) })
+		r.w.after(lag, func() { r.w.send(n.unlessCut(func() { n.onView(a) })) })
 	}
 }

@@ -90,7 +90,7 @@ func spanOf(ahead time.Duration) uint64 {
 // inherited: size timestamps above the fence, or above floor if that is higher.
 func First(start uint64, ahead time.Duration, wallMillis uint64) (floor, size uint64) {
 	w := Window{start: start}
-	return w.floor(wallMillis), spanOf(ahead)
+	return max(w.floor(wallMillis), 1) - 1, spanOf(ahead)
 }
 
 // Take hands out count contiguous timestamps, not behind wallMillis, and
@@ -116,15 +116,15 @@ func (w *Window) Low() bool {
 	return !w.pending && (w.clockRefused || w.runs.Top()-w.runs.Last() < w.ahead/2)
 }
 
-// NeedExtend says which window (from, to] to root next, if any. waiting is the
-// number of timestamps that requests in the queue wait for. Until Extended,
-// Refused or ClockRefused tells the outcome it asks for nothing more: repeat
-// the same request.
-func (w *Window) NeedExtend(waiting, wallMillis uint64, now clock.Instant) (from, to uint64, want bool) {
+// NeedExtend says which window to root next, if any: size timestamps above the
+// fence, or above floor if that is higher. waiting is the number of timestamps that
+// requests in the queue wait for. Until Extended, Refused or ClockRefused tells the
+// outcome it asks for nothing more: repeat the same request.
+func (w *Window) NeedExtend(waiting, wallMillis uint64, now clock.Instant) (floor, size uint64, want bool) {
 	if w.pending {
 		return 0, 0, false
 	}
-	from = w.runs.Top()
+	from := w.runs.Top()
 	base := max(w.floor(wallMillis), w.runs.Last())
 	if w.clockRefused && now < w.retestAt {
 		base = max(w.start, w.runs.Last())
@@ -133,11 +133,12 @@ func (w *Window) NeedExtend(waiting, wallMillis uint64, now clock.Instant) (from
 	if w.rooted && waiting == 0 && (!w.asked || !short) {
 		return 0, 0, false
 	}
-	to = add(base, w.ahead+min(w.taken, w.ahead))
+	to := add(base, w.ahead+min(w.taken, w.ahead))
 	if waiting > 0 {
 		to = add(max(to, from), min(waiting, maxWaiting))
 	}
-	if to <= from {
+	// The window begins behind floor, with base.
+	if floor = max(base, from+1) - 1; to <= floor {
 		return 0, 0, false
 	}
 	w.pending, w.asked, w.taken = true, waiting > 0, 0
@@ -145,7 +146,7 @@ func (w *Window) NeedExtend(waiting, wallMillis uint64, now clock.Instant) (from
 	if base > w.runs.Last() && base > w.start {
 		w.wallAsked = base
 	}
-	return from, to, true
+	return floor, to - floor, true
 }
 
 // Extended says that (from, to] is rooted for this era.
@@ -160,7 +161,7 @@ func (w *Window) Extended(from, to uint64) error {
 	return nil
 }
 
-// Refused says that the rooted fence is another one than from.
+// Refused says that no window was rooted, and where the fence is.
 func (w *Window) Refused(fence uint64) {
 	w.runs.Skip(fence)
 	w.pending = false
@@ -179,9 +180,6 @@ func (w *Window) ClockRefused(now clock.Instant) {
 	}
 }
 
-// ClockDistrusted reports that the root has refused this machine's wall clock.
-func (w *Window) ClockDistrusted() bool { return w.clockRefused }
-
 // Exhausted reports that no further window can be rooted.
 func (w *Window) Exhausted() bool { return w.runs.Top() >= Max }
 
@@ -189,7 +187,7 @@ func (w *Window) Exhausted() bool { return w.runs.Top() >= Max }
 func (w *Window) Consumed() uint64 { return w.runs.Consumed() }
 
 // Left is the number of timestamps between the last one and the fence.
-func (w *Window) Left() uint64 { return w.runs.Left() }
+func (w *Window) Left() uint64 { return w.runs.Left(0) }
 
 // add is a + b, at most Max.
 func add(a, b uint64) uint64 {

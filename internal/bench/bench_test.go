@@ -40,6 +40,7 @@ func TestValidate(t *testing.T) {
 		"regions 0":                  func(c *Config) { c.Regions = 0 },
 		"mode \"merged\"":            func(c *Config) { c.Mode = "merged" },
 		"use echo or etcd=HOST:PORT": func(c *Config) { c.Against = "pd=a:1" },
+		"publish has none":           func(c *Config) { c.Workload = "publish" },
 		"want HOST:PORT":             func(c *Config) { c.Workload, c.Mode, c.Against = "publish", "", "etcd=a" },
 		"use pd=HOST:PORT":           func(c *Config) { c.Workload, c.Mode, c.Against = "id", "", "echo" },
 		"batch 1048576: want 1 to":   func(c *Config) { c.Workload, c.Mode, c.Batch = "tso", "single", 1<<20 },

@@ -35,8 +35,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("batch %d: want 1 to %d", c.Batch, most)
 	case c.Workload == "route" && (c.Regions < 1 || c.Regions > 10_000_000):
 		return fmt.Errorf("regions %d: want 1 to 10,000,000", c.Regions)
+	case c.Mode != "" && len(known) == 1:
+		return fmt.Errorf("mode %q: %s has none", c.Mode, c.Workload)
 	case !slices.Contains(known, c.Mode):
-		return fmt.Errorf("mode %q: use %s", c.Mode, strings.Join(known, ", "))
+		last := len(known) - 1
+		return fmt.Errorf("mode %q: use %s or %s", c.Mode, strings.Join(known[:last], ", "), known[last])
 	}
 	return c.validateAgainst()
 }

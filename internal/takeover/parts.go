@@ -32,6 +32,11 @@ const (
 	partClient = "client"
 )
 
+// PartNames are the names of parts in the order in which they happen.
+var PartNames = []string{
+	partBefore, partDrain, partRetire, partDeath, partDetection, partElection, partReach, partWait, partCommit, partConfirm, partClient,
+}
+
 // Part is one part of a gap.
 type Part struct {
 	Name     string

@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,7 +115,7 @@ func (x *Experiment) report() *Report {
 	return out
 }
 
-// partSums collects parts by victim and name, in the order in which they were met.
+// partSums collects parts by victim and name.
 type partSums struct {
 	order []PartSummary
 	all   map[PartSummary][]time.Duration
@@ -131,6 +132,9 @@ func (s *partSums) add(v takeover.Victim, p takeover.Part) {
 }
 
 func (s *partSums) show() []PartSummary {
+	slices.SortStableFunc(s.order, func(a, b PartSummary) int { // a round may lack a part
+		return cmp.Or(cmp.Compare(a.Victim, b.Victim), cmp.Compare(slices.Index(takeover.PartNames, a.Part), slices.Index(takeover.PartNames, b.Part)))
+	})
 	var out []PartSummary
 	for _, key := range s.order {
 		q := takeover.Summary(s.all[key])

@@ -271,7 +271,7 @@ func (l *load) withGoClient(ctx context.Context) {
 		return uint64(r.First), r.Count, uint64(r.Era), err
 	})
 	l.callers.Go(func() {
-		for b, err := range cl.WatchRegions(ctx, "", state.Token{}) {
+		for b, err := range cl.WatchRegions(ctx, client.Position{}) {
 			if err != nil {
 				if ctx.Err() == nil {
 					l.t.Errorf("Tail: a watch ended: %v", err)
@@ -286,7 +286,7 @@ func (l *load) withGoClient(ctx context.Context) {
 
 // batchOf keeps what a watch brought.
 func batchOf(b client.Batch) *batch {
-	out := &batch{to: b.Position(), snapshot: b.GetSnapshot(), snapshotBegin: b.SnapshotBegin, snapshotEnd: b.GetSnapshotEnd()}
+	out := &batch{to: b.Position().Token, snapshot: b.GetSnapshot(), snapshotBegin: b.GetSnapshot() && b.First, snapshotEnd: b.GetSnapshot() && b.Last}
 	for _, c := range b.GetChanges() {
 		out.regions = append(out.regions, state.RegionFromProto(c.GetRegion()))
 	}

@@ -11,6 +11,7 @@ const (
 	clocks  = "./internal/clock"
 	windows = "./coordinator/idalloc"
 	stamps  = "./coordinator/tso"
+	accepts = "./internal/listen"
 )
 
 // rules is their number; each is broken by a mutation at least.
@@ -99,13 +100,13 @@ var mutations = []mutation{
 	},
 
 	{
-		4, "a holder retires below what it served", "coordinator/tenure/settle.go",
-		"consumed = h.ended.frontiers()", "consumed = a.Tenure.GetInherited()",
+		4, "a holder retires below what it served", "coordinator/tenure/propose.go",
+		"consumed = r.ended.frontiers()", "consumed = a.Tenure.GetInherited()",
 		[]string{tenure},
 	},
 	{
-		4, "frontiers are told before the windows are closed", "coordinator/tenure/settle.go",
-		"t.ids.close(over)\n\tt.tso.close(over)\n", "",
+		4, "frontiers are told before the windows are closed", "coordinator/tenure/raw.go",
+		"e.ids.close(e, over)\n\te.tso.close(e, over)\n", "",
 		[]string{tenure},
 	},
 	{
@@ -120,14 +121,14 @@ var mutations = []mutation{
 	},
 
 	{
-		5, "nothing is checked after it was generated", "coordinator/tenure/holder.go",
-		"if h.guard.good(&t.grant) {", "if true {",
+		5, "nothing is checked after it was generated", "coordinator/tenure/serve.go",
+		"return now < v.era.confirmedUntil()", "return true || now < v.era.confirmedUntil()",
 		[]string{tenure},
 	},
 	{
-		5, "the check reads the grant before the clock", "coordinator/tenure/guard.go",
-		"now := g.clock.Now()\n\treturn now < clock.Instant(current.until.Load())",
-		"until := current.until.Load()\n\treturn g.clock.Now() < clock.Instant(until)",
+		5, "the check reads the confirmation before the clock", "coordinator/tenure/holder.go",
+		"if run.Good(h.cfg.Clock.Now()) {",
+		"if until := run.era.confirmedUntil(); h.cfg.Clock.Now() < until {",
 		[]string{tenure},
 	},
 
@@ -137,8 +138,8 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		6, "a lapsed confirmation fails requests", "coordinator/tenure/holder.go",
-		"t.waiting++\n", "h.mu.Unlock()\n\treturn h.refuse(g.era)\n\tt.waiting++\n",
+		6, "a lapsed confirmation fails requests", "coordinator/tenure/serve.go",
+		"e.waiting++\n", "if true {\n\t\treturn nil, eraStale(e.number, e.number)\n\t}\n\te.waiting++\n",
 		[]string{tenure},
 	},
 
@@ -170,8 +171,8 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		9, "the windows of an ended era stay open", "coordinator/tenure/settle.go",
-		"h.current.Store(nil)\n\th.guard.grant.Store(nil)\n\tt.grant.until.Store(0)", "",
+		9, "what was taken in an ended era stays good", "coordinator/tenure/raw.go",
+		"\te.until.Store(0)\n", "",
 		[]string{tenure},
 	},
 	{
@@ -192,12 +193,17 @@ var mutations = []mutation{
 	},
 	{
 		10, "a window may begin below the fence", "meta/root/state/fence.go",
-		"case asked.from != f.value:", "case asked.from > f.value:",
+		"case asked.from != f.value", "case asked.from > f.value",
 		[]string{state},
 	},
 	{
-		10, "windows of another era begin an era", "coordinator/tenure/term.go",
-		"if w.Era != t.grant.era {", "if false {",
+		10, "windows of another era begin an era", "coordinator/tenure/serve.go",
+		"if w.Era != e.number {", "if false {",
+		[]string{tenure},
+	},
+	{
+		10, "a window that was not asked for is served", "coordinator/tenure/propose.go",
+		"if w.Era != e.number || w.From < x.floor || w.To-w.From != x.size {", "if false {",
 		[]string{tenure},
 	},
 	{
@@ -374,9 +380,9 @@ var mutations = []mutation{
 		[]string{server},
 	},
 	{
-		12, "connections without number are let in", "coordinator/server/admission.go",
-		"if l.open.Add(1) <= l.limit {", "if l.open.Add(1) > 0 {",
-		[]string{server},
+		12, "connections without number are let in", "internal/listen/listen.go",
+		"if l.closed || len(l.open) >= l.limit {", "if l.closed {",
+		[]string{accepts},
 	},
 	{
 		12, "a client believes another cluster", "coordinator/client/accept.go",

@@ -7,7 +7,9 @@
 //
 //  1. A file has its name only when it is whole, durable, read back, and gives
 //     the state hash that the root told for its position.
-//  2. Nothing that exists is written over.
+//  2. It has everything that was acknowledged before it was begun, unless it was
+//     taken with TakeIsolated.
+//  3. Nothing that exists is written over.
 //
 // It leaves bytes on disk to storage and the meaning of records to state.
 package backup
@@ -19,6 +21,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"time"
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/internal/reason"
@@ -31,6 +34,9 @@ import (
 // one: after a failure the next call asks another peer.
 type Source interface {
 	Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error
+	// ReadIndex returns a position behind everything that was acknowledged. It
+	// needs a majority of the root peers.
+	ReadIndex(ctx context.Context) (state.Token, error)
 }
 
 // Copy is a backup in memory: verified.
@@ -43,17 +49,44 @@ type Copy struct {
 // of the largest root once, and one more.
 const attempts = 6
 
-// Take writes the state of a running cluster to a file. It asks again, of
-// another peer, when a stream breaks before the file is begun. fs.ErrExist: there
-// is a file of that name.
+// readTimeout bounds the question for the newest position: a root that has a
+// majority answers at once, or after an election.
+const readTimeout = 10 * time.Second
+
+// ErrNoQuorum says that nobody can tell how much was acknowledged.
+var ErrNoQuorum = errors.New("no majority of the root peers answers, so nobody knows whether a peer has everything")
+
+// Take writes the state of a running cluster to a file: everything that was
+// acknowledged before the call. It asks again, of another peer, when a stream
+// breaks before the file is begun, or when a peer is behind. fs.ErrExist: there is
+// a file of that name; ErrNoQuorum.
 func Take(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, error) {
+	within, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	least, err := from.ReadIndex(within)
+	if err != nil {
+		if final(err) || ctx.Err() != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
+	}
+	return take(ctx, from, fsys, file, least)
+}
+
+// TakeIsolated writes what the peer that answers has, however old that is. It is
+// for a cluster that has lost its majority for good.
+func TakeIsolated(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, error) {
+	return take(ctx, from, fsys, file, state.Token{})
+}
+
+func take(ctx context.Context, from Source, fsys disk.FS, file string, least state.Token) (*Copy, error) {
 	if _, err := fsys.Stat(file); err == nil {
 		return nil, fmt.Errorf("%s: %w", file, fs.ErrExist)
 	}
 	var st *state.State
 	var err error
 	for range attempts {
-		if st, err = fetch(ctx, from); err == nil || ctx.Err() != nil || final(err) {
+		if st, err = fetch(ctx, from, least); err == nil || ctx.Err() != nil || final(err) {
 			break
 		}
 	}
@@ -82,7 +115,7 @@ var (
 )
 
 // fetch builds the state of one snapshot and checks what the last chunk says.
-func fetch(ctx context.Context, from Source) (*state.State, error) {
+func fetch(ctx context.Context, from Source, least state.Token) (*state.State, error) {
 	var streamErr error
 	next, stop := iter.Pull(iter.Seq[*rootv1.SnapshotChunk](func(yield func(*rootv1.SnapshotChunk) bool) {
 		streamErr = from.Snapshot(ctx, func(c *rootv1.SnapshotChunk) error {
@@ -98,6 +131,9 @@ func fetch(ctx context.Context, from Source) (*state.State, error) {
 		return nil, err
 	}
 	at := state.TokenFromProto(s.chunk.GetToken())
+	if at.Compare(least) < 0 {
+		return nil, fmt.Errorf("a root peer is at %s, and %s is committed: it lags, or is cut off", at, least)
+	}
 	st, err := state.Restore(at, s.record)
 	if err != nil {
 		return nil, err

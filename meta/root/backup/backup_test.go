@@ -57,6 +57,16 @@ type peer struct {
 	// change may spoil a chunk; an error ends the stream before it.
 	change func(call, chunk int, c *rootv1.SnapshotChunk) error
 	calls  int
+	// committed is what ReadIndex says; the zero Token: what st has.
+	committed state.Token
+	readErr   error
+}
+
+func (p *peer) ReadIndex(context.Context) (state.Token, error) {
+	if p.committed != (state.Token{}) || p.readErr != nil {
+		return p.committed, p.readErr
+	}
+	return p.st.Token(), nil
 }
 
 func (p *peer) Snapshot(_ context.Context, fn func(*rootv1.SnapshotChunk) error) error {
@@ -84,6 +94,29 @@ func (p *peer) Snapshot(_ context.Context, fn func(*rootv1.SnapshotChunk) error)
 		}
 	}
 	return nil
+}
+
+// A peer that is cut off, or lags, does not give a backup: it lacks what was
+// acknowledged. What it has is copied only when that is asked for.
+func TestBackupOfAStalePeer(t *testing.T) {
+	st, dir := truth(t, 30), t.TempDir()
+	file := filepath.Join(dir, "backup")
+	ahead := st.Token()
+	ahead.Index++
+	lags := &peer{st: st, committed: ahead}
+	if _, err := backup.Take(t.Context(), lags, disk.OS(), file); err == nil || !strings.Contains(err.Error(), "lags") {
+		t.Errorf("a backup of a peer that lags: %v", err)
+	}
+	if lags.calls < 3 {
+		t.Errorf("%d peers were asked", lags.calls)
+	}
+	alone := &peer{st: st, readErr: reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum")}
+	if _, err := backup.Take(t.Context(), alone, disk.OS(), file); !errors.Is(err, backup.ErrNoQuorum) || alone.calls > 0 {
+		t.Errorf("a backup of an isolated peer: %v", err)
+	}
+	if c, err := backup.TakeIsolated(t.Context(), alone, disk.OS(), file); err != nil || c.State.Hash() != st.Hash() {
+		t.Errorf("asked for what it has: %v", err)
+	}
 }
 
 func TestBackupAndRestore(t *testing.T) {

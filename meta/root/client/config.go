@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -66,24 +67,17 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
-	setDefault(&c.AttemptTimeout, time.Second)
-	setDefault(&c.HintPatience, 250*time.Millisecond)
-	setDefault(&c.MinBackoff, 10*time.Millisecond)
-	setDefault(&c.MaxBackoff, 250*time.Millisecond)
-	setDefault(&c.TailSilence, time.Second)
-	setDefault(&c.LeaderlessLimit, 2*time.Second)
-	setDefault(&c.PipelinedProposals, 4)
-	setDefault(&c.PipelinedReads, 2)
-	setDefault(&c.MaxQueuedCommands, 1<<16)
-	setDefault(&c.MaxQueuedBytes, 64<<20)
-	setDefault(&c.MaxWaiting, 1<<16)
-}
-
-func setDefault[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
-	}
+	c.AttemptTimeout = cmp.Or(c.AttemptTimeout, time.Second)
+	c.HintPatience = cmp.Or(c.HintPatience, 250*time.Millisecond)
+	c.MinBackoff = cmp.Or(c.MinBackoff, 10*time.Millisecond)
+	c.MaxBackoff = cmp.Or(c.MaxBackoff, 250*time.Millisecond)
+	c.TailSilence = cmp.Or(c.TailSilence, time.Second)
+	c.LeaderlessLimit = cmp.Or(c.LeaderlessLimit, 2*time.Second)
+	c.PipelinedProposals = cmp.Or(c.PipelinedProposals, 4)
+	c.PipelinedReads = cmp.Or(c.PipelinedReads, 2)
+	c.MaxQueuedCommands = cmp.Or(c.MaxQueuedCommands, 1<<16)
+	c.MaxQueuedBytes = cmp.Or(c.MaxQueuedBytes, 64<<20)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 1<<16)
 }
 
 // Validate says what is wrong with a configuration.

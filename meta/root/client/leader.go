@@ -118,8 +118,8 @@ func (a *attempt) waits() { a.since.Store(time.Now().UnixNano()) }
 // rests says that nothing is awaited.
 func (a *attempt) rests() { a.since.Store(0) }
 
-// known is closed when a leader becomes known, or known again.
-func (t *leaderTracker) known() <-chan struct{} {
+// learned is closed when a leader becomes known, or known again.
+func (t *leaderTracker) learned() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed

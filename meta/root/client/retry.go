@@ -77,24 +77,24 @@ func (c *Client) redirect(p *peer, detail *rootv1.ErrorDetail) {
 	c.leader.failed(p.id)
 }
 
-// pace spaces attempts: peers are tried without a wait until each had its turn,
+// spacing spaces attempts: peers are tried without a wait until each had its turn,
 // then the wait doubles from MinBackoff to MaxBackoff, with jitter.
-type pace struct {
+type spacing struct {
 	tries int
 	wait  time.Duration
 }
 
-func (p *pace) reset() { *p = pace{} }
+func (p *spacing) reset() { *p = spacing{} }
 
 // next waits as the verdict asks and reports whether ctx still runs.
-func (c *Client) next(ctx context.Context, p *pace, v verdict) bool {
+func (c *Client) next(ctx context.Context, p *spacing, v verdict) bool {
 	p.tries++
 	if v == elsewhere && p.tries < c.leader.count() {
 		return ctx.Err() == nil
 	}
 	p.tries = 0
 	p.wait = min(max(2*p.wait, c.cfg.MinBackoff), c.cfg.MaxBackoff)
-	known := c.leader.known()
+	known := c.leader.learned()
 	if v != elsewhere || c.leader.current.Load() != 0 {
 		known = nil // Only news of a leader that is missing cuts the wait short.
 	}
@@ -120,7 +120,7 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
 // refusal, or the end of ctx. changes says that an attempt without an answer may
 // have changed something.
 func (c *Client) onLeader(ctx context.Context, changes bool, call func(context.Context, *peer, uint64) error) error {
-	var p pace
+	var p spacing
 	sent := false
 	for {
 		target, err := c.peers.get(c.leader.target())

@@ -50,7 +50,7 @@ type session struct {
 
 // run sends what is queued, over one stream after the other, until ctx ends.
 func (q *proposer) run(ctx context.Context) {
-	var p pace
+	var p spacing
 	for q.wait(ctx) {
 		target, err := q.c.peers.get(q.c.leader.target())
 		if err != nil {

@@ -1,9 +1,11 @@
 package replica
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -98,7 +100,7 @@ func (k *checkpoints) floor() uint64 {
 // nextCheckpoint asks for a checkpoint when enough was applied since the last.
 func (c *Core) nextCheckpoint() *CheckpointTask {
 	k := &c.cut
-	if k.writing || c.state.Cluster() == nil || (k.entries < k.every && k.bytes < k.everyBytes && !c.peersChanged()) {
+	if k.writing || c.state.Cluster() == nil || !c.checkpointDue() && !c.peersChanged() {
 		return nil
 	}
 	k.writing, k.entries, k.bytes = true, 0, 0
@@ -109,6 +111,26 @@ func (c *Core) nextCheckpoint() *CheckpointTask {
 		Index: token.Index, Term: token.Term, StateHash: st.Hash(),
 	}}
 }
+
+// checkpointDue says that enough was applied since the last checkpoint. One is as
+// large as the state: it waits until the log has grown by a share of that, so that
+// what is written grows with what changes and not with what is there.
+func (c *Core) checkpointDue() bool {
+	k := &c.cut
+	if k.entries < k.every && k.bytes < k.everyBytes {
+		return false
+	}
+	last, _ := c.log.Checkpoint()
+	return k.bytes >= min(last.Bytes/checkpointShare, checkpointMost*k.everyBytes)
+}
+
+const (
+	// checkpointShare: the log grows by at least one part in so many of the last
+	// checkpoint before the next.
+	checkpointShare = 4
+	// checkpointMost bounds that, in CheckpointBytes: a restart applies the log again.
+	checkpointMost = 4
+)
 
 // peersChanged says that no checkpoint knows the present root peers. One is due
 // then: a new peer that lacks the log cannot do with an older one.
@@ -216,4 +238,147 @@ func restore(log Checkpoints, want storage.CheckpointMeta) (*state.State, error)
 		return nil, fmt.Errorf("restore checkpoint at %d: state hash %x, the checkpoint says %x at %d", want.Index, st.Hash(), meta.StateHash, meta.Index)
 	}
 	return st, nil
+}
+
+// A checkpoint of a million regions is seconds of work, and all peers write
+// theirs at about the same time, often on few cores. Nobody waits for it, and
+// everybody waits for the log: it is written in short spells with pauses.
+const (
+	// throttleRun is about how long it works at a stretch.
+	throttleRun = time.Millisecond
+	// throttleShare is how many times as long it pauses behind that, and maxPause the
+	// most: a spell that took long may have waited for a processor or the disk.
+	throttleShare = 10
+	maxPause      = 10 * time.Millisecond
+)
+
+// throttle spreads work over time.
+type throttle struct {
+	ctx   context.Context
+	begun time.Time // of the spell
+}
+
+// wait is called by the work now and then. It returns the context's error,
+// after a pause when one is due.
+func (p *throttle) wait() error {
+	now := time.Now()
+	if p.begun.IsZero() {
+		p.begun = now
+	}
+	worked := now.Sub(p.begun)
+	if worked < throttleRun {
+		return p.ctx.Err()
+	}
+	timer := time.NewTimer(min(throttleShare*worked, maxPause))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.ctx.Done():
+	}
+	p.begun = time.Now()
+	return p.ctx.Err()
+}
+
+// DivergenceError says that this peer's state differs from the one that most
+// peers agree upon at the same position. The peer must not go on.
+type DivergenceError struct {
+	Index uint64
+	// Own is this peer's state hash, Majority the one most peers have.
+	Own, Majority uint64
+	// Agreeing is the number of peers that have Majority.
+	Agreeing int
+}
+
+// Error implements error.
+func (e *DivergenceError) Error() string {
+	return fmt.Sprintf("state diverged at index %d: hash %016x here, %016x on %d peers", e.Index, e.Own, e.Majority, e.Agreeing)
+}
+
+// hashes compare state hashes among peers at fixed positions.
+type hashes struct {
+	every uint64
+	node  uint64
+	// told is what peers told, by index; the oldest is dropped beyond
+	// maxHashPositions.
+	told map[uint64]map[uint64]uint64
+	// mismatches counts positions with different hashes that no majority settled.
+	mismatches uint64
+}
+
+// maxHashPositions bounds the positions for which hashes are remembered.
+const maxHashPositions = 16
+
+func (h *hashes) init(cfg Config) {
+	h.every, h.node = cfg.HashEvery, cfg.NodeID
+	h.told = make(map[uint64]map[uint64]uint64)
+}
+
+// ownHash tells the others this peer's hash at every fixed position.
+func (c *Core) ownHash(index uint64) error {
+	if index%c.hashes.every != 0 || c.members.alone() {
+		return nil
+	}
+	hash := c.state.Hash()
+	c.cfg.Transport.SendStateHash(index, hash)
+	return c.compareHash(c.cfg.NodeID, index, hash)
+}
+
+// compareHash notes a hash. It returns a *DivergenceError when those who decide
+// agree on another hash than this peer's: a learner has its state from one of
+// them, and does not bear it out.
+func (c *Core) compareHash(peer, index, hash uint64) error {
+	h := &c.hashes
+	if index%h.every != 0 {
+		return nil
+	}
+	hashes := h.at(index)
+	if hashes == nil {
+		return nil
+	}
+	before := len(distinct(hashes))
+	hashes[peer] = hash
+	counts := distinct(hashes)
+	if len(counts) > 1 && before <= 1 {
+		h.mismatches++
+		c.changed = true
+		c.cfg.Logger.Error("state hashes differ", "peer", c.cfg.NodeID, "index", index, "hashes", fmt.Sprintf("%x", hashes))
+	}
+	own, known := hashes[h.node]
+	if !known {
+		return nil
+	}
+	for majority, n := range counts {
+		if majority != own && c.members.decide(func(id uint64) bool { told, ok := hashes[id]; return ok && told == majority }) {
+			return &DivergenceError{Index: index, Own: own, Majority: majority, Agreeing: n}
+		}
+	}
+	return nil
+}
+
+// at is what was told about index; nil when index is too old to keep.
+func (h *hashes) at(index uint64) map[uint64]uint64 {
+	if r := h.told[index]; r != nil {
+		return r
+	}
+	if len(h.told) >= maxHashPositions {
+		oldest := index
+		for i := range h.told {
+			oldest = min(oldest, i)
+		}
+		if oldest == index {
+			return nil
+		}
+		delete(h.told, oldest)
+	}
+	r := make(map[uint64]uint64)
+	h.told[index] = r
+	return r
+}
+
+func distinct(hashes map[uint64]uint64) map[uint64]int {
+	counts := make(map[uint64]int)
+	for _, hash := range hashes {
+		counts[hash]++
+	}
+	return counts
 }

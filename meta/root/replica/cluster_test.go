@@ -79,6 +79,13 @@ func (l *memLog) WriteCheckpoint(meta storage.CheckpointMeta, records func(func(
 	return nil
 }
 
+// setBytes says how large the checkpoint is.
+func (l *memLog) setBytes(n uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.meta.Bytes = n
+}
+
 func (l *memLog) Checkpoint() (storage.CheckpointMeta, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,8 +120,9 @@ func (l *memLog) receive(from *memLog) storage.CheckpointMeta {
 func (l *memLog) HoldCheckpoint(meta storage.CheckpointMeta) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held = meta == l.incoming
-	return l.held
+	there := meta == l.incoming
+	l.held = l.held || there
+	return there
 }
 
 func (l *memLog) ReceivedCluster() *rootv1.Cluster {
@@ -160,9 +168,9 @@ type peer struct {
 	done  []replica.Request
 	view  *replica.View
 	err   error
-	// overdue is what the core is told after an append.
-	overdue bool
-	hashes  map[uint64]uint64
+	// overdue makes the next append take too long; late says that it did.
+	overdue, late bool
+	hashes        map[uint64]uint64
 	// hold keeps checkpoint tasks instead of doing them.
 	hold  bool
 	tasks []*replica.CheckpointTask
@@ -231,13 +239,14 @@ func newCluster(t testing.TB, n int, change func(*replica.Config)) *cluster {
 		p := &peer{t: t, c: c, id: id, log: newMemLog(), hashes: make(map[uint64]uint64)}
 		cfg := replica.Defaults()
 		cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Seed, cfg.Transport = id, c.order, bootstrap, id, p
-		cfg.Overdue = func() bool { return p.overdue }
+		cfg.Overdue = func() bool { return p.late }
 		if change != nil {
 			change(&cfg)
 		}
 		p.cfg = cfg
 		p.log.onAppend = func(entries []*raftpb.Entry) error {
 			p.trace = append(p.trace, fmt.Sprintf("append %d", len(entries)))
+			p.late = p.overdue
 			return nil
 		}
 		c.peers[id] = p
@@ -278,6 +287,7 @@ func (p *peer) turn(ticks int, requests ...replica.Request) {
 
 func (p *peer) take(in replica.Input) {
 	p.t.Helper()
+	p.late = false
 	for more := true; more && p.err == nil; {
 		in.Now, in.Wall = p.c.clock.Now(), p.c.clock.Wall()
 		out, err := p.core.Turn(in)

@@ -31,9 +31,9 @@ type Config struct {
 	Seed uint64
 	// Transport takes messages to other peers.
 	Transport Transport
-	// Overdue is asked after every Append: true when that Append took longer
-	// than an election timeout. The Core then steps down before it uses
-	// anything it knew before. Nil: never.
+	// Overdue is asked after every synced Append and at the end of a Turn: true
+	// when the Turn has taken longer than an election timeout. The Core then steps
+	// down, and knows nothing of the others until it hears from them. Nil: never.
 	Overdue func() bool
 	// Applying is called before committed entries are applied and returns what
 	// to call afterwards, for who measures that. Nil: nobody does.
@@ -65,8 +65,9 @@ type Config struct {
 	MaxQueuedBytes     int
 	MaxQueuedReads     int
 
-	// CheckpointEntries and CheckpointBytes applied since the last checkpoint
-	// start the next one.
+	// CheckpointEntries or CheckpointBytes applied since the last checkpoint start
+	// the next one, once that is a quarter of its size, or four times
+	// CheckpointBytes.
 	CheckpointEntries uint64
 	CheckpointBytes   uint64
 	// RetainEntries and RetainBytes of the log stay behind the applied position

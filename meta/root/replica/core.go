@@ -25,14 +25,17 @@ type Input struct {
 	Ticks int
 	// Messages of other peers, in order of arrival.
 	Messages []*raftpb.Message
+	// MessagesSince is before the arrival of the first of Messages; 0: they came
+	// just now. What waited for an election timeout says nothing of the present.
+	MessagesSince clock.Instant
 	// Requests of callers, in order of arrival.
 	Requests []Request
 	// Events are observations of other peers.
 	Events []Event
 	// Checkpointed is the end of the work that Output.Checkpoint asked for.
 	Checkpointed *Checkpointed
-	// Stalled says that this process stood still for an election timeout or
-	// longer: nothing known before may be acted upon.
+	// Stalled says that this process stood still since the last Turn, for several
+	// election timeouts: nothing known before may be acted upon.
 	Stalled bool
 }
 
@@ -88,9 +91,10 @@ type Core struct {
 	state   *state.State
 	scratch state.Applied
 
-	// From the Input at hand.
-	now  clock.Instant
-	wall uint64
+	// From the Input at hand. overdue says that the Turn has taken too long.
+	now     clock.Instant
+	wall    uint64
+	overdue bool
 
 	// From raft's last Ready.
 	role      raft.StateType
@@ -102,7 +106,7 @@ type Core struct {
 	commitDue  uint64
 	persisted  uint64
 	leaderless clock.Instant
-	known      known
+	known      commitKnown
 
 	ticks uint64
 	// heard is the tick at which each other member was heard from last, ledSince
@@ -110,7 +114,7 @@ type Core struct {
 	heard     map[uint64]uint64
 	ledSince  uint64
 	muted     bool
-	acks      acks
+	responses appendResponses
 	intake    intake
 	proposals proposals
 	reads     reads
@@ -223,9 +227,10 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 	}()
 	defer recoverRaft(&err)
+	before := c.now
 	c.begin(in)
 	if in.Stalled {
-		c.stepDown(&out)
+		c.stepDown(before, &out)
 	}
 	if err := c.take(in, &out); err != nil {
 		return out, err
@@ -240,7 +245,10 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 		// Whoever waits for what was just applied is told before the next
 		// durable write begins.
-		if len(out.Done) > 0 || !c.propose() {
+		if len(out.Done) == 0 && c.propose() {
+			continue
+		}
+		if !c.checkOverdue(&out) {
 			break
 		}
 	}
@@ -256,7 +264,11 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 }
 
 func (c *Core) begin(in Input) {
-	c.now, c.wall = in.Now, in.Wall
+	c.now, c.wall, c.overdue = in.Now, in.Wall, false
+	if since := in.MessagesSince; since != 0 && !c.leads() && c.now.Sub(since) > c.cfg.electionTimeout() {
+		c.uninformed(since)
+		c.known.silent = true
+	}
 	if !c.started {
 		c.started, c.changed = true, true
 		c.leaderless = c.now
@@ -277,8 +289,9 @@ func (c *Core) take(in Input, out *Output) error {
 			return err
 		}
 	}
+	recent := c.now.Sub(in.MessagesSince) <= c.cfg.electionTimeout() || in.MessagesSince == 0
 	for _, m := range in.Messages {
-		c.step(m)
+		c.step(m, recent)
 	}
 	for range in.Ticks {
 		c.tick(out)
@@ -295,7 +308,7 @@ func (c *Core) take(in Input, out *Output) error {
 // step gives raft a message of another peer. Messages that peers do not send
 // to one another are dropped, and so are those for somebody else, those that
 // cannot be of a peer (message.go) and a MsgSnap without its checkpoint.
-func (c *Core) step(m *raftpb.Message) {
+func (c *Core) step(m *raftpb.Message, recent bool) {
 	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
 		return
 	}
@@ -311,8 +324,8 @@ func (c *Core) step(m *raftpb.Message) {
 		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
-		c.hearCommit(m)
-		c.acks.heard(m)
+		c.hearCommit(m, recent)
+		c.responses.heard(m)
 		if m.GetType() == raftpb.MsgPreVote {
 			c.noteAsked(m)
 		}

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"github.com/nokv/nokv/internal/clock"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
@@ -132,20 +133,37 @@ func (c *Core) answerTransfers(out *Output) {
 	c.elections.transfers = nil
 }
 
-// stepDown ends a leadership that went on without this peer watching: while
-// its disk stood still others may have elected a new leader. Ticking through
-// two election timeouts without a message makes raft's quorum check fail. What
-// came before it is not answered by what was known before it. The heartbeats
-// that the ticks make are not sent: they would keep the others from electing.
-func (c *Core) stepDown(out *Output) {
-	err := errUnavailable("this peer's disk stalled")
+// checkOverdue steps down, once, in a Turn that has taken too long, whatever it
+// waited for.
+func (c *Core) checkOverdue(out *Output) bool {
+	if c.overdue || c.cfg.Overdue == nil || !c.cfg.Overdue() {
+		return false
+	}
+	c.overdue = true
+	c.stepDown(c.now, out)
+	return true
+}
+
+// stepDown ends what this peer knows of the others, and a leadership that went on
+// without it: while it stood still, since a moment, others may have elected a new
+// leader. Ticking through two election timeouts without a message makes raft's
+// quorum check fail. What came before it is not answered by what was known before
+// it. The heartbeats that the ticks make are not sent: they would keep the others
+// from electing.
+func (c *Core) stepDown(since clock.Instant, out *Output) {
+	err := errUnavailable("this peer stood still")
 	c.failReads(err, out)
 	c.failClaims(err, out)
 	c.changed = true
-	if !c.leads() || c.members.alone() {
+	if c.members.alone() {
 		return
 	}
-	c.cfg.Logger.Warn("stepping down: the disk stalled", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
+	c.uninformed(since)
+	c.known.silent = true
+	if !c.leads() {
+		return
+	}
+	c.cfg.Logger.Warn("stepping down: this peer stood still", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
 	c.muted = true
 	for range 2 * c.cfg.ElectionTicks {
 		if c.raft.BasicStatus().RaftState != raft.StateLeader {

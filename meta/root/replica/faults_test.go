@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -64,6 +67,68 @@ func TestStalledInputStepsDown(t *testing.T) {
 	c.tick(60)
 	if l := c.elect(); !c.confirm(l, 1, "a") {
 		t.Fatal("the next leader does not confirm")
+	}
+}
+
+// A follower that stood still does not know any more what is committed, whatever
+// it stood still at, until a leader tells it: not by what waited meanwhile.
+func TestStalledFollowerIsUninformed(t *testing.T) {
+	for _, stalls := range []struct {
+		name string
+		turn func(f *peer, mail []*raftpb.Message)
+	}{
+		{"in an append", func(f *peer, mail []*raftpb.Message) {
+			f.overdue = true
+			f.take(replica.Input{Messages: mail})
+			f.overdue = false
+		}},
+		{"between two Turns", func(f *peer, mail []*raftpb.Message) {
+			f.take(replica.Input{Stalled: true, Messages: mail, MessagesSince: f.c.clock.Now() - clock.Instant(time.Minute)})
+		}},
+		{"behind its mail", func(f *peer, mail []*raftpb.Message) {
+			f.take(replica.Input{Messages: mail, MessagesSince: f.c.clock.Now() - clock.Instant(time.Minute)})
+		}},
+	} {
+		t.Run(stalls.name, func(t *testing.T) {
+			c := newCluster(t, 3, nil)
+			l, f := c.lead(1), c.peers[2]
+			l.turn(0, propose(t, "c1"))
+			l.turn(2) // And a heartbeat.
+			if f.view.LeaderlessSince != 0 || len(f.inbox) < 2 {
+				t.Fatalf("before: leaderless since %d, %d messages", f.view.LeaderlessSince, len(f.inbox))
+			}
+			mail := f.inbox
+			f.inbox = nil
+			stalls.turn(f, mail)
+			if f.view.LeaderlessSince == 0 || f.view.LeaderlessSince > c.clock.Now() {
+				t.Errorf("it vouches: leaderless since %d", f.view.LeaderlessSince)
+			}
+			f.take(replica.Input{Messages: mail, MessagesSince: c.clock.Now() - clock.Instant(time.Minute)})
+			if f.view.LeaderlessSince == 0 {
+				t.Error("it is informed by what waited while it stood still")
+			}
+			c.tick(3)
+			if f.view.LeaderlessSince != 0 {
+				t.Error("it does not hear the leader")
+			}
+		})
+	}
+}
+
+// Two checkpoints announced in one Turn: the one that raft took is still there
+// when it is installed.
+func TestSecondHoldLeavesTheFirst(t *testing.T) {
+	from := newMemLog()
+	from.meta = storage.CheckpointMeta{Index: 5, Term: 1}
+	l := newMemLog()
+	first := l.receive(from)
+	if !l.HoldCheckpoint(first) || l.HoldCheckpoint(storage.CheckpointMeta{Index: 6, Term: 1}) {
+		t.Fatal("the first is not held, or the second is")
+	}
+	from.meta.Index = 6
+	l.receive(from)
+	if !l.HoldCheckpoint(first) {
+		t.Error("the first is not there any more")
 	}
 }
 
@@ -255,6 +320,35 @@ func TestCheckpointByBytes(t *testing.T) {
 	}
 	if kept := l.view.LastIndex - l.view.FirstIndex; !l.view.HasCheckpoint || kept > 150 || kept < 20 {
 		t.Fatalf("checkpoint %v, %d entries kept", l.view.HasCheckpoint, kept)
+	}
+}
+
+// The larger the last checkpoint, the more of the log comes before the next: to a
+// bound.
+func TestCheckpointsGrowWithTheState(t *testing.T) {
+	for _, of := range []struct {
+		last  uint64 // bytes of the last checkpoint
+		least int    // checkpoints of 200 entries of about 38 bytes
+		most  int
+	}{{0, 15, 21}, {2000, 10, 14}, {1 << 30, 4, 7}} {
+		c := newCluster(t, 1, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.CheckpointBytes = 10, 300 })
+		l := c.elect()
+		l.hold = true
+		n := 0
+		for i := range 200 {
+			l.turn(0, propose(t, fmt.Sprintf("c%d", i%10)))
+			if len(l.tasks) > 0 {
+				n++
+				task := l.tasks[0]
+				l.tasks = nil
+				done := task.Write(l.log, func() error { return nil })
+				l.log.setBytes(of.last)
+				l.take(replica.Input{Checkpointed: done})
+			}
+		}
+		if n < of.least || n > of.most {
+			t.Errorf("%d checkpoints of %d bytes, want %d to %d", n, of.last, of.least, of.most)
+		}
 	}
 }
 

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/cryptotest"
 
-	"github.com/nokv/nokv/internal/testing/testreport"
 	"github.com/nokv/nokv/meta/root/replica"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -199,95 +197,4 @@ func TestDropALearner(t *testing.T) {
 	c.join(5)
 	c.steps(t, 5)
 	wantMembers(t, c.peers[2], "[1 2 5] [] []")
-}
-
-// TestSimulatedReplacement: a peer is lost in the middle of a schedule of faults,
-// and replaced while they go on. Nothing acknowledged is lost, states stay equal,
-// and the new three serve.
-func TestSimulatedReplacement(t *testing.T) {
-	const seeds = 40
-	done, total := 0, simCount{}
-	for seed := *simFirst; seed < *simFirst+seeds; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			cryptotest.SetGlobalRandom(t, seed)
-			s := newSim(t, seed)
-			for range simSteps / 3 {
-				s.step(true)
-			}
-			s.replace()
-			for n := range simSteps {
-				s.step(true)
-				if n%20 == 0 {
-					s.reshape()
-				}
-			}
-			for n := 0; !s.replaced(); n++ {
-				s.step(false)
-				if n%20 == 0 {
-					s.reshape()
-				}
-				if n > 100_000 {
-					t.Fatalf("not replaced: %s", s.describe())
-				}
-			}
-			s.finish()
-			done++
-			total.reshapes += s.count.reshapes
-			total.crashes += s.count.crashes
-			total.snapshots += s.count.snapshots
-			total.elections += s.count.elections
-			total.writes += s.count.writes
-		})
-		if t.Failed() {
-			return
-		}
-	}
-	testreport.Linef(t, "replacement of a lost root peer, simulated: %d seeds, %d steps acknowledged, %d crashes, %d elections, %d checkpoints sent, %d writes acknowledged",
-		done, total.reshapes, total.crashes, total.elections, total.snapshots, total.writes)
-	if total.crashes == 0 || total.snapshots == 0 || total.reshapes < done {
-		t.Errorf("a fault did not fire or nothing was replaced: %+v", total)
-	}
-}
-
-// replace loses peer 3 for good and starts an empty peer 4.
-func (s *sim) replace() {
-	if p := s.peers[2]; p.core != nil {
-		p.crash()
-	}
-	s.peers[2].lost = true
-	p := &simPeer{s: s, id: 4, log: newMemLog(), rate: 1, ticked: s.now}
-	p.cfg = s.peers[0].cfg
-	p.cfg.NodeID, p.cfg.Voters, p.cfg.Join, p.cfg.Bootstrap, p.cfg.Transport = 4, nil, true, nil, p
-	p.cfg.Overdue = func() bool { return p.stall }
-	s.peers = append(s.peers, p)
-	p.start()
-}
-
-// reshape has whoever thinks that it leads take the next step.
-func (s *sim) reshape() {
-	for _, p := range s.peers {
-		if p.core == nil || p.view == nil || p.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER || p.view.State.Cluster() == nil {
-			continue
-		}
-		e := promotePeer(4)
-		if !slices.ContainsFunc(p.view.State.Cluster().GetPeers(), func(r *rootv1.RootPeer) bool { return r.GetNodeId() == 4 }) {
-			e = addPeer(4)
-		}
-		r, err := replica.NewReshape(e, false)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.open[r] = &simCall{peer: p, at: s.now}
-		p.turn(replica.Input{Requests: []replica.Request{r}})
-	}
-}
-
-// replaced says that everybody who lives knows the new three.
-func (s *sim) replaced() bool {
-	for _, p := range s.peers {
-		if !p.lost && (p.view == nil || fmt.Sprintf("%v%v", p.view.Members.Voters, p.view.Members.Outgoing) != "[1 2 4][]") {
-			return false
-		}
-	}
-	return true
 }

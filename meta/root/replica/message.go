@@ -199,5 +199,5 @@ func objectEntries(m *raftpb.Message) string {
 // objectHash: who tells hashes of positions far ahead would have this peer forget
 // those that can be compared.
 func (c *Core) objectHash(index uint64) bool {
-	return index > max(c.known.told, c.hard.GetCommit())+maxHashRounds/2*c.hashes.every
+	return index > max(c.known.commit, c.hard.GetCommit())+maxHashPositions/2*c.hashes.every
 }

@@ -95,7 +95,7 @@ func TestHeartbeatBehindACutLog(t *testing.T) {
 	c.isolate(l.id)
 	l.turn(0, propose(t, "a"), propose(t, "b"))
 	u := proto.Uint64
-	term, last := l.view.Term+1, l.view.LastIndex
+	term := l.view.Term + 1
 	commit := l.view.Commit
 	other := c.order[0]
 	if other == l.id {
@@ -105,7 +105,7 @@ func TestHeartbeatBehindACutLog(t *testing.T) {
 		l.turn(0, propose(t, fmt.Sprint(i)))
 	}
 	l.turn(0, propose(t, "d"))
-	last = l.view.LastIndex
+	last := l.view.LastIndex
 	l.inbox = append(l.inbox,
 		&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: u(other), To: u(l.id), Term: u(term), Index: u(commit), LogTerm: u(term - 1), Entries: []*raftpb.Entry{{Index: u(commit + 1), Term: u(term)}}},
 		&raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: u(other), To: u(l.id), Term: u(term), Commit: u(last)})

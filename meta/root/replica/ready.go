@@ -42,7 +42,7 @@ func (c *Core) ready(out *Output) error {
 	}
 	// A crash here: entries, term and vote are found again; that they were not
 	// acknowledged costs a repetition.
-	c.send(c.acks.filter(late, c.ticks))
+	c.send(c.responses.filter(late, c.ticks))
 	if err := c.apply(rd.CommittedEntries, out); err != nil {
 		return err
 	}
@@ -73,17 +73,15 @@ func (c *Core) observe(rd raft.Ready, out *Output) {
 	}
 	if c.leads() && (newTerm || !led) {
 		c.authority.elected()
+		c.known.silent = false
 		c.ledSince = c.ticks
 		c.cfg.Logger.Info("leading", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
 	}
 }
 
 func (c *Core) leaderChanged(out *Output) {
-	switch {
-	case c.leader == 0:
-		c.uninformed()
-	default:
-		c.uninformed()
+	c.uninformed(c.now)
+	if c.leader != 0 {
 		// The last attempt may have gone to a leader that is no more.
 		c.retryRead()
 		c.answerTransfers(out)
@@ -184,8 +182,8 @@ func (c *Core) append(entries []*raftpb.Entry, sync bool, out *Output) error {
 	}
 	c.hardDirty = false
 	c.commitDue = c.ticks + uint64(c.cfg.ElectionTicks)
-	if c.cfg.Overdue != nil && c.cfg.Overdue() {
-		c.stepDown(out)
+	if sync {
+		c.checkOverdue(out)
 	}
 	return nil
 }
@@ -238,3 +236,42 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 }
 
 func eraOf(st *state.State) state.Era { return state.Era(st.Tenure().GetEra()) }
+
+// appendResponses leaves out answers that repeat the one before. A leader tells a new
+// commit index in an append without entries, at once; the answer to that says
+// what the answer to the entries said already, and costs both ends as much.
+//
+// An answer is left out only behind an equal one of the same Ready, or of the
+// same tick when every append since was empty. So a lost answer is repeated as
+// soon as raft asks for it, which is with a heartbeat: a tick later or more.
+type appendResponses struct {
+	// entries says that an append with entries came since the last Ready.
+	entries bool
+	// to, term and index are of the last answer, sent at tick.
+	to, term, index, tick uint64
+}
+
+// heard notes a message on its way into raft.
+func (a *appendResponses) heard(m *raftpb.Message) {
+	if m.GetType() == raftpb.MsgApp && len(m.GetEntries()) > 0 {
+		a.entries = true
+	}
+}
+
+// filter takes the repetitions out of a follower's messages, in place.
+func (a *appendResponses) filter(messages []*raftpb.Message, tick uint64) []*raftpb.Message {
+	kept := messages[:0]
+	for _, m := range messages {
+		if m.GetType() != raftpb.MsgAppResp || m.GetReject() {
+			kept = append(kept, m)
+			continue
+		}
+		next := appendResponses{to: m.GetTo(), term: m.GetTerm(), index: m.GetIndex(), tick: tick}
+		if *a != next {
+			kept = append(kept, m)
+		}
+		*a = next
+	}
+	a.entries = false
+	return kept
+}

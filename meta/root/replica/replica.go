@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -26,9 +27,13 @@ type Replica struct {
 	view atomic.Pointer[View]
 	// changed is nil while nobody waits.
 	changed atomic.Pointer[chan struct{}]
-	// stall is closed while a write to the log is overdue.
+	// stall is closed while the Turn under way is overdue.
 	stall   atomic.Pointer[chan struct{}]
 	stopped chan struct{}
+
+	// mu guards turnBegun, which is 0 between Turns, and a change of stall.
+	mu        sync.Mutex
+	turnBegun clock.Instant
 
 	applied rpcstats.Histogram
 
@@ -49,9 +54,9 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{clock: clk, box: newMailbox(), stopped: make(chan struct{})}
-	r.log = &timedLog{Log: log, clock: clk, limit: cfg.electionTimeout()}
-	cfg.Overdue = r.log.overdue
+	r := &Replica{clock: clk, box: newMailbox(clk), stopped: make(chan struct{})}
+	r.log = &timedLog{Log: log, clock: clk}
+	cfg.Overdue = r.overdue
 	cfg.Applying = r.timeApply
 	if r.core, err = NewCore(cfg, r.log, st); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
@@ -167,14 +172,15 @@ func (r *Replica) Reshape(ctx context.Context, e *rootv1.Event, force bool) (*ro
 	return s.Result.Proto(), nil
 }
 
+// standsStill is why a peer that stalls answers nothing.
+const standsStill = "this peer stands still: its disk or machine stalls"
+
 // call hands a request to the loop and waits for its answer, for the end of
-// ctx, of Run, or of patience with the disk.
+// ctx, of Run, or of patience with the Turn under way.
 func (r *Replica) call(ctx context.Context, request Request) error {
 	stall := *r.stall.Load()
-	select {
-	case <-stall:
-		return errUnavailable("this peer's disk stalls")
-	default:
+	if isClosed(stall) {
+		return errUnavailable(standsStill)
 	}
 	if err := r.box.request(request); err != nil {
 		return err
@@ -185,7 +191,7 @@ func (r *Replica) call(ctx context.Context, request Request) error {
 	case <-ctx.Done():
 		return unanswered(request, "the deadline passed")
 	case <-stall:
-		return unanswered(request, "this peer's disk stalls")
+		return unanswered(request, standsStill)
 	case <-r.stopped:
 	}
 	select {

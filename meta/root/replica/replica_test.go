@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -21,8 +22,11 @@ import (
 type wire struct {
 	mu    sync.RWMutex
 	peers map[uint64]*replica.Replica
-	// lose loses all messages.
+	// lose loses all messages, cut those of one peer; 0: of none.
 	lose atomic.Bool
+	cut  atomic.Uint64
+	// checkpoint gives a peer another one's checkpoint; nil: none arrives.
+	checkpoint func(from, to uint64) (storage.CheckpointMeta, bool)
 }
 
 func (w *wire) peer(id uint64) *replica.Replica {
@@ -41,10 +45,20 @@ type wireEnd struct {
 func (e wireEnd) Send(messages []*raftpb.Message) {
 	for _, m := range messages {
 		to := e.peer(m.GetTo())
-		switch {
-		case m.GetType() == raftpb.MsgSnap:
-			e.peer(e.id).SnapshotDelivered(m.GetTo(), false)
-		case to != nil && !e.lose.Load():
+		cut := e.cut.Load()
+		reached := to != nil && !e.lose.Load() && (cut == 0 || cut != e.id && cut != m.GetTo())
+		if m.GetType() == raftpb.MsgSnap {
+			meta, ok := storage.CheckpointMeta{}, false
+			if reached {
+				meta, ok = e.checkpoint(e.id, m.GetTo())
+			}
+			e.peer(e.id).SnapshotDelivered(m.GetTo(), ok)
+			if ok {
+				to.Deliver(replica.Received(m, meta))
+			}
+			continue
+		}
+		if reached {
 			to.Deliver(m)
 		}
 	}
@@ -75,6 +89,13 @@ func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*repl
 		wire: wire{peers: make(map[uint64]*replica.Replica)}, t: t, logs: make(map[uint64]replica.Log),
 		stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error),
 	}
+	r.checkpoint = func(from, to uint64) (storage.CheckpointMeta, bool) {
+		a, b := memLogOf(r.logs[from]), memLogOf(r.logs[to])
+		if a == nil || b == nil {
+			return storage.CheckpointMeta{}, false
+		}
+		return b.receive(a), true
+	}
 	bootstrap := &rootv1.Cluster{ClusterId: 5, Incarnation: 1}
 	var voters []uint64
 	for id := uint64(1); id <= uint64(n); id++ {
@@ -102,6 +123,17 @@ func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*repl
 		go func() { end <- peer.Run(ctx) }()
 	}
 	return r
+}
+
+// memLogOf is the memLog under a log; nil: there is none.
+func memLogOf(log replica.Log) *memLog {
+	switch l := log.(type) {
+	case *memLog:
+		return l
+	case gatedLog:
+		return l.memLog
+	}
+	return nil
 }
 
 func memLogs(uint64) replica.Log { return newMemLog() }

@@ -6,6 +6,7 @@ import (
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
 	"go.etcd.io/raft/v3/tracker"
 )
 
@@ -23,8 +24,8 @@ type View struct {
 	Leader uint64
 	// LeaderlessSince is when this peer last knew a leader that knows what is
 	// committed; 0 while it does. A new leader does once an entry of its own term
-	// is committed; a peer that is Stalled knows nothing newer than the beginning
-	// of its write.
+	// is committed; a peer that stood still knows nothing newer than the beginning
+	// of that until it hears from a leader again.
 	LeaderlessSince clock.Instant
 	// FirstIndex and LastIndex are the ends of the durable log; FirstIndex is
 	// LastIndex+1 when it is empty.
@@ -33,8 +34,8 @@ type View struct {
 	// there is none.
 	Checkpoint    storage.CheckpointMeta
 	HasCheckpoint bool
-	// Stalled says that a write to the log has taken longer than an election
-	// timeout and is not back.
+	// Stalled says that the Turn under way has taken about an election timeout,
+	// whatever it waits for.
 	Stalled bool
 	// Members are the root peers by what they do, at Applied.
 	Members state.RootMembers
@@ -48,13 +49,13 @@ type View struct {
 	// QueuedProposals were taken and not answered.
 	QueuedProposals int
 
-	// unstalled is the view before the write stalled; nil when none does.
+	// unstalled is the view before the Turn stalled; nil when none does.
 	unstalled *View
 }
 
-// StalledSince is v as others are to see it while a write to the log that began
-// at since does not come back: what v says of the leader and of the commit index
-// is of then, and whoever reads the tail must not take it for the present.
+// StalledSince is v as others are to see it while a Turn that began at since does
+// not end: what v says of the leader and of the commit index is of then, and
+// whoever reads the tail must not take it for the present.
 func (v *View) StalledSince(since clock.Instant) *View {
 	w := *v
 	w.Stalled, w.unstalled = true, v
@@ -81,7 +82,7 @@ func (c *Core) nextView() *View {
 	c.inform()
 	v := &View{
 		State: c.state.Fork(), Commit: c.hard.GetCommit(), Applied: c.state.Token().Index,
-		Known: max(c.known.told, c.hard.GetCommit()), Role: roleOf(c.role),
+		Known: max(c.known.commit, c.hard.GetCommit()), Role: roleOf(c.role),
 		Term: c.hard.GetTerm(), Leader: c.leader, LeaderlessSince: c.leaderless, LastIndex: c.persisted,
 		Members: c.members.RootMembers, HashMismatches: c.hashes.mismatches, RefusedMessages: c.intake.refused, QueuedProposals: c.proposals.count,
 	}
@@ -110,4 +111,71 @@ func roleOf(r raft.StateType) rootv1.RaftRole {
 		return rootv1.RaftRole_RAFT_ROLE_CANDIDATE
 	}
 	return rootv1.RaftRole_RAFT_ROLE_FOLLOWER
+}
+
+// commitKnown is what leaders told of the commit index.
+type commitKnown struct {
+	// commit is the newest commit index that a leader told of; this peer may lack
+	// the entries.
+	commit uint64
+	// term is the newest one whose leader told its commit index after an entry
+	// of that term was committed: before, it does not know it.
+	term uint64
+	// silent says that this peer stood still and has heard from no leader since:
+	// the one that it takes for the leader may be none any more.
+	silent bool
+}
+
+// uninformed notes that this peer does not know what is committed after since.
+func (c *Core) uninformed(since clock.Instant) {
+	if c.leaderless == 0 {
+		c.leaderless, c.changed = since, true
+	}
+}
+
+// inform notes that it knows again: there is a leader, and the leader knows
+// every entry that was ever acknowledged, because one of its own is committed.
+func (c *Core) inform() {
+	if c.leader != 0 && !c.known.silent && (c.state.Token().Term == c.hard.GetTerm() || !c.leads() && c.known.term == c.hard.GetTerm()) {
+		c.leaderless = 0
+	}
+}
+
+// tellCommit adds this leader's commit index to heartbeats. The one that raft
+// puts there is cut to what the follower has, so that a follower that lags could
+// not know it, and its readers would take what it has for the present. Raft makes
+// no use of a heartbeat's Index.
+func (c *Core) tellCommit(messages []*raftpb.Message) {
+	if !c.settled() {
+		return
+	}
+	for _, m := range messages {
+		if m.GetType() == raftpb.MsgHeartbeat {
+			m.Index = new(c.hard.GetCommit())
+		}
+	}
+}
+
+// hearCommit takes what tellCommit added, or what an append says. That an index
+// is committed stays true whatever became of the leader that said it. recent says
+// that it did not wait in the mailbox for an election timeout.
+func (c *Core) hearCommit(m *raftpb.Message, recent bool) {
+	k := c.known
+	switch m.GetType() {
+	case raftpb.MsgHeartbeat, raftpb.MsgApp:
+		if k.silent && recent && m.GetTerm() >= c.hard.GetTerm() {
+			k.silent, c.changed = false, true
+		}
+	}
+	switch m.GetType() {
+	case raftpb.MsgHeartbeat:
+		k.commit = max(k.commit, m.GetIndex(), m.GetCommit())
+		if m.GetIndex() != 0 {
+			k.term = max(k.term, m.GetTerm())
+		}
+	case raftpb.MsgApp:
+		k.commit = max(k.commit, m.GetCommit())
+	}
+	c.changed = c.changed || k.term > c.known.term || k.commit > max(c.known.commit, c.hard.GetCommit())
+	c.known = k
 }

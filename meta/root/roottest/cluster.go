@@ -51,6 +51,8 @@ type Cluster struct {
 	Failures []error
 	// Checkpoints and Transfers count what was written and sent.
 	Checkpoints, Transfers int
+	// AfterTurn is called with a peer that has taken a turn. Nil: nobody is.
+	AfterTurn func(*Peer)
 
 	cfg Config
 	// machines are all that ever were, by node id; those up to founders began.

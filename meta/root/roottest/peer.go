@@ -39,12 +39,10 @@ type Peer struct {
 	paused, woken, turning bool
 	// crashed says that the armed crash of the disk has happened.
 	crashed bool
-	// slow is how long the next append takes; overdue says that the last one took
-	// longer than an election timeout.
-	slow    time.Duration
-	overdue bool
-	// appending is when the slow append under way began; 0 for none.
-	appending clock.Instant
+	// slow is how long the next append takes.
+	slow time.Duration
+	// turnBegun is when the turn under way began; 0 for none.
+	turnBegun clock.Instant
 	input     replica.Input
 	waiting   map[replica.Request]func(replica.Request)
 	lastTik   int64
@@ -65,16 +63,24 @@ type running struct {
 // Alive says whether the process runs.
 func (p *Peer) Alive() bool { return p.core != nil }
 
-// View is what the process published last, or says while its disk stalls; nil
+// Runs says whether the process runs and does not stand still as a whole.
+func (p *Peer) Runs() bool { return p.core != nil && !p.paused }
+
+// View is what the process published last, or says while a turn does not end; nil
 // while it is down.
 func (p *Peer) View() *replica.View {
 	if p.core == nil {
 		return nil
 	}
-	if p.appending != 0 && p.Clock.Now().Sub(p.appending) > p.electionTimeout() {
-		return p.core.view.StalledSince(p.appending)
+	if p.overdue() {
+		return p.core.view.StalledSince(p.turnBegun)
 	}
 	return p.core.view
+}
+
+// overdue says that the turn under way takes longer than an election timeout.
+func (p *Peer) overdue() bool {
+	return p.turnBegun != 0 && p.Clock.Now().Sub(p.turnBegun) > p.electionTimeout()
 }
 
 // Storage is the open workdir; nil while the process is down.
@@ -120,14 +126,14 @@ func (p *Peer) Start() error {
 		cfg.Voters, cfg.Bootstrap = p.cluster.voters(), p.cluster.identity()
 	}
 	cfg.Seed = p.cluster.World.Rand.Uint64() | 1
-	cfg.Overdue = func() bool { o := p.overdue; p.overdue = false; return o }
+	cfg.Overdue = p.overdue
 	core, err := replica.NewCore(cfg, &diskLog{Storage: store, peer: p, life: p.life}, st)
 	if err != nil {
 		return fmt.Errorf("open core: %w", err)
 	}
 	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
-	p.slow, p.overdue, p.appending, p.idle, p.streams = 0, false, 0, 0, nil
-	p.core = &running{Core: core, view: &replica.View{State: st}}
+	p.slow, p.turnBegun, p.idle, p.streams = 0, 0, 0, nil
+	p.core = &running{Core: core, view: &replica.View{State: st, LeaderlessSince: p.Clock.Now()}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
 	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
 	p.scheduleTick(p.life)
@@ -168,6 +174,9 @@ func (p *Peer) scheduleMaintenance(life int) {
 
 func (p *Peer) deliver(from *Peer, m *raftpb.Message) {
 	if p.core != nil && !p.refuses(from) {
+		if len(p.input.Messages) == 0 {
+			p.input.MessagesSince = p.Clock.Now()
+		}
 		p.input.Messages = append(p.input.Messages, m)
 		p.wake()
 	}
@@ -215,12 +224,13 @@ func (p *Peer) turn() {
 	in, core := p.input, p.core
 	p.input = replica.Input{}
 	in.Now, in.Wall = p.Clock.Now(), p.Clock.Wall()
+	p.turnBegun = in.Now
 	in.Stalled = p.idle != 0 && in.Now.Sub(p.idle) > stoodStill*p.electionTimeout()
 	out, err := core.Turn(in)
 	if p.core != core {
 		return // it was killed inside
 	}
-	p.turning = false
+	p.turning, p.turnBegun = false, 0
 	if err != nil {
 		p.fail(err)
 		return
@@ -229,6 +239,9 @@ func (p *Peer) turn() {
 		core.view = out.View
 	}
 	p.cluster.Log.record(p)
+	if p.cluster.AfterTurn != nil {
+		p.cluster.AfterTurn(p)
+	}
 	p.cluster.judgeLost(p)
 	p.answer(out.Done)
 	if out.Checkpoint != nil {

@@ -29,6 +29,8 @@ type writer struct {
 	next   int
 	acked  map[uint64]string // log index to key
 	active bool
+	// told is called with each index that is acknowledged; nil: nobody is.
+	told func(uint64)
 }
 
 func (wr *writer) loop() {
@@ -43,6 +45,9 @@ func (wr *writer) loop() {
 	wr.link.Propose([]*rootv1.Command{cmd}, 2*time.Second, func(results []state.Result) {
 		if results != nil && results[0].Outcome != rootv1.Outcome_OUTCOME_REJECTED {
 			wr.acked[results[0].Token.Index] = key
+			if wr.told != nil {
+				wr.told(results[0].Token.Index)
+			}
 		}
 		wr.w.After(wr.w.Between(0, 3*time.Millisecond), wr.loop)
 	})
@@ -66,7 +71,11 @@ func disturb(w *roottest.World, c *roottest.Cluster, active *bool) {
 		p.Pause()
 		w.After(w.Between(10*time.Millisecond, 800*time.Millisecond), p.Resume)
 	case 4:
-		p.SlowAppend(w.Between(time.Millisecond, 800*time.Millisecond))
+		most := 800 * time.Millisecond
+		if w.Chance(0.2) {
+			most = 4 * time.Second // Others lead meanwhile.
+		}
+		p.SlowAppend(w.Between(time.Millisecond, most))
 	case 5:
 		if p != other {
 			w.Fault("link cut")
@@ -114,6 +123,7 @@ var regressions = []uint64{2238}
 func TestRootSimulation(t *testing.T) {
 	faults := make(map[string]int)
 	total, checkpoints, transfers := 0, 0, 0
+	asked := make(map[string]int)
 	var replaced roottest.Replacements
 	run := append([]uint64(nil), regressions...)
 	for seed := *first; seed < *first+uint64(*seeds); seed++ {
@@ -129,9 +139,14 @@ func TestRootSimulation(t *testing.T) {
 			}
 			c.Net.Lose, c.Net.Repeat, c.Net.Slow = 0.02, 0.02, 0.02
 			active := true
+			p := newPromises(t, w, c)
+			for i := range 4 {
+				p.ask(c.NewLink(roottest.Place(fmt.Sprint("asker-", i))), &active)
+			}
+			w.After(time.Second, func() { p.vouch(&active) })
 			var writers []*writer
 			for i := range 3 {
-				wr := &writer{w: w, link: c.NewLink(roottest.Place(fmt.Sprint("client-", i))), id: i, acked: map[uint64]string{}, active: true}
+				wr := &writer{w: w, link: c.NewLink(roottest.Place(fmt.Sprint("client-", i))), id: i, acked: map[uint64]string{}, active: true, told: p.acknowledged}
 				writers = append(writers, wr)
 				wr.loop()
 			}
@@ -160,6 +175,9 @@ func TestRootSimulation(t *testing.T) {
 			replaced.Add(c.Replaced)
 			total += acked(writers)
 			checkpoints, transfers = checkpoints+c.Checkpoints, transfers+c.Transfers
+			for what, n := range p.asked {
+				asked[what] += n
+			}
 			for k, n := range w.Faults {
 				faults[k] += n
 			}
@@ -176,11 +194,16 @@ func TestRootSimulation(t *testing.T) {
 			t.Errorf("fault %q never happened", kind)
 		}
 	}
+	for _, what := range []string{"reads", "confirmations", "claims", "successors", "vouched"} {
+		if asked[what] < *seeds {
+			t.Errorf("only %d %s in %d seeds: the load was too low", asked[what], what, *seeds)
+		}
+	}
 	if *seeds >= 300 && (replaced.Done < *seeds/int(*lose)-1 || replaced.Cancelled == 0 || replaced.Back == 0) {
 		t.Errorf("of replacements there were only %+v", replaced)
 	}
-	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
-		"%d peers back with an old disk, %d steps; faults: %s", *seeds, total, checkpoints, transfers, replaced.Lost, replaced.Done, replaced.Cancelled,
+	testreport.Linef(t, "root simulation: %d seeds, %d writes acknowledged, %d reads, %d confirmations, %d eras, %d checkpoints, %d transfers; %d disks lost, %d peers replaced, %d replacements cancelled, "+
+		"%d peers back with an old disk, %d steps; faults: %s", *seeds, total, asked["reads"], asked["confirmations"], asked["successors"], checkpoints, transfers, replaced.Lost, replaced.Done, replaced.Cancelled,
 		replaced.Back, replaced.Steps, roottest.FaultCounts(faults))
 }
 

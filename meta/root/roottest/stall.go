@@ -31,8 +31,6 @@ func (l *diskLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync boo
 	}
 	p.slow = 0
 	p.cluster.World.Fault("slow append")
-	begun := p.Clock.Now()
-	p.appending = begun
 	// The bytes may reach the disk early or late; the answer comes late.
 	early := p.cluster.World.Chance(0.5)
 	if early {
@@ -45,8 +43,6 @@ func (l *diskLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync boo
 	if l.gone() {
 		return disk.ErrCrashed
 	}
-	p.appending = 0
-	p.overdue = p.Clock.Now().Sub(begun) > p.electionTimeout()
 	if early {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -83,29 +84,22 @@ func (c *Config) setDefaults() {
 	if c.Clock == nil {
 		c.Clock = clock.NewSystem()
 	}
-	setDefault(&c.MaxMessageBytes, 2<<20)
-	setDefault(&c.MaxConnections, min(4096, listen.Connections()*3/4))
-	setDefault(&c.MaxStreamsPerConnection, 4096)
-	setDefault(&c.MaxProposals, 8192)
-	setDefault(&c.MaxStreamProposals, 256)
-	setDefault(&c.ProposeTimeout, 5*time.Second)
-	setDefault(&c.TailBatchBytes, 256<<10)
-	setDefault(&c.TailIdle, 100*time.Millisecond)
-	setDefault(&c.SendTimeout, 10*time.Second)
-	setDefault(&c.MaxReaders, 1024)
-	setDefault(&c.MaxSnapshots, 16)
-	setDefault(&c.SnapshotChunkBytes, 1<<20)
-	setDefault(&c.RaiseAfter, 10*time.Second)
-	setDefault(&c.HealthTimeout, time.Second)
-	setDefault(&c.HealthCache, 200*time.Millisecond)
-	setDefault(&c.StopTimeout, 2*time.Second)
-}
-
-func setDefault[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
-	}
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 2<<20)
+	c.MaxConnections = cmp.Or(c.MaxConnections, min(4096, listen.Connections()*3/4))
+	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 4096)
+	c.MaxProposals = cmp.Or(c.MaxProposals, 8192)
+	c.MaxStreamProposals = cmp.Or(c.MaxStreamProposals, 256)
+	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 5*time.Second)
+	c.TailBatchBytes = cmp.Or(c.TailBatchBytes, 256<<10)
+	c.TailIdle = cmp.Or(c.TailIdle, 100*time.Millisecond)
+	c.SendTimeout = cmp.Or(c.SendTimeout, 10*time.Second)
+	c.MaxReaders = cmp.Or(c.MaxReaders, 1024)
+	c.MaxSnapshots = cmp.Or(c.MaxSnapshots, 16)
+	c.SnapshotChunkBytes = cmp.Or(c.SnapshotChunkBytes, 1<<20)
+	c.RaiseAfter = cmp.Or(c.RaiseAfter, 10*time.Second)
+	c.HealthTimeout = cmp.Or(c.HealthTimeout, time.Second)
+	c.HealthCache = cmp.Or(c.HealthCache, 200*time.Millisecond)
+	c.StopTimeout = cmp.Or(c.StopTimeout, 2*time.Second)
 }
 
 func (c *Config) validate() error {

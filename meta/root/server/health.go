@@ -29,7 +29,7 @@ type health struct {
 
 // Check implements healthv1.HealthServer.
 func (h *health) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
-	if !known(req.GetService()) {
+	if !offers(req.GetService()) {
 		return nil, status.Errorf(codes.NotFound, "no service %q here", req.GetService())
 	}
 	st, err := h.status(ctx)
@@ -58,7 +58,7 @@ func (h *health) Watch(req *healthv1.HealthCheckRequest, stream grpc.ServerStrea
 	defer tick.Stop()
 	for {
 		st := healthv1.HealthCheckResponse_SERVICE_UNKNOWN
-		if known(req.GetService()) {
+		if offers(req.GetService()) {
 			var err error
 			if st, err = h.status(stream.Context()); err != nil {
 				return err
@@ -80,7 +80,7 @@ func (h *health) Watch(req *healthv1.HealthCheckRequest, stream grpc.ServerStrea
 	}
 }
 
-func known(service string) bool {
+func offers(service string) bool {
 	return service == "" || service == rootv1.Root_ServiceDesc.ServiceName
 }
 

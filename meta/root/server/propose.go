@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/shorten"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 )
@@ -40,7 +41,7 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 		clearVerdict(c)
 	}
 	results, err := s.admitted(ctx, req.Commands)
-	shorten(results)
+	shorten.Results(results)
 	return results, s.withLeader(err)
 }
 

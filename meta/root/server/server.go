@@ -112,6 +112,7 @@ type Server struct {
 	batches   batchCache // for coordinators
 	bare      batchCache // for readers that get no secrets
 
+	made     time.Time
 	stopping chan struct{}  // closed when streams should end
 	serving  sync.WaitGroup // goroutines that outlive a stream that was cut
 
@@ -125,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
+	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
 	return s, nil
 }

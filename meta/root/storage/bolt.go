@@ -38,8 +38,8 @@ type boltRegisters struct {
 	// mu guards values.
 	mu     sync.Mutex
 	values map[string][]byte
-	// turn makes one Put at a time.
-	turn token
+	// putting makes one Put at a time.
+	putting token
 }
 
 // OpenBolt opens the registers in a bbolt file and makes it when missing; the
@@ -56,7 +56,7 @@ func OpenBolt(path string) (Registers, error) {
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	r := &boltRegisters{values: values, turn: newToken()}
+	r := &boltRegisters{values: values, putting: newToken()}
 	if r.db, err = bbolt.Open(tmp, filePerm, &bbolt.Options{Timeout: boltLockTimeout, PageSize: boltPageSize}); err != nil {
 		if errors.Is(err, berrors.ErrTimeout) {
 			return nil, &LockedError{Dir: filepath.Dir(path), Err: err}
@@ -84,8 +84,8 @@ func (r *boltRegisters) Get(key string) ([]byte, error) {
 }
 
 func (r *boltRegisters) Put(values map[string][]byte) error {
-	r.turn.take()
-	defer r.turn.give()
+	r.putting.take()
+	defer r.putting.give()
 	r.mu.Lock()
 	next := maps.Clone(r.values)
 	r.mu.Unlock()

@@ -349,12 +349,15 @@ func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error
 // the goroutine of Append. False: the one received last is not this one, or a
 // receive is under way.
 func (s *Storage) HoldCheckpoint(meta CheckpointMeta) bool {
-	if !s.held && !s.receiving.try() {
+	held := s.held
+	if !held && !s.receiving.try() {
 		return false
 	}
 	s.held = true
 	if s.received == nil || *s.received != meta {
-		s.ReleaseCheckpoint()
+		if !held { // Raft counts on the one that is held.
+			s.ReleaseCheckpoint()
+		}
 		return false
 	}
 	return true

@@ -34,6 +34,8 @@ const (
 	footerMagic           = "end\n"
 	// chunkTarget is the payload above which a chunk is written.
 	chunkTarget = 256 << 10
+	// minRecordBytes is about the size of a small record, for a first guess.
+	minRecordBytes = 16
 	// maxChunkBytes is the largest payload of a chunk, and so of a record.
 	maxChunkBytes = 16 << 20
 )
@@ -251,6 +253,7 @@ func parseFooter(b []byte, size uint64) (records uint64, chain uint32, ok bool) 
 type checkpointReader struct {
 	in      io.Reader
 	keep    bool // records are wanted, not only checked
+	regions regionDecoder
 	offset  int64
 	chain   uint32
 	records uint64
@@ -298,6 +301,9 @@ func (r *checkpointReader) chunk() (records []*rootv1.Record, end bool, err erro
 	if err != nil {
 		return nil, false, err
 	}
+	if r.keep {
+		r.buf = nil // Records share their keys with the payload.
+	}
 	r.chain = chunkChain(r.chain, head[:8], payload)
 	if r.chain != binary.LittleEndian.Uint32(head[8:]) {
 		return nil, false, &badCheckpoint{start, "a chunk fails its checksum"}
@@ -307,14 +313,20 @@ func (r *checkpointReader) chunk() (records []*rootv1.Record, end bool, err erro
 }
 
 func (r *checkpointReader) decode(start int64, payload []byte, count uint32) (records []*rootv1.Record, err error) {
+	if r.keep {
+		records = make([]*rootv1.Record, 0, min(int(count), len(payload)/minRecordBytes))
+	}
 	for ; count > 0; count-- {
 		size, n := protowire.ConsumeVarint(payload)
 		if n < 0 || size > uint64(len(payload)-n) {
 			return records, &badCheckpoint{start, "a chunk is malformed"}
 		}
-		rec := &rootv1.Record{}
-		if err := proto.Unmarshal(payload[n:n+int(size)], rec); err != nil {
-			return records, &badCheckpoint{start, fmt.Sprintf("record %d: %v", r.records, err)}
+		rec := r.regions.decode(payload[n : n+int(size)])
+		if rec == nil {
+			rec = &rootv1.Record{}
+			if err := proto.Unmarshal(payload[n:n+int(size)], rec); err != nil {
+				return records, &badCheckpoint{start, fmt.Sprintf("record %d: %v", r.records, err)}
+			}
 		}
 		payload = payload[n+int(size):]
 		r.records++

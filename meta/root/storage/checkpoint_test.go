@@ -3,10 +3,13 @@ package storage_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -77,6 +80,37 @@ func TestReadingEndsWithTheReader(t *testing.T) {
 		}); !errors.Is(err, boom) || n != taken+1 {
 			t.Fatalf("after %d records: %v", n, err)
 		}
+	}
+}
+
+// TestRecordsOutliveTheirChunk: what was handed out stays as it is while more is read.
+func TestRecordsOutliveTheirChunk(t *testing.T) {
+	s, _ := withLog(t, 10)
+	region := func(i int) *rootv1.Record {
+		return &rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{
+			Id: uint64(i) + 1, StartKey: fmt.Appendf(nil, "%010d", i), EndKey: fmt.Appendf(nil, "%010d", i+1), Owners: []*rootv1.Owner{{MemberId: "m"}},
+		}}}
+	}
+	const n = 50_000
+	must(t, s.WriteCheckpoint(meta(10, 1), func(yield func([]byte) error) error {
+		for i := range n {
+			must(t, yield(encoded(region(i))))
+		}
+		return nil
+	}))
+	var got []*rootv1.Record
+	_, err := s.ReadCheckpoint(func(r *rootv1.Record) error {
+		got = append(got, r)
+		return nil
+	})
+	must(t, err)
+	for i, r := range got {
+		if !proto.Equal(r, region(i)) {
+			t.Fatalf("record %d: %v", i, r)
+		}
+	}
+	if len(got) != n {
+		t.Errorf("%d records", len(got))
 	}
 }
 
@@ -182,6 +216,9 @@ func TestHeldCheckpointIsNotReplaced(t *testing.T) {
 	for range 2 {
 		if !s.HoldCheckpoint(first) {
 			t.Fatal("not held")
+		}
+		if s.HoldCheckpoint(meta(41, 5)) { // And the first one stays held.
+			t.Fatal("held another one")
 		}
 	}
 	newer := foreignCheckpoint(t, 50, 5)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/internal/disk"
@@ -83,6 +85,64 @@ func follow(t *testing.T, s *storage.Storage, n uint64) {
 			}
 			next++
 		}
+	}
+}
+
+// TestLoopDoesNotWaitForMaintenance: whatever disk operation the work in the
+// background is at, Compact and Append into a prepared segment go on.
+func TestLoopDoesNotWaitForMaintenance(t *testing.T) {
+	for _, at := range []disk.OpKind{disk.OpCreate, disk.OpWrite, disk.OpSync, disk.OpRename, disk.OpSyncDir, disk.OpPut} {
+		t.Run(string(at), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, f := withLog(t, 20)
+				must(t, s.WriteCheckpoint(meta(20, 1), yieldRecords(20)))
+				must(t, s.Maintain())
+				must(t, s.Append(nil, entries(21, 23, 1, 1200), true)) // into the prepared segment
+				if at == disk.OpPut {
+					must(t, s.Maintain()) // leaves only the mark to put
+					must(t, s.Append(nil, entries(23, 24, 1, 10), true))
+				}
+				release, blocked := make(chan struct{}), new(atomic.Bool)
+				f.SetFault(func(op disk.Op) disk.Fault {
+					if op.Kind == at && blocked.CompareAndSwap(false, true) {
+						<-release
+					}
+					return disk.Fault{}
+				})
+				maintained := make(chan error, 1)
+				go func() { maintained <- s.Maintain() }()
+				synctest.Wait()
+				if !blocked.Load() {
+					t.Fatal("nothing is under way")
+				}
+				compacted := make(chan error, 1)
+				go func() { compacted <- s.Compact(15) }()
+				synctest.Wait()
+				select {
+				case err := <-compacted:
+					must(t, err)
+				default:
+					t.Error("Compact waits")
+				}
+				last, _ := s.LastIndex()
+				appended := make(chan error, 1)
+				go func() { appended <- s.Append(nil, entries(last+1, last+2, 1, 10), true) }()
+				synctest.Wait()
+				select {
+				case err := <-appended:
+					must(t, err)
+				default:
+					t.Error("Append waits")
+				}
+				close(release)
+				must(t, <-maintained)
+				must(t, s.Maintain())
+				if first, _ := s.FirstIndex(); first != 16 {
+					t.Errorf("first index %d", first)
+				}
+				must(t, s.Close())
+			})
+		})
 	}
 }
 

@@ -119,6 +119,7 @@ func scenario(f *disk.Fake, d *diary, incoming []byte) (err error) {
 			}), func() error { return s.InstallCheckpoint(m) })
 		},
 		func() error { return add(hard(6, 1, 41), entries(41, 43, 6, 200)) },
+		s.Maintain, // retires what the install left
 		s.Close,
 		func() (err error) {
 			s, err = storage.Open(workdir, onFake(f))

@@ -59,7 +59,8 @@
 //     more is acknowledged.
 //  10. One process uses a workdir; another gets a *LockedError.
 //  11. Everything but Append, InstallCheckpoint and Close may be called by any
-//     goroutine, and readers never wait for the disk.
+//     goroutine. Readers and Compact never wait for the disk; Append waits for its
+//     own write and sync, and for a segment when none was made ahead.
 //
 // # What a restart finds
 //
@@ -82,8 +83,8 @@
 //	InstallCheckpoint, before
 //	  its rename is durable      the old checkpoint and log
 //	  the log's reset is durable the new checkpoint and a log without its entry: the log is reset now
-//	  older segments are gone    the new checkpoint, the reset log; older segments below the mark are removed
-//	Compact, after the mark      segments below the mark's first: removed
+//	  older segments are gone    the new checkpoint, the reset log; older segments are retired later
+//	retiring, after the mark     segments below the mark's first: removed
 //	Close                        as before Close, or a clean mark
 //
 // # Left to others

@@ -39,15 +39,14 @@ type Storage struct {
 	// log belongs to the goroutine of Append.
 	log appender
 
-	// segments guards files and next, and is held while segment files are
-	// made and retired.
+	// segments guards files, and is held while segment files are made and
+	// retired. Append takes it only when no segment was made ahead.
 	segments token
 	files    segmentFiles
-	next     *segment
 
-	// maintain is held by whoever puts the mark: Compact, the end of
-	// WriteCheckpoint, InstallCheckpoint, MarkDurable, Close. It is taken
-	// before segments.
+	// maintain is held by whoever puts the mark: the end of WriteCheckpoint,
+	// InstallCheckpoint, Maintain, Close. It is taken before segments, never by
+	// Append or Compact.
 	maintain token
 	marked   mark
 
@@ -64,6 +63,8 @@ type Storage struct {
 	mu       sync.RWMutex
 	mem      memory
 	retained []retained
+	// next is the segment made ahead, nil for none; set under segments too.
+	next *segment
 	// durable is the end of the log's synced frames; First and Clean unused.
 	durable  mark
 	identity *Identity
@@ -72,10 +73,10 @@ type Storage struct {
 var _ raft.Storage = (*Storage)(nil)
 
 // Run does the work that is off the commit path until ctx ends or the disk
-// fails: it prepares the next segment and updates the durable mark every
-// MarkInterval. Without Run, segments are made when they are needed and the
-// mark moves with checkpoints and at Close. Returns a *FailedError, or nil
-// when ctx ended.
+// fails: it prepares the next segment, retires those that Compact left empty and
+// updates the durable mark, every MarkInterval. Without Run, segments are made
+// when they are needed and never retired, and the mark moves with checkpoints
+// and at Close. Returns a *FailedError, or nil when ctx ended.
 func (s *Storage) Run(ctx context.Context) error {
 	ticker := time.NewTicker(s.options.MarkInterval)
 	defer ticker.Stop()
@@ -94,6 +95,9 @@ func (s *Storage) Run(ctx context.Context) error {
 // Maintain does once what Run repeats. Simulations call it themselves.
 func (s *Storage) Maintain() error {
 	if err := s.prepare(); err != nil {
+		return err
+	}
+	if err := s.retireSpent(); err != nil {
 		return err
 	}
 	return s.MarkDurable()
@@ -196,37 +200,31 @@ func (s *Storage) owner() Identity {
 }
 
 // Compact drops entries up to and including index, never beyond the current
-// checkpoint, and every segment that holds nothing else.
+// checkpoint. It does not wait for the disk: the segments that hold nothing else
+// are Maintain's to retire, and a restart before that finds their entries again.
 func (s *Storage) Compact(index uint64) error {
-	s.maintain.take()
-	defer s.maintain.give()
 	if err := s.usable(); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	if s.mem.checkpoint == nil {
-		index = 0
-	} else {
-		index = min(index, s.mem.checkpoint.Index, s.mem.lastIndex())
+	defer s.mu.Unlock()
+	if c := s.mem.checkpoint; c != nil {
+		s.mem.drop(min(index, c.Index, s.mem.lastIndex()))
 	}
-	s.mem.drop(index)
-	spent := 0
-	for spent < len(s.retained)-1 && s.retained[spent].last <= index {
-		spent++
-	}
-	s.mu.Unlock()
-	if spent == 0 {
-		return nil
-	}
-	return s.dropSegments(spent)
+	return nil
 }
 
-// dropSegments retires the oldest segments. The maintain token is held.
-func (s *Storage) dropSegments(count int) error {
-	s.mu.Lock()
-	spent := slices.Clone(s.retained[:count])
-	s.retained = slices.Clone(s.retained[count:])
-	s.mu.Unlock()
+// retireSpent retires the oldest segments: those that hold only dropped entries.
+func (s *Storage) retireSpent() error {
+	s.maintain.take()
+	defer s.maintain.give()
+	if s.usable() != nil {
+		return nil // MarkDurable says it.
+	}
+	spent := s.dropSpent()
+	if len(spent) == 0 {
+		return nil
+	}
 	if err := s.putMark(s.currentMark(), nil); err != nil {
 		return err
 	}
@@ -243,6 +241,20 @@ func (s *Storage) dropSegments(count int) error {
 		return s.fail("retire a segment", err)
 	}
 	return nil
+}
+
+// dropSpent takes the segments that are to be retired out of the log; never the
+// active one.
+func (s *Storage) dropSpent() []retained {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for n < len(s.retained)-1 && s.retained[n].last <= s.mem.base {
+		n++
+	}
+	spent := s.retained[:n:n]
+	s.retained = slices.Clone(s.retained[n:])
+	return spent
 }
 
 // Close makes everything durable, marks it and gives the workdir up. Call it
@@ -270,7 +282,10 @@ func (s *Storage) Close() error {
 func (s *Storage) release() error {
 	var errs []error
 	s.segments.take()
-	for _, seg := range []*segment{s.log.active, s.next} {
+	s.mu.Lock()
+	next := s.next
+	s.mu.Unlock()
+	for _, seg := range []*segment{s.log.active, next} {
 		if seg != nil {
 			errs = append(errs, seg.file.Close())
 		}

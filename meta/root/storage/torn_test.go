@@ -138,6 +138,7 @@ func TestRewrittenBehindTheOldestSegment(t *testing.T) {
 	must(t, s.Append(hard(2, 1, 15), nil, true))
 	must(t, s.WriteCheckpoint(meta(12, 2), yieldRecords(12)))
 	must(t, s.Compact(12))
+	must(t, s.Maintain())
 	if _, err := f.Stat(walPath + "0000000000000001.wal"); err == nil {
 		t.Fatal("the first segment is still there: the test does not test")
 	}

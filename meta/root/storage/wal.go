@@ -174,60 +174,88 @@ func (l *appender) buffer() []byte {
 
 // rotate makes the next segment the active one, with room for size bytes.
 func (s *Storage) rotate(size int64) error {
-	s.segments.take()
-	defer s.segments.give()
-	next, err := s.takeNext(size)
-	if err != nil {
-		return err
+	room := max(s.options.SegmentBytes, sectorBytes+size)
+	next := s.takeNext(room)
+	if next == nil {
+		var err error
+		if next, err = s.makeNext(room); err != nil {
+			return err
+		}
 	}
 	old := s.log.active
 	s.log.active = next
 	s.log.at.Sequence, s.log.at.Offset = next.sequence, sectorBytes
-	s.mu.Lock()
-	s.retained = append(s.retained, retained{sequence: next.sequence, bytes: next.bytes, last: s.retained[len(s.retained)-1].last})
-	s.mu.Unlock()
 	return old.file.Close()
 }
 
-// takeNext returns the prepared segment, or makes one. The segments token is held.
-func (s *Storage) takeNext(size int64) (*segment, error) {
-	room := max(s.options.SegmentBytes, sectorBytes+size)
-	if next := s.next; next != nil {
-		s.next = nil
-		if next.bytes >= room {
-			return next, nil
-		}
-		if err := next.file.Close(); err != nil {
+// takeNext makes the prepared segment the last of the log and returns it; nil:
+// there is none with so much room.
+func (s *Storage) takeNext(room int64) *segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.next
+	if next == nil || next.bytes < room {
+		return nil
+	}
+	s.next = nil
+	s.retainLocked(next)
+	return next
+}
+
+func (s *Storage) retainLocked(next *segment) {
+	s.retained = append(s.retained, retained{sequence: next.sequence, bytes: next.bytes, last: s.retained[len(s.retained)-1].last})
+}
+
+// makeNext makes a segment where none was made ahead, or a too small one. It
+// waits for one that is being made, and for those that are being retired.
+func (s *Storage) makeNext(room int64) (*segment, error) {
+	s.segments.take()
+	defer s.segments.give()
+	if next := s.takeNext(room); next != nil {
+		return next, nil
+	}
+	s.mu.Lock()
+	small := s.next
+	s.next = nil
+	s.mu.Unlock()
+	if small != nil {
+		if err := small.file.Close(); err != nil {
 			return nil, err
 		}
 	}
-	return s.files.create(s.log.active.sequence+1, room, s.owner())
+	next, err := s.files.create(s.log.active.sequence+1, room, s.owner())
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retainLocked(next)
+	return next, nil
 }
 
 // prepare makes the next segment ahead of its use.
 func (s *Storage) prepare() error {
 	s.segments.take()
 	defer s.segments.give()
-	if s.next != nil || s.usable() != nil {
+	s.mu.RLock()
+	// Nobody else makes one meanwhile, so the newest stays the newest.
+	there, newest := s.next != nil, s.retained[len(s.retained)-1].sequence
+	s.mu.RUnlock()
+	if there || s.usable() != nil {
 		return nil
 	}
-	next, err := s.files.create(s.activeSequence()+1, s.options.SegmentBytes, s.owner())
+	next, err := s.files.create(newest+1, s.options.SegmentBytes, s.owner())
 	if err != nil {
 		return s.fail("prepare a segment", err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.next = next
 	return nil
 }
 
-// activeSequence is the newest retained segment's.
-func (s *Storage) activeSequence() uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.retained[len(s.retained)-1].sequence
-}
-
 // resetLog makes the log empty behind an entry: one frame in a new segment
-// says so, then older segments go. The maintain token is held.
+// says so. The older segments are Maintain's to retire. The maintain token is held.
 func (s *Storage) resetLog(index, term uint64) error {
 	s.log.deferredHard, s.log.deferredEntries = false, nil
 	s.log.at.Offset = s.log.active.bytes // Nothing more fits: the frame opens a segment.
@@ -237,13 +265,14 @@ func (s *Storage) resetLog(index, term uint64) error {
 	}
 	s.log.index, s.log.term = index, term
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.mem.base, s.mem.baseTerm, s.mem.entries = index, term, nil
 	s.mem.hard = s.log.hard
 	s.durable = mark{At: s.log.at, LastIndex: index}
-	keep := len(s.retained) - 1
-	s.retained[keep].last = index
-	s.mu.Unlock()
-	return s.dropSegments(keep)
+	for i := range s.retained {
+		s.retained[i].last = index
+	}
+	return nil
 }
 
 // usable says why nothing can be done any more.

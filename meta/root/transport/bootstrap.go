@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -87,7 +88,7 @@ type agreement struct {
 	mu      sync.Mutex         // guards what follows
 	heard   map[uint64]welcome // newest word of each other peer
 	trouble map[uint64]error   // what came of the last try to reach it
-	told    map[string]bool    // refusals that were logged
+	logged  map[string]bool    // refusals that were logged
 	change  chan struct{}      // a level: heard changed
 
 	// Used by the goroutine of decide alone: who is asked.
@@ -96,18 +97,18 @@ type agreement struct {
 
 func newAgreement(cfg AgreeConfig) (*agreement, error) {
 	a := &agreement{
-		cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, trouble: map[uint64]error{}, told: map[string]bool{},
+		cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, trouble: map[uint64]error{}, logged: map[string]bool{},
 		change: make(chan struct{}, 1), asked: map[uint64]bool{},
 	}
 	if a.log == nil {
 		a.log = hclog.NewNullLogger()
 	}
-	setDefault(&a.cfg.HandshakeTimeout, 3*time.Second)
+	a.cfg.HandshakeTimeout = cmp.Or(a.cfg.HandshakeTimeout, 3*time.Second)
 	if cfg.Join {
-		setDefault(&a.cfg.Retry, 250*time.Millisecond)
+		a.cfg.Retry = cmp.Or(a.cfg.Retry, 250*time.Millisecond)
 	}
-	setDefault(&a.cfg.Retry, 100*time.Millisecond)
-	setDefault(&a.cfg.Address, cfg.Peers[cfg.NodeID])
+	a.cfg.Retry = cmp.Or(a.cfg.Retry, 100*time.Millisecond)
+	a.cfg.Address = cmp.Or(a.cfg.Address, cfg.Peers[cfg.NodeID])
 	if a.cfg.Address == "" || cfg.NodeID == 0 {
 		return a, fmt.Errorf("the peers %v do not name node %d itself", cfg.Peers, cfg.NodeID)
 	}
@@ -382,9 +383,9 @@ func (a *agreement) hear(id uint64, w welcome) {
 // tell logs a refusal, each one once.
 func (a *agreement) tell(why string) {
 	a.mu.Lock()
-	first := !a.told[why] && len(a.told) < 100
+	first := !a.logged[why] && len(a.logged) < 100
 	if first {
-		a.told[why] = true
+		a.logged[why] = true
 	}
 	a.mu.Unlock()
 	if first {

@@ -66,6 +66,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,8 +131,8 @@ type Config struct {
 	// FeatureLevel is the highest that this peer understands, told to the others.
 	// Default 1.
 	FeatureLevel uint32
-	// AliveEvery is the pause between signs of life on an idle connection;
-	// DeadAfter the silence after which it is closed. Defaults 1 s and 5 s.
+	// AliveEvery is the pause between signs of life on a connection; DeadAfter the
+	// silence after which it is closed. Defaults 2 s and 5 s.
 	AliveEvery, DeadAfter time.Duration
 	// MinRedial and MaxRedial bound the jittered pause between two tries to reach
 	// a peer. Defaults 10 ms and 500 ms.
@@ -153,22 +154,15 @@ func (c *Config) setDefaults() {
 	if c.Dial == nil {
 		c.Dial = (&TCP{}).Dial
 	}
-	setDefault(&c.speaks, spoken)
-	setDefault(&c.FeatureLevel, 1)
-	setDefault(&c.HandshakeTimeout, 2*time.Second)
-	setDefault(&c.AliveEvery, time.Second)
-	setDefault(&c.DeadAfter, 5*time.Second)
-	setDefault(&c.MinRedial, 10*time.Millisecond)
-	setDefault(&c.MaxRedial, 500*time.Millisecond)
-	setDefault(&c.MaxQueued, 8192)
-	setDefault(&c.CheckpointTimeout, time.Minute)
-}
-
-func setDefault[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
-	}
+	c.speaks = cmp.Or(c.speaks, spoken)
+	c.FeatureLevel = cmp.Or(c.FeatureLevel, 1)
+	c.HandshakeTimeout = cmp.Or(c.HandshakeTimeout, 2*time.Second)
+	c.AliveEvery = cmp.Or(c.AliveEvery, 2*time.Second)
+	c.DeadAfter = cmp.Or(c.DeadAfter, 5*time.Second)
+	c.MinRedial = cmp.Or(c.MinRedial, 10*time.Millisecond)
+	c.MaxRedial = cmp.Or(c.MaxRedial, 500*time.Millisecond)
+	c.MaxQueued = cmp.Or(c.MaxQueued, 8192)
+	c.CheckpointTimeout = cmp.Or(c.CheckpointTimeout, time.Minute)
 }
 
 // TCP dials over TCP without delay for small writes.

@@ -22,21 +22,18 @@ const openEvidence = HandoverDeadline + 6*time.Second
 // effect. What took effect it judges itself, and what the records say of it.
 type Audit struct {
 	findings
-	// The model: the era that began last, and what may have been served.
-	handover *rootv1.Handover
+	// The model: the era that began last, its handover (nil: none began), and
+	// what may have been served.
 	era      uint64
+	handover *rootv1.Handover
 	retired  bool
-	holder   string
-	process  uint64
 	mandates []rootv1.Mandate
 	serve    Frontiers
-	starts   Frontiers
 	// rootTop is the highest id that the root itself gave out.
 	rootTop uint64
 	// First and last end of the era's timestamp windows; 0: none.
 	firstTSO, lastTSO uint64
 
-	begun   state.Token
 	entries uint64
 	last    state.Token
 	tenures []*rootv1.Tenure
@@ -45,23 +42,19 @@ type Audit struct {
 
 // NewAudit begins behind the records of t. They are judged as well.
 func NewAudit(t Truth) *Audit {
-	a := &Audit{begun: t.Token, last: t.Token, tenures: t.Tenures()}
+	a := &Audit{
+		last: t.Token, tenures: t.Tenures(), retired: t.Tenure.GetRetired(), mandates: t.Tenure.GetMandates(),
+		serve: Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()},
+	}
 	a.findings.records(&t)
-	a.adopt(&t)
+	if n := len(t.Handovers); n > 0 {
+		a.handover, a.era = t.Handovers[n-1], t.Handovers[n-1].GetEra()
+	}
 	return a
 }
 
-// adopt makes the model of records.
-func (a *Audit) adopt(t *Truth) {
-	a.era, a.retired = t.Tenure.GetEra(), t.Tenure.GetRetired()
-	a.holder, a.process, a.mandates = t.Tenure.GetHolderId(), t.Tenure.GetHolderIncarnation(), t.Tenure.GetMandates()
-	a.serve = Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()}
-	a.starts = frontiers(t.Tenure.GetInherited())
-	a.firstTSO, a.lastTSO = 0, 0
-	a.handover = nil
-	if n := len(t.Handovers); n > 0 {
-		a.handover = t.Handovers[n-1]
-	}
+func (a *Audit) isHeldBy(id string, process uint64) bool {
+	return a.handover.GetSuccessorId() == id && a.handover.GetSuccessorIncarnation() == process
 }
 
 // Entry tells the audit an entry: what it asked for, and what became of it.
@@ -87,7 +80,7 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 	a.last = at
 	switch k := e.GetKind().(type) {
 	case *rootv1.Event_TenureClaimed:
-		a.claimed(at, k.TenureClaimed, r)
+		a.claimed(at, k.TenureClaimed, r.Handover)
 	case *rootv1.Event_FenceExtended:
 		a.extended(at, k.FenceExtended, r.Window)
 	case *rootv1.Event_TenureRetired:
@@ -97,38 +90,30 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 	}
 }
 
-func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, r *state.EventResult) {
-	era := e.GetExpectedEra() + 1
-	if era == a.era && !a.retired && e.GetHolderId() == a.holder && e.GetHolderIncarnation() == a.process {
-		return
+// claimed judges a claim, and the handover that it made.
+func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Handover) {
+	era, before := e.GetExpectedEra()+1, a.era
+	if era == before && !a.retired && a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()) {
+		return // said again
 	}
 	switch {
-	case era != a.era+1:
-		a.add(EraGap, era, at, "%s claimed era %d behind era %d", e.GetHolderId(), era, a.era)
-	case a.era != 0 && !a.retired && !e.GetPredecessorExpired():
-		a.add(TwoActive, era, at, "%s began era %d while era %d of %s was active: neither retired nor found expired", e.GetHolderId(), era, a.era, a.holder)
+	case era != before+1:
+		a.add(EraGap, era, at, "%s claimed era %d behind era %d", e.GetHolderId(), era, before)
+	case before != 0 && !a.retired && !e.GetPredecessorExpired():
+		a.add(TwoActive, era, at, "%s began era %d while era %d of %s was active: neither retired nor found expired", e.GetHolderId(), era, before, a.handover.GetSuccessorId())
 	}
 	a.settleOpen(at)
-	h := r.Handover
-	a.record(at, e, h)
-	a.handover = h
-	a.era, a.retired, a.holder, a.process, a.mandates = era, false, e.GetHolderId(), e.GetHolderIncarnation(), e.GetMandates()
-	a.starts = frontiers(h.GetInherited())
-	a.serve = Frontiers{max(a.serve.ID, a.starts.ID), max(a.serve.TSO, a.starts.TSO)}
-	a.firstTSO, a.lastTSO = 0, 0
-	a.tenures = append(a.tenures, tenureOf(h))
-}
-
-// record judges the Handover that a claim made.
-func (a *Audit) record(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Handover) {
-	if a.handover != nil || a.era == 0 {
-		a.findings.handover(a.handover, h)
-	}
-	if h.GetSuccessorId() != e.GetHolderId() || h.GetSuccessorIncarnation() != e.GetHolderIncarnation() {
+	a.findings.handover(a.handover, h)
+	starts := frontiers(h.GetInherited())
+	a.covers(h.GetEra(), at, "may have served", before, a.serve, starts)
+	a.handover, a.era, a.retired, a.mandates = h, h.GetEra(), false, e.GetMandates()
+	if !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()) {
 		a.add(TenureMismatch, h.GetEra(), at, "%s (%x) claimed era %d, its handover says %s (%x)",
 			e.GetHolderId(), e.GetHolderIncarnation(), h.GetEra(), h.GetSuccessorId(), h.GetSuccessorIncarnation())
 	}
-	a.covers(h.GetEra(), at, "may have served", a.era, a.serve, frontiers(h.GetInherited()))
+	a.serve = Frontiers{max(a.serve.ID, starts.ID), max(a.serve.TSO, starts.TSO)}
+	a.firstTSO, a.lastTSO = 0, 0
+	a.tenures = append(a.tenures, tenureOf(h))
 }
 
 // settleOpen judges the handover of an era that ends.
@@ -136,11 +121,11 @@ func (a *Audit) settleOpen(at state.Token) {
 	if a.handover == nil || a.handover.GetStage() >= closed {
 		return
 	}
-	if ran := a.ran(); ran > openEvidence {
-		a.unfinished(a.handover, at, false, fmt.Sprintf(" after its timestamps had run on for %s; the deadline is %s", ran, HandoverDeadline))
-		return
+	evidence, ran := "", a.ran()
+	if ran > openEvidence {
+		evidence = fmt.Sprintf(" after its timestamps had run on for %s; the deadline is %s", ran, HandoverDeadline)
 	}
-	a.unfinished(a.handover, at, true, "")
+	a.unfinished(a.handover, at, evidence == "", evidence)
 }
 
 // ran is how far the era's timestamps ran from its first window to its last.
@@ -177,57 +162,49 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended, w *rootv1.Wind
 // ended judges a retirement. Mandates that the era does not have count for
 // nothing; a frontier below what it inherited says that nothing was served.
 func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
-	c := a.serve
+	c, starts := a.serve, frontiers(a.handover.GetInherited())
 	if slices.Contains(a.mandates, rootv1.Mandate_MANDATE_ALLOC_ID) {
-		c.ID = max(e.GetConsumed().GetAllocId(), a.starts.ID)
+		c.ID = max(e.GetConsumed().GetAllocId(), starts.ID)
 	}
 	if slices.Contains(a.mandates, rootv1.Mandate_MANDATE_TSO) {
-		c.TSO = max(e.GetConsumed().GetTso(), a.starts.TSO)
+		c.TSO = max(e.GetConsumed().GetTso(), starts.TSO)
 	}
 	switch {
-	case e.GetEra() != a.era || e.GetHolderId() != a.holder || e.GetHolderIncarnation() != a.process:
-		a.add(TwoActive, e.GetEra(), at, "%s (%x) retired era %d; era %d of %s (%x) was active",
-			e.GetHolderId(), e.GetHolderIncarnation(), e.GetEra(), a.era, a.holder, a.process)
+	case e.GetEra() != a.era || !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()):
+		a.add(TwoActive, e.GetEra(), at, "%s (%x) retired era %d; era %d of %s (%x) was active", e.GetHolderId(), e.GetHolderIncarnation(), e.GetEra(),
+			a.era, a.handover.GetSuccessorId(), a.handover.GetSuccessorIncarnation())
 		return
 	case a.retired:
 		return // said again
 	case c.ID > a.serve.ID:
-		a.add(ConsumedUnfenced, a.era, at, "era %d retired at id %d, it was given up to %d", a.era, c.ID, a.serve.ID)
+		a.add(ConsumedUnfenced, e.GetEra(), at, "era %d retired at id %d, it was given up to %d", e.GetEra(), c.ID, a.serve.ID)
 	case c.TSO > a.serve.TSO:
-		a.add(ConsumedUnfenced, a.era, at, "era %d retired at timestamp %d, it was given up to %d", a.era, c.TSO, a.serve.TSO)
+		a.add(ConsumedUnfenced, e.GetEra(), at, "era %d retired at timestamp %d, it was given up to %d", e.GetEra(), c.TSO, a.serve.TSO)
 	}
 	a.retired, a.serve = true, Frontiers{max(c.ID, a.rootTop), c.TSO}
 }
 
+// advanced judges a stage, by the rules for records.
 func (a *Audit) advanced(at state.Token, e *rootv1.HandoverAdvanced) {
 	if a.handover == nil || e.GetEra() != a.era {
 		a.add(EraGap, e.GetEra(), at, "the handover of era %d became %s, the current one is era %d's", e.GetEra(), stageName(e.GetStage()), a.era)
 		return
 	}
-	stage := a.handover.GetStage()
-	if e.GetStage() <= stage {
+	if e.GetStage() <= a.handover.GetStage() {
 		return // said again
 	}
-	if e.GetStage() >= closed && stage < confirmed {
-		a.add(CloseWithoutConfirm, a.era, at, "the handover of era %d was closed while it was %s", a.era, stageName(stage))
+	h := &rootv1.Handover{ // the record before it is only read
+		Era: a.era, PredecessorEra: a.handover.GetPredecessorEra(), Legacy: a.handover.GetLegacy(), SuccessorId: a.handover.GetSuccessorId(),
+		SuccessorIncarnation: a.handover.GetSuccessorIncarnation(), Inherited: a.handover.GetInherited(), Stage: e.GetStage(),
+		OpenedAt: a.handover.GetOpenedAt(), ConfirmedAt: a.handover.GetConfirmedAt(),
 	}
-	h := copyOf(a.handover)
-	h.Stage = e.GetStage()
 	if h.Stage == confirmed {
 		h.ConfirmedAt = at.Proto()
 	} else {
 		h.ClosedAt = at.Proto()
 	}
+	a.stages(h, true)
 	a.handover = h
-}
-
-// copyOf copies what advanced changes; the rest is shared and only read.
-func copyOf(h *rootv1.Handover) *rootv1.Handover {
-	return &rootv1.Handover{
-		Era: h.GetEra(), PredecessorEra: h.GetPredecessorEra(), Legacy: h.GetLegacy(), SuccessorId: h.GetSuccessorId(),
-		SuccessorIncarnation: h.GetSuccessorIncarnation(), Inherited: h.GetInherited(), Stage: h.GetStage(),
-		OpenedAt: h.GetOpenedAt(), ConfirmedAt: h.GetConfirmedAt(), ClosedAt: h.GetClosedAt(),
-	}
 }
 
 // Report judges the records at the end of the log as well, and the model
@@ -235,23 +212,15 @@ func copyOf(h *rootv1.Handover) *rootv1.Handover {
 func (a *Audit) Report(t Truth) *Report {
 	a.findings.records(&t)
 	if a.era != t.Tenure.GetEra() || a.retired != t.Tenure.GetRetired() {
+		word := map[bool]string{true: "retired", false: "active"}
 		a.add(TenureMismatch, a.era, a.last, "by the log era %d is %s, by the Tenure era %d is %s",
-			a.era, activeWord(a.retired), t.Tenure.GetEra(), activeWord(t.Tenure.GetRetired()))
+			a.era, word[a.retired], t.Tenure.GetEra(), word[t.Tenure.GetRetired()])
 	}
-	if h := a.handover; h != nil && a.era == t.Tenure.GetEra() && h.GetStage() < closed && !a.retired {
-		if ran := a.ran(); ran > openEvidence {
-			a.add(OpenPastDeadline, a.era, a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",
-				a.era, stageName(h.GetStage()), ran, HandoverDeadline)
-		}
+	if ran := a.ran(); ran > openEvidence && a.era == t.Tenure.GetEra() && a.handover.GetStage() < closed && !a.retired {
+		a.add(OpenPastDeadline, a.era, a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",
+			a.era, stageName(a.handover.GetStage()), ran, HandoverDeadline)
 	}
 	return report(&t, a.all)
-}
-
-func activeWord(retired bool) string {
-	if retired {
-		return "retired"
-	}
-	return "active"
 }
 
 // Entries is how many entries were judged.
@@ -276,10 +245,23 @@ func (a *Audit) noteRootIDs(e *rootv1.Event, r *state.EventResult, applied *stat
 			a.rootGave(t.GetRightRegionId())
 		}
 	case *rootv1.Event_KeyspaceCreated:
-		for _, c := range applied.Changes {
-			if made(&c) && uint32(c.Region.Keyspace) == r.Keyspace.GetId() && k.KeyspaceCreated.GetSettings().GetLayout().GetSlots() != nil {
-				a.rootGave(uint64(c.Region.ID))
-			}
+		if k.KeyspaceCreated.GetSettings().GetLayout().GetSlots() != nil {
+			a.noteMade(applied, func(region *state.Region) bool { return uint32(region.Keyspace) == r.Keyspace.GetId() })
+		}
+	}
+}
+
+func (a *Audit) noteRegion(asked *rootv1.Region, r *state.EventResult, applied *state.Applied) {
+	if asked.GetId() == 0 && r.Region != nil {
+		a.noteMade(applied, func(region *state.Region) bool { return region.ID == r.Region.ID })
+	}
+}
+
+// noteMade notes the regions that an entry made.
+func (a *Audit) noteMade(applied *state.Applied, meant func(*state.Region) bool) {
+	for _, c := range applied.Changes {
+		if c.Kind == state.ChangeRegion && !c.Removed && c.OldRegion == nil && meant(c.Region) {
+			a.rootGave(uint64(c.Region.ID))
 		}
 	}
 }
@@ -289,21 +271,4 @@ func (a *Audit) rootGave(id uint64) {
 	a.rootIDs = append(a.rootIDs, id)
 	a.rootTop = max(a.rootTop, id)
 	a.serve.ID = max(a.serve.ID, id)
-}
-
-func (a *Audit) noteRegion(asked *rootv1.Region, r *state.EventResult, applied *state.Applied) {
-	if asked.GetId() != 0 || r.Region == nil {
-		return
-	}
-	for _, c := range applied.Changes {
-		if made(&c) && c.Region.ID == r.Region.ID {
-			a.rootGave(uint64(r.Region.ID))
-			return
-		}
-	}
-}
-
-// made: the change made a region.
-func made(c *state.Change) bool {
-	return c.Kind == state.ChangeRegion && !c.Removed && c.OldRegion == nil
 }

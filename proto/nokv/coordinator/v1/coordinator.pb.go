@@ -930,9 +930,14 @@ func (x *GetRegionByKeyResponse) GetDisclosure() *Disclosure {
 type GetRegionsByKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1,024 keys, 4 KiB each at most.
-	Keys          [][]byte     `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	Keyspace      string       `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	Keys     [][]byte     `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keyspace string       `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Read     *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	// Chosen by the caller, returned in the answer; used by RouteStream.
+	RequestId uint64 `protobuf:"varint,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// On RouteStream: how long the answer may wait for the root, in milliseconds.
+	// 0, and what is above 900, counts as 900.
+	WaitMillis    uint32 `protobuf:"varint,5,opt,name=wait_millis,json=waitMillis,proto3" json:"wait_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -988,6 +993,20 @@ func (x *GetRegionsByKeysRequest) GetRead() *ReadOptions {
 	return nil
 }
 
+func (x *GetRegionsByKeysRequest) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *GetRegionsByKeysRequest) GetWaitMillis() uint32 {
+	if x != nil {
+		return x.WaitMillis
+	}
+	return 0
+}
+
 type GetRegionsByKeysResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Regions found, each once.
@@ -998,9 +1017,17 @@ type GetRegionsByKeysResponse struct {
 	Owners     []*OwnerAddress `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
 	Disclosure *Disclosure     `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
 	// On RouteStream: why this request was refused. The stream goes on.
-	Error         *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Error     *v1.ErrorDetail `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	RequestId uint64          `protobuf:"varint,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// The answer is a part, for the first keys: with the others it would be too
+	// long. On RouteStream the next response goes on with them, in the same view;
+	// otherwise ask for them again.
+	Partial bool `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"`
+	// For each region the position in owners of the one that leads its replication
+	// group, as last reported here, plus one; 0: unknown. Empty: all are.
+	LeaderOfRegion []uint32 `protobuf:"varint,8,rep,packed,name=leader_of_region,json=leaderOfRegion,proto3" json:"leader_of_region,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetRegionsByKeysResponse) Reset() {
@@ -1064,6 +1091,27 @@ func (x *GetRegionsByKeysResponse) GetDisclosure() *Disclosure {
 func (x *GetRegionsByKeysResponse) GetError() *v1.ErrorDetail {
 	if x != nil {
 		return x.Error
+	}
+	return nil
+}
+
+func (x *GetRegionsByKeysResponse) GetRequestId() uint64 {
+	if x != nil {
+		return x.RequestId
+	}
+	return 0
+}
+
+func (x *GetRegionsByKeysResponse) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *GetRegionsByKeysResponse) GetLeaderOfRegion() []uint32 {
+	if x != nil {
+		return x.LeaderOfRegion
 	}
 	return nil
 }
@@ -1340,11 +1388,15 @@ type WatchRegionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the keyspace. Empty: all.
 	Keyspace string `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	// Changes behind this position, which is of the cluster that the call names.
-	// Absent: the whole keyspace first.
+	// Changes behind this position, which is of the cluster that the call names;
+	// one that the root has not reached is refused as of another cluster. When
+	// they are no longer retained, or the cluster was restored since, a snapshot
+	// comes that is at or behind this position. Absent: a snapshot. With it a
+	// keyspace that does not exist is waited for; without it the watch is refused.
 	After *v1.RootToken `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	// How fresh the stream must be when it begins and as long as it lasts; it ends
-	// when it cannot be.
+	// How fresh the watch must be when it begins. FRESHNESS_BOUNDED holds for as
+	// long as it lasts: it ends with REASON_ROOT_LAG_EXCEEDED or
+	// REASON_ROOT_UNAVAILABLE when it no longer can.
 	Read *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
 	// Members too: those that change, and in a snapshot all of them.
 	Members       bool `protobuf:"varint,4,opt,name=members,proto3" json:"members,omitempty"`
@@ -1412,27 +1464,23 @@ func (x *WatchRegionsRequest) GetMembers() bool {
 
 // WatchRegionsResponse is one batch of changes, or a part of one: applied as a
 // whole a batch takes a reader from one position to the next. Without changes it
-// is a sign of life.
+// is a sign of life, and comes at least once a second.
 type WatchRegionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Position after this batch. On a part that others follow: the position before.
+	// Position after this batch. On a part that others follow: the position before
+	// (absent: the reader had none), so that nothing is lost behind any token.
 	Token *v1.RootToken `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// The batch belongs to a snapshot: what is not in it, up to the batch that
-	// has snapshot_end set, does not exist.
-	Snapshot    bool              `protobuf:"varint,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	SnapshotEnd bool              `protobuf:"varint,3,opt,name=snapshot_end,json=snapshotEnd,proto3" json:"snapshot_end,omitempty"`
-	Changes     []*RegionChange   `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
-	Keyspaces   []*KeyspaceChange `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
-	// Members that changed.
-	Members []*v1.Member `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
-	// Newest position known to be committed, for the reader's lag.
-	CurrentRootToken *v1.RootToken `protobuf:"bytes,7,opt,name=current_root_token,json=currentRootToken,proto3" json:"current_root_token,omitempty"`
-	Era              uint64        `protobuf:"varint,8,opt,name=era,proto3" json:"era,omitempty"`
-	ClusterId        uint64        `protobuf:"fixed64,9,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// The batch is a snapshot: what is not in it, from its first part to the last,
+	// does not exist. A snapshot may come at any time, and replaces everything.
+	Snapshot bool `protobuf:"varint,2,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// More parts of this batch follow.
-	Partial bool `protobuf:"varint,10,opt,name=partial,proto3" json:"partial,omitempty"`
-	// What the stream is worth now.
-	Disclosure    *Disclosure `protobuf:"bytes,11,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	Partial   bool              `protobuf:"varint,3,opt,name=partial,proto3" json:"partial,omitempty"`
+	Changes   []*RegionChange   `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	Keyspaces []*KeyspaceChange `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// Only when the request asks for members.
+	Members []*MemberChange `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	// What the watch is worth now: the view's lag and mode, era and cluster.
+	Disclosure    *Disclosure `protobuf:"bytes,7,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1481,9 +1529,9 @@ func (x *WatchRegionsResponse) GetSnapshot() bool {
 	return false
 }
 
-func (x *WatchRegionsResponse) GetSnapshotEnd() bool {
+func (x *WatchRegionsResponse) GetPartial() bool {
 	if x != nil {
-		return x.SnapshotEnd
+		return x.Partial
 	}
 	return false
 }
@@ -1502,39 +1550,11 @@ func (x *WatchRegionsResponse) GetKeyspaces() []*KeyspaceChange {
 	return nil
 }
 
-func (x *WatchRegionsResponse) GetMembers() []*v1.Member {
+func (x *WatchRegionsResponse) GetMembers() []*MemberChange {
 	if x != nil {
 		return x.Members
 	}
 	return nil
-}
-
-func (x *WatchRegionsResponse) GetCurrentRootToken() *v1.RootToken {
-	if x != nil {
-		return x.CurrentRootToken
-	}
-	return nil
-}
-
-func (x *WatchRegionsResponse) GetEra() uint64 {
-	if x != nil {
-		return x.Era
-	}
-	return 0
-}
-
-func (x *WatchRegionsResponse) GetClusterId() uint64 {
-	if x != nil {
-		return x.ClusterId
-	}
-	return 0
-}
-
-func (x *WatchRegionsResponse) GetPartial() bool {
-	if x != nil {
-		return x.Partial
-	}
-	return false
 }
 
 func (x *WatchRegionsResponse) GetDisclosure() *Disclosure {
@@ -1598,9 +1618,10 @@ func (x *RegionChange) GetRemoved() bool {
 }
 
 type KeyspaceChange struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Keyspace      *v1.Keyspace           `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	Removed       bool                   `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keyspace as it is now; with removed set, as it was.
+	Keyspace      *v1.Keyspace `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Removed       bool         `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1649,6 +1670,59 @@ func (x *KeyspaceChange) GetRemoved() bool {
 	return false
 }
 
+type MemberChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The member as it is now; with removed set, as it was.
+	Member        *v1.Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Removed       bool       `protobuf:"varint,2,opt,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberChange) Reset() {
+	*x = MemberChange{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberChange) ProtoMessage() {}
+
+func (x *MemberChange) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberChange.ProtoReflect.Descriptor instead.
+func (*MemberChange) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *MemberChange) GetMember() *v1.Member {
+	if x != nil {
+		return x.Member
+	}
+	return nil
+}
+
+func (x *MemberChange) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
 type AllocIDRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 1,000,000; 0 is refused.
@@ -1659,7 +1733,7 @@ type AllocIDRequest struct {
 
 func (x *AllocIDRequest) Reset() {
 	*x = AllocIDRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1671,7 +1745,7 @@ func (x *AllocIDRequest) String() string {
 func (*AllocIDRequest) ProtoMessage() {}
 
 func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1684,7 +1758,7 @@ func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDRequest.ProtoReflect.Descriptor instead.
 func (*AllocIDRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AllocIDRequest) GetCount() uint64 {
@@ -1710,7 +1784,7 @@ type AllocIDResponse struct {
 
 func (x *AllocIDResponse) Reset() {
 	*x = AllocIDResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1796,7 @@ func (x *AllocIDResponse) String() string {
 func (*AllocIDResponse) ProtoMessage() {}
 
 func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1809,7 @@ func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDResponse.ProtoReflect.Descriptor instead.
 func (*AllocIDResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AllocIDResponse) GetFirst() uint64 {
@@ -1783,7 +1857,7 @@ type TsoRequest struct {
 
 func (x *TsoRequest) Reset() {
 	*x = TsoRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1869,7 @@ func (x *TsoRequest) String() string {
 func (*TsoRequest) ProtoMessage() {}
 
 func (x *TsoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1882,7 @@ func (x *TsoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoRequest.ProtoReflect.Descriptor instead.
 func (*TsoRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TsoRequest) GetCount() uint64 {
@@ -1835,7 +1909,7 @@ type TsoResponse struct {
 
 func (x *TsoResponse) Reset() {
 	*x = TsoResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1921,7 @@ func (x *TsoResponse) String() string {
 func (*TsoResponse) ProtoMessage() {}
 
 func (x *TsoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1934,7 @@ func (x *TsoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoResponse.ProtoReflect.Descriptor instead.
 func (*TsoResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TsoResponse) GetFirst() uint64 {
@@ -1908,7 +1982,7 @@ type PublishRootEventRequest struct {
 
 func (x *PublishRootEventRequest) Reset() {
 	*x = PublishRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1920,7 +1994,7 @@ func (x *PublishRootEventRequest) String() string {
 func (*PublishRootEventRequest) ProtoMessage() {}
 
 func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1933,7 +2007,7 @@ func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PublishRootEventRequest) GetEvent() *v1.Event {
@@ -1961,7 +2035,7 @@ type PublishRootEventResponse struct {
 
 func (x *PublishRootEventResponse) Reset() {
 	*x = PublishRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1973,7 +2047,7 @@ func (x *PublishRootEventResponse) String() string {
 func (*PublishRootEventResponse) ProtoMessage() {}
 
 func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1986,7 +2060,7 @@ func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PublishRootEventResponse) GetResult() *v1.CommandResult {
@@ -2015,7 +2089,7 @@ type PublishRootEventsRequest struct {
 
 func (x *PublishRootEventsRequest) Reset() {
 	*x = PublishRootEventsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2027,7 +2101,7 @@ func (x *PublishRootEventsRequest) String() string {
 func (*PublishRootEventsRequest) ProtoMessage() {}
 
 func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2040,7 +2114,7 @@ func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PublishRootEventsRequest) GetRequestId() uint64 {
@@ -2069,7 +2143,7 @@ type PublishRootEventsResponse struct {
 
 func (x *PublishRootEventsResponse) Reset() {
 	*x = PublishRootEventsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2155,7 @@ func (x *PublishRootEventsResponse) String() string {
 func (*PublishRootEventsResponse) ProtoMessage() {}
 
 func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2168,7 @@ func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PublishRootEventsResponse) GetRequestId() uint64 {
@@ -2128,7 +2202,7 @@ type AssessRootEventRequest struct {
 
 func (x *AssessRootEventRequest) Reset() {
 	*x = AssessRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2214,7 @@ func (x *AssessRootEventRequest) String() string {
 func (*AssessRootEventRequest) ProtoMessage() {}
 
 func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2227,7 @@ func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventRequest.ProtoReflect.Descriptor instead.
 func (*AssessRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AssessRootEventRequest) GetEvent() *v1.Event {
@@ -2182,7 +2256,7 @@ type AssessRootEventResponse struct {
 
 func (x *AssessRootEventResponse) Reset() {
 	*x = AssessRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2268,7 @@ func (x *AssessRootEventResponse) String() string {
 func (*AssessRootEventResponse) ProtoMessage() {}
 
 func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2281,7 @@ func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventResponse.ProtoReflect.Descriptor instead.
 func (*AssessRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AssessRootEventResponse) GetResult() *v1.CommandResult {
@@ -2248,7 +2322,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2334,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2347,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListTransitionsRequest) GetRegionId() uint64 {
@@ -2323,7 +2397,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2335,7 +2409,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2348,7 +2422,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*v1.Transition {
@@ -2384,7 +2458,7 @@ type RemoveRegionRequest struct {
 
 func (x *RemoveRegionRequest) Reset() {
 	*x = RemoveRegionRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2470,7 @@ func (x *RemoveRegionRequest) String() string {
 func (*RemoveRegionRequest) ProtoMessage() {}
 
 func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2483,7 @@ func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRegionRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RemoveRegionRequest) GetRegionId() uint64 {
@@ -2444,7 +2518,7 @@ type RemoveRegionResponse struct {
 
 func (x *RemoveRegionResponse) Reset() {
 	*x = RemoveRegionResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2530,7 @@ func (x *RemoveRegionResponse) String() string {
 func (*RemoveRegionResponse) ProtoMessage() {}
 
 func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2543,7 @@ func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionResponse.ProtoReflect.Descriptor instead.
 func (*RemoveRegionResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RemoveRegionResponse) GetRemoved() bool {
@@ -2500,7 +2574,7 @@ type CreateKeyspaceRequest struct {
 
 func (x *CreateKeyspaceRequest) Reset() {
 	*x = CreateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2586,7 @@ func (x *CreateKeyspaceRequest) String() string {
 func (*CreateKeyspaceRequest) ProtoMessage() {}
 
 func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2599,7 @@ func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CreateKeyspaceRequest) GetName() string {
@@ -2568,7 +2642,7 @@ type CreateKeyspaceResponse struct {
 
 func (x *CreateKeyspaceResponse) Reset() {
 	*x = CreateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2654,7 @@ func (x *CreateKeyspaceResponse) String() string {
 func (*CreateKeyspaceResponse) ProtoMessage() {}
 
 func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2667,7 @@ func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CreateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -2629,7 +2703,7 @@ type UpdateKeyspaceRequest struct {
 
 func (x *UpdateKeyspaceRequest) Reset() {
 	*x = UpdateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2715,7 @@ func (x *UpdateKeyspaceRequest) String() string {
 func (*UpdateKeyspaceRequest) ProtoMessage() {}
 
 func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2728,7 @@ func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UpdateKeyspaceRequest) GetName() string {
@@ -2695,7 +2769,7 @@ type UpdateKeyspaceResponse struct {
 
 func (x *UpdateKeyspaceResponse) Reset() {
 	*x = UpdateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +2781,7 @@ func (x *UpdateKeyspaceResponse) String() string {
 func (*UpdateKeyspaceResponse) ProtoMessage() {}
 
 func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +2794,7 @@ func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UpdateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -2749,7 +2823,7 @@ type DeleteKeyspaceRequest struct {
 
 func (x *DeleteKeyspaceRequest) Reset() {
 	*x = DeleteKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2835,7 @@ func (x *DeleteKeyspaceRequest) String() string {
 func (*DeleteKeyspaceRequest) ProtoMessage() {}
 
 func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2848,7 @@ func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteKeyspaceRequest) GetName() string {
@@ -2807,7 +2881,7 @@ type DeleteKeyspaceResponse struct {
 
 func (x *DeleteKeyspaceResponse) Reset() {
 	*x = DeleteKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +2893,7 @@ func (x *DeleteKeyspaceResponse) String() string {
 func (*DeleteKeyspaceResponse) ProtoMessage() {}
 
 func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +2906,7 @@ func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteKeyspaceResponse) GetToken() *v1.RootToken {
@@ -2852,7 +2926,7 @@ type GetKeyspaceRequest struct {
 
 func (x *GetKeyspaceRequest) Reset() {
 	*x = GetKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2938,7 @@ func (x *GetKeyspaceRequest) String() string {
 func (*GetKeyspaceRequest) ProtoMessage() {}
 
 func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2951,7 @@ func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetKeyspaceRequest) GetName() string {
@@ -2906,7 +2980,7 @@ type GetKeyspaceResponse struct {
 
 func (x *GetKeyspaceResponse) Reset() {
 	*x = GetKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2918,7 +2992,7 @@ func (x *GetKeyspaceResponse) String() string {
 func (*GetKeyspaceResponse) ProtoMessage() {}
 
 func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2931,7 +3005,7 @@ func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -2968,7 +3042,7 @@ type ListKeyspacesRequest struct {
 
 func (x *ListKeyspacesRequest) Reset() {
 	*x = ListKeyspacesRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3054,7 @@ func (x *ListKeyspacesRequest) String() string {
 func (*ListKeyspacesRequest) ProtoMessage() {}
 
 func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3067,7 @@ func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListKeyspacesRequest) GetAfter() string {
@@ -3029,7 +3103,7 @@ type ListKeyspacesResponse struct {
 
 func (x *ListKeyspacesResponse) Reset() {
 	*x = ListKeyspacesResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3115,7 @@ func (x *ListKeyspacesResponse) String() string {
 func (*ListKeyspacesResponse) ProtoMessage() {}
 
 func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3128,7 @@ func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListKeyspacesResponse) GetKeyspaces() []*v1.Keyspace {
@@ -3090,7 +3164,7 @@ type RegisterMemberRequest struct {
 
 func (x *RegisterMemberRequest) Reset() {
 	*x = RegisterMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3102,7 +3176,7 @@ func (x *RegisterMemberRequest) String() string {
 func (*RegisterMemberRequest) ProtoMessage() {}
 
 func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3115,7 +3189,7 @@ func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberRequest.ProtoReflect.Descriptor instead.
 func (*RegisterMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RegisterMemberRequest) GetMember() *v1.Member {
@@ -3143,7 +3217,7 @@ type RegisterMemberResponse struct {
 
 func (x *RegisterMemberResponse) Reset() {
 	*x = RegisterMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3155,7 +3229,7 @@ func (x *RegisterMemberResponse) String() string {
 func (*RegisterMemberResponse) ProtoMessage() {}
 
 func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3168,7 +3242,7 @@ func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberResponse.ProtoReflect.Descriptor instead.
 func (*RegisterMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RegisterMemberResponse) GetMember() *v1.Member {
@@ -3200,7 +3274,7 @@ type DrainMemberRequest struct {
 
 func (x *DrainMemberRequest) Reset() {
 	*x = DrainMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3286,7 @@ func (x *DrainMemberRequest) String() string {
 func (*DrainMemberRequest) ProtoMessage() {}
 
 func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3299,7 @@ func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *DrainMemberRequest) GetMemberId() string {
@@ -3273,7 +3347,7 @@ type DrainMemberResponse struct {
 
 func (x *DrainMemberResponse) Reset() {
 	*x = DrainMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3359,7 @@ func (x *DrainMemberResponse) String() string {
 func (*DrainMemberResponse) ProtoMessage() {}
 
 func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3372,7 @@ func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *DrainMemberResponse) GetMember() *v1.Member {
@@ -3330,7 +3404,7 @@ type FailMemberRequest struct {
 
 func (x *FailMemberRequest) Reset() {
 	*x = FailMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3416,7 @@ func (x *FailMemberRequest) String() string {
 func (*FailMemberRequest) ProtoMessage() {}
 
 func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3429,7 @@ func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberRequest.ProtoReflect.Descriptor instead.
 func (*FailMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FailMemberRequest) GetMemberId() string {
@@ -3403,7 +3477,7 @@ type FailMemberResponse struct {
 
 func (x *FailMemberResponse) Reset() {
 	*x = FailMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3489,7 @@ func (x *FailMemberResponse) String() string {
 func (*FailMemberResponse) ProtoMessage() {}
 
 func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3502,7 @@ func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberResponse.ProtoReflect.Descriptor instead.
 func (*FailMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FailMemberResponse) GetMember() *v1.Member {
@@ -3458,7 +3532,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3470,7 +3544,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3483,7 +3557,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RemoveMemberRequest) GetMemberId() string {
@@ -3523,7 +3597,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3609,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3622,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RemoveMemberResponse) GetToken() *v1.RootToken {
@@ -3571,7 +3645,7 @@ type AssignRegionsRequest struct {
 
 func (x *AssignRegionsRequest) Reset() {
 	*x = AssignRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3657,7 @@ func (x *AssignRegionsRequest) String() string {
 func (*AssignRegionsRequest) ProtoMessage() {}
 
 func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3670,7 @@ func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsRequest.ProtoReflect.Descriptor instead.
 func (*AssignRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AssignRegionsRequest) GetAssignments() []*v1.Assignment {
@@ -3631,7 +3705,7 @@ type AssignRegionsResponse struct {
 
 func (x *AssignRegionsResponse) Reset() {
 	*x = AssignRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3717,7 @@ func (x *AssignRegionsResponse) String() string {
 func (*AssignRegionsResponse) ProtoMessage() {}
 
 func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3730,7 @@ func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsResponse.ProtoReflect.Descriptor instead.
 func (*AssignRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AssignRegionsResponse) GetToken() *v1.RootToken {
@@ -3684,7 +3758,7 @@ type RotatePinKeyRequest struct {
 
 func (x *RotatePinKeyRequest) Reset() {
 	*x = RotatePinKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3696,7 +3770,7 @@ func (x *RotatePinKeyRequest) String() string {
 func (*RotatePinKeyRequest) ProtoMessage() {}
 
 func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3709,7 +3783,7 @@ func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RotatePinKeyRequest) GetExpectedId() uint32 {
@@ -3737,7 +3811,7 @@ type RotatePinKeyResponse struct {
 
 func (x *RotatePinKeyResponse) Reset() {
 	*x = RotatePinKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3749,7 +3823,7 @@ func (x *RotatePinKeyResponse) String() string {
 func (*RotatePinKeyResponse) ProtoMessage() {}
 
 func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3762,7 +3836,7 @@ func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RotatePinKeyResponse) GetId() uint32 {
@@ -3799,7 +3873,7 @@ type StoreHeartbeatRequest struct {
 
 func (x *StoreHeartbeatRequest) Reset() {
 	*x = StoreHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3885,7 @@ func (x *StoreHeartbeatRequest) String() string {
 func (*StoreHeartbeatRequest) ProtoMessage() {}
 
 func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3898,7 @@ func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StoreHeartbeatRequest) GetMemberId() string {
@@ -3895,7 +3969,7 @@ type StoreHeartbeatResponse struct {
 
 func (x *StoreHeartbeatResponse) Reset() {
 	*x = StoreHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3907,7 +3981,7 @@ func (x *StoreHeartbeatResponse) String() string {
 func (*StoreHeartbeatResponse) ProtoMessage() {}
 
 func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3920,7 +3994,7 @@ func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StoreHeartbeatResponse) GetOperations() []*SchedulerOperation {
@@ -3962,7 +4036,7 @@ type SchedulerOperation struct {
 
 func (x *SchedulerOperation) Reset() {
 	*x = SchedulerOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3974,7 +4048,7 @@ func (x *SchedulerOperation) String() string {
 func (*SchedulerOperation) ProtoMessage() {}
 
 func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3987,7 +4061,7 @@ func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerOperation.ProtoReflect.Descriptor instead.
 func (*SchedulerOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SchedulerOperation) GetKind() isSchedulerOperation_Kind {
@@ -4048,7 +4122,7 @@ type TransferLeader struct {
 
 func (x *TransferLeader) Reset() {
 	*x = TransferLeader{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4060,7 +4134,7 @@ func (x *TransferLeader) String() string {
 func (*TransferLeader) ProtoMessage() {}
 
 func (x *TransferLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4073,7 +4147,7 @@ func (x *TransferLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeader.ProtoReflect.Descriptor instead.
 func (*TransferLeader) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TransferLeader) GetRegionId() uint64 {
@@ -4114,7 +4188,7 @@ type RegionHeartbeatRequest struct {
 
 func (x *RegionHeartbeatRequest) Reset() {
 	*x = RegionHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4126,7 +4200,7 @@ func (x *RegionHeartbeatRequest) String() string {
 func (*RegionHeartbeatRequest) ProtoMessage() {}
 
 func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4139,7 +4213,7 @@ func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RegionHeartbeatRequest) GetMemberId() string {
@@ -4196,7 +4270,7 @@ type RegionHeartbeatResponse struct {
 
 func (x *RegionHeartbeatResponse) Reset() {
 	*x = RegionHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4208,7 +4282,7 @@ func (x *RegionHeartbeatResponse) String() string {
 func (*RegionHeartbeatResponse) ProtoMessage() {}
 
 func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4221,7 +4295,7 @@ func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RegionHeartbeatResponse) GetRegion() *v1.Region {
@@ -4251,7 +4325,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4337,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4350,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -4312,7 +4386,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4324,7 +4398,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4337,7 +4411,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -4376,7 +4450,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4462,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4475,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -4445,7 +4519,7 @@ type ListCoordinatorsRequest struct {
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4457,7 +4531,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4470,7 +4544,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -4506,7 +4580,7 @@ type ListCoordinatorsResponse struct {
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4518,7 +4592,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4531,7 +4605,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -4563,7 +4637,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4575,7 +4649,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4588,7 +4662,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
 }
 
 type StatusResponse struct {
@@ -4626,7 +4700,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4638,7 +4712,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4651,7 +4725,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -4793,7 +4867,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4805,7 +4879,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4818,7 +4892,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -4858,7 +4932,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4870,7 +4944,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4883,7 +4957,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -4917,7 +4991,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4929,7 +5003,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4942,7 +5016,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -5020,7 +5094,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5032,7 +5106,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5045,7 +5119,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -5089,7 +5163,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5101,7 +5175,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5114,7 +5188,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -5208,11 +5282,15 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x10leader_member_id\x18\x04 \x01(\tR\x0eleaderMemberId\x12?\n" +
 	"\n" +
 	"disclosure\x18\x05 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\x7f\n" +
+	"disclosure\"\xbf\x01\n" +
 	"\x17GetRegionsByKeysRequest\x12\x12\n" +
 	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x124\n" +
-	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x9b\x02\n" +
+	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\x04R\trequestId\x12\x1f\n" +
+	"\vwait_millis\x18\x05 \x01(\rR\n" +
+	"waitMillis\"\xfe\x02\n" +
 	"\x18GetRegionsByKeysResponse\x12.\n" +
 	"\aregions\x18\x01 \x03(\v2\x14.nokv.root.v1.RegionR\aregions\x12\"\n" +
 	"\rregion_of_key\x18\x02 \x03(\rR\vregionOfKey\x129\n" +
@@ -5220,7 +5298,11 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12/\n" +
-	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"e\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x06 \x01(\x04R\trequestId\x12\x18\n" +
+	"\apartial\x18\a \x01(\bR\apartial\x12(\n" +
+	"\x10leader_of_region\x18\b \x03(\rR\x0eleaderOfRegion\"e\n" +
 	"\x10GetRegionRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x124\n" +
 	"\x04read\x18\x02 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xe7\x01\n" +
@@ -5248,28 +5330,25 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12-\n" +
 	"\x05after\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x124\n" +
 	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x18\n" +
-	"\amembers\x18\x04 \x01(\bR\amembers\"\x87\x04\n" +
+	"\amembers\x18\x04 \x01(\bR\amembers\"\xf9\x02\n" +
 	"\x14WatchRegionsResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1a\n" +
-	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12!\n" +
-	"\fsnapshot_end\x18\x03 \x01(\bR\vsnapshotEnd\x12;\n" +
+	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12\x18\n" +
+	"\apartial\x18\x03 \x01(\bR\apartial\x12;\n" +
 	"\achanges\x18\x04 \x03(\v2!.nokv.coordinator.v1.RegionChangeR\achanges\x12A\n" +
-	"\tkeyspaces\x18\x05 \x03(\v2#.nokv.coordinator.v1.KeyspaceChangeR\tkeyspaces\x12.\n" +
-	"\amembers\x18\x06 \x03(\v2\x14.nokv.root.v1.MemberR\amembers\x12E\n" +
-	"\x12current_root_token\x18\a \x01(\v2\x17.nokv.root.v1.RootTokenR\x10currentRootToken\x12\x10\n" +
-	"\x03era\x18\b \x01(\x04R\x03era\x12\x1d\n" +
+	"\tkeyspaces\x18\x05 \x03(\v2#.nokv.coordinator.v1.KeyspaceChangeR\tkeyspaces\x12;\n" +
+	"\amembers\x18\x06 \x03(\v2!.nokv.coordinator.v1.MemberChangeR\amembers\x12?\n" +
 	"\n" +
-	"cluster_id\x18\t \x01(\x06R\tclusterId\x12\x18\n" +
-	"\apartial\x18\n" +
-	" \x01(\bR\apartial\x12?\n" +
-	"\n" +
-	"disclosure\x18\v \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
+	"disclosure\x18\a \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\"V\n" +
 	"\fRegionChange\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"^\n" +
 	"\x0eKeyspaceChange\x122\n" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12\x18\n" +
+	"\aremoved\x18\x02 \x01(\bR\aremoved\"V\n" +
+	"\fMemberChange\x12,\n" +
+	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"&\n" +
 	"\x0eAllocIDRequest\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\"\x9f\x01\n" +
@@ -5640,7 +5719,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -5665,274 +5744,275 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*WatchRegionsResponse)(nil),      // 20: nokv.coordinator.v1.WatchRegionsResponse
 	(*RegionChange)(nil),              // 21: nokv.coordinator.v1.RegionChange
 	(*KeyspaceChange)(nil),            // 22: nokv.coordinator.v1.KeyspaceChange
-	(*AllocIDRequest)(nil),            // 23: nokv.coordinator.v1.AllocIDRequest
-	(*AllocIDResponse)(nil),           // 24: nokv.coordinator.v1.AllocIDResponse
-	(*TsoRequest)(nil),                // 25: nokv.coordinator.v1.TsoRequest
-	(*TsoResponse)(nil),               // 26: nokv.coordinator.v1.TsoResponse
-	(*PublishRootEventRequest)(nil),   // 27: nokv.coordinator.v1.PublishRootEventRequest
-	(*PublishRootEventResponse)(nil),  // 28: nokv.coordinator.v1.PublishRootEventResponse
-	(*PublishRootEventsRequest)(nil),  // 29: nokv.coordinator.v1.PublishRootEventsRequest
-	(*PublishRootEventsResponse)(nil), // 30: nokv.coordinator.v1.PublishRootEventsResponse
-	(*AssessRootEventRequest)(nil),    // 31: nokv.coordinator.v1.AssessRootEventRequest
-	(*AssessRootEventResponse)(nil),   // 32: nokv.coordinator.v1.AssessRootEventResponse
-	(*ListTransitionsRequest)(nil),    // 33: nokv.coordinator.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil),   // 34: nokv.coordinator.v1.ListTransitionsResponse
-	(*RemoveRegionRequest)(nil),       // 35: nokv.coordinator.v1.RemoveRegionRequest
-	(*RemoveRegionResponse)(nil),      // 36: nokv.coordinator.v1.RemoveRegionResponse
-	(*CreateKeyspaceRequest)(nil),     // 37: nokv.coordinator.v1.CreateKeyspaceRequest
-	(*CreateKeyspaceResponse)(nil),    // 38: nokv.coordinator.v1.CreateKeyspaceResponse
-	(*UpdateKeyspaceRequest)(nil),     // 39: nokv.coordinator.v1.UpdateKeyspaceRequest
-	(*UpdateKeyspaceResponse)(nil),    // 40: nokv.coordinator.v1.UpdateKeyspaceResponse
-	(*DeleteKeyspaceRequest)(nil),     // 41: nokv.coordinator.v1.DeleteKeyspaceRequest
-	(*DeleteKeyspaceResponse)(nil),    // 42: nokv.coordinator.v1.DeleteKeyspaceResponse
-	(*GetKeyspaceRequest)(nil),        // 43: nokv.coordinator.v1.GetKeyspaceRequest
-	(*GetKeyspaceResponse)(nil),       // 44: nokv.coordinator.v1.GetKeyspaceResponse
-	(*ListKeyspacesRequest)(nil),      // 45: nokv.coordinator.v1.ListKeyspacesRequest
-	(*ListKeyspacesResponse)(nil),     // 46: nokv.coordinator.v1.ListKeyspacesResponse
-	(*RegisterMemberRequest)(nil),     // 47: nokv.coordinator.v1.RegisterMemberRequest
-	(*RegisterMemberResponse)(nil),    // 48: nokv.coordinator.v1.RegisterMemberResponse
-	(*DrainMemberRequest)(nil),        // 49: nokv.coordinator.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),       // 50: nokv.coordinator.v1.DrainMemberResponse
-	(*FailMemberRequest)(nil),         // 51: nokv.coordinator.v1.FailMemberRequest
-	(*FailMemberResponse)(nil),        // 52: nokv.coordinator.v1.FailMemberResponse
-	(*RemoveMemberRequest)(nil),       // 53: nokv.coordinator.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 54: nokv.coordinator.v1.RemoveMemberResponse
-	(*AssignRegionsRequest)(nil),      // 55: nokv.coordinator.v1.AssignRegionsRequest
-	(*AssignRegionsResponse)(nil),     // 56: nokv.coordinator.v1.AssignRegionsResponse
-	(*RotatePinKeyRequest)(nil),       // 57: nokv.coordinator.v1.RotatePinKeyRequest
-	(*RotatePinKeyResponse)(nil),      // 58: nokv.coordinator.v1.RotatePinKeyResponse
-	(*StoreHeartbeatRequest)(nil),     // 59: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 60: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 61: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 62: nokv.coordinator.v1.TransferLeader
-	(*RegionHeartbeatRequest)(nil),    // 63: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 64: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*ListMembersRequest)(nil),        // 65: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 66: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 67: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 68: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 69: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*StatusRequest)(nil),             // 70: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 71: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 72: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 73: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 74: nokv.coordinator.v1.WitnessResponse
-	(*GuaranteeFinding)(nil),          // 75: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 76: nokv.coordinator.v1.WitnessAnomaly
-	(*v1.RootToken)(nil),              // 77: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 78: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 79: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 80: nokv.root.v1.ErrorDetail
-	(*v1.Member)(nil),                 // 81: nokv.root.v1.Member
+	(*MemberChange)(nil),              // 23: nokv.coordinator.v1.MemberChange
+	(*AllocIDRequest)(nil),            // 24: nokv.coordinator.v1.AllocIDRequest
+	(*AllocIDResponse)(nil),           // 25: nokv.coordinator.v1.AllocIDResponse
+	(*TsoRequest)(nil),                // 26: nokv.coordinator.v1.TsoRequest
+	(*TsoResponse)(nil),               // 27: nokv.coordinator.v1.TsoResponse
+	(*PublishRootEventRequest)(nil),   // 28: nokv.coordinator.v1.PublishRootEventRequest
+	(*PublishRootEventResponse)(nil),  // 29: nokv.coordinator.v1.PublishRootEventResponse
+	(*PublishRootEventsRequest)(nil),  // 30: nokv.coordinator.v1.PublishRootEventsRequest
+	(*PublishRootEventsResponse)(nil), // 31: nokv.coordinator.v1.PublishRootEventsResponse
+	(*AssessRootEventRequest)(nil),    // 32: nokv.coordinator.v1.AssessRootEventRequest
+	(*AssessRootEventResponse)(nil),   // 33: nokv.coordinator.v1.AssessRootEventResponse
+	(*ListTransitionsRequest)(nil),    // 34: nokv.coordinator.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 35: nokv.coordinator.v1.ListTransitionsResponse
+	(*RemoveRegionRequest)(nil),       // 36: nokv.coordinator.v1.RemoveRegionRequest
+	(*RemoveRegionResponse)(nil),      // 37: nokv.coordinator.v1.RemoveRegionResponse
+	(*CreateKeyspaceRequest)(nil),     // 38: nokv.coordinator.v1.CreateKeyspaceRequest
+	(*CreateKeyspaceResponse)(nil),    // 39: nokv.coordinator.v1.CreateKeyspaceResponse
+	(*UpdateKeyspaceRequest)(nil),     // 40: nokv.coordinator.v1.UpdateKeyspaceRequest
+	(*UpdateKeyspaceResponse)(nil),    // 41: nokv.coordinator.v1.UpdateKeyspaceResponse
+	(*DeleteKeyspaceRequest)(nil),     // 42: nokv.coordinator.v1.DeleteKeyspaceRequest
+	(*DeleteKeyspaceResponse)(nil),    // 43: nokv.coordinator.v1.DeleteKeyspaceResponse
+	(*GetKeyspaceRequest)(nil),        // 44: nokv.coordinator.v1.GetKeyspaceRequest
+	(*GetKeyspaceResponse)(nil),       // 45: nokv.coordinator.v1.GetKeyspaceResponse
+	(*ListKeyspacesRequest)(nil),      // 46: nokv.coordinator.v1.ListKeyspacesRequest
+	(*ListKeyspacesResponse)(nil),     // 47: nokv.coordinator.v1.ListKeyspacesResponse
+	(*RegisterMemberRequest)(nil),     // 48: nokv.coordinator.v1.RegisterMemberRequest
+	(*RegisterMemberResponse)(nil),    // 49: nokv.coordinator.v1.RegisterMemberResponse
+	(*DrainMemberRequest)(nil),        // 50: nokv.coordinator.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),       // 51: nokv.coordinator.v1.DrainMemberResponse
+	(*FailMemberRequest)(nil),         // 52: nokv.coordinator.v1.FailMemberRequest
+	(*FailMemberResponse)(nil),        // 53: nokv.coordinator.v1.FailMemberResponse
+	(*RemoveMemberRequest)(nil),       // 54: nokv.coordinator.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 55: nokv.coordinator.v1.RemoveMemberResponse
+	(*AssignRegionsRequest)(nil),      // 56: nokv.coordinator.v1.AssignRegionsRequest
+	(*AssignRegionsResponse)(nil),     // 57: nokv.coordinator.v1.AssignRegionsResponse
+	(*RotatePinKeyRequest)(nil),       // 58: nokv.coordinator.v1.RotatePinKeyRequest
+	(*RotatePinKeyResponse)(nil),      // 59: nokv.coordinator.v1.RotatePinKeyResponse
+	(*StoreHeartbeatRequest)(nil),     // 60: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 61: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 62: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 63: nokv.coordinator.v1.TransferLeader
+	(*RegionHeartbeatRequest)(nil),    // 64: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 65: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*ListMembersRequest)(nil),        // 66: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 67: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 68: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 69: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 70: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*StatusRequest)(nil),             // 71: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 72: nokv.coordinator.v1.StatusResponse
+	(*RootEndpoint)(nil),              // 73: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 74: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 75: nokv.coordinator.v1.WitnessResponse
+	(*GuaranteeFinding)(nil),          // 76: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 77: nokv.coordinator.v1.WitnessAnomaly
+	(*v1.RootToken)(nil),              // 78: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 79: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 80: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 81: nokv.root.v1.ErrorDetail
 	(*v1.Keyspace)(nil),               // 82: nokv.root.v1.Keyspace
-	(*v1.Event)(nil),                  // 83: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 84: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 85: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 86: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 87: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 88: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 89: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 90: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 91: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 92: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 93: nokv.root.v1.Coordinator
-	(*v1.Cluster)(nil),                // 94: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 95: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 96: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 97: nokv.root.v1.Allocators
+	(*v1.Member)(nil),                 // 83: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 84: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 85: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 86: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 87: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 88: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 89: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 90: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 91: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 92: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 93: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 94: nokv.root.v1.Coordinator
+	(*v1.Cluster)(nil),                // 95: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 96: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 97: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 98: nokv.root.v1.Allocators
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	77,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	77,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	77,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	78,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	78,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	78,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	78,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	79,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	8,   // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	79,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	80,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	10,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	79,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	80,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	10,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	80,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	81,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	8,   // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	79,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	80,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	10,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	79,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	80,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	10,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	9,   // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	77,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	78,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	8,   // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	77,  // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	78,  // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	21,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	22,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	81,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.root.v1.Member
-	77,  // 34: nokv.coordinator.v1.WatchRegionsResponse.current_root_token:type_name -> nokv.root.v1.RootToken
-	9,   // 35: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	79,  // 36: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	82,  // 37: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	80,  // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	80,  // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	83,  // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	84,  // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	85,  // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	86,  // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	87,  // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	85,  // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	80,  // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	83,  // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	23,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
+	9,   // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	80,  // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	82,  // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	83,  // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	81,  // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	81,  // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	84,  // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	85,  // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	86,  // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	87,  // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	88,  // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	86,  // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	81,  // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	84,  // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	8,   // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	85,  // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	86,  // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	86,  // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	87,  // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	9,   // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	88,  // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	89,  // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	9,   // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	89,  // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	84,  // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	77,  // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	90,  // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	84,  // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	90,  // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	85,  // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	91,  // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	85,  // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
 	82,  // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	77,  // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	90,  // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	84,  // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	91,  // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	85,  // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
 	82,  // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	77,  // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	84,  // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	77,  // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	78,  // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	85,  // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	8,   // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	82,  // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	9,   // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	8,   // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	82,  // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	9,   // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	81,  // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	84,  // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	81,  // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	77,  // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	84,  // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	81,  // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	77,  // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	84,  // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	81,  // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	77,  // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	84,  // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	77,  // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	91,  // 86: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	84,  // 87: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	77,  // 88: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	84,  // 89: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	77,  // 90: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	61,  // 91: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	78,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	62,  // 93: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	92,  // 94: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	79,  // 95: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	79,  // 96: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	77,  // 97: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	83,  // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	85,  // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	83,  // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	78,  // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	85,  // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	83,  // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	78,  // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	85,  // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	83,  // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	78,  // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	85,  // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	92,  // 86: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	85,  // 87: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 88: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	85,  // 89: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	78,  // 90: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	62,  // 91: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	79,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	63,  // 93: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	93,  // 94: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	80,  // 95: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	80,  // 96: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	78,  // 97: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	8,   // 98: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	67,  // 99: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	68,  // 99: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	9,   // 100: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	81,  // 101: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	59,  // 102: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	83,  // 101: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	60,  // 102: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	8,   // 103: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	93,  // 104: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	94,  // 104: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	9,   // 105: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	94,  // 106: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	95,  // 107: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	96,  // 108: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	97,  // 109: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	95,  // 106: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	96,  // 107: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	97,  // 108: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	98,  // 109: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	9,   // 110: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	93,  // 111: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	72,  // 112: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	94,  // 111: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	73,  // 112: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
 	8,   // 113: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	75,  // 114: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	94,  // 115: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	95,  // 116: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	96,  // 117: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	97,  // 118: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	76,  // 119: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	76,  // 114: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	95,  // 115: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	96,  // 116: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	97,  // 117: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	98,  // 118: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	77,  // 119: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	9,   // 120: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	6,   // 121: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
 	7,   // 122: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
 	6,   // 123: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	77,  // 124: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	78,  // 124: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
 	11,  // 125: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
 	13,  // 126: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
 	13,  // 127: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
 	15,  // 128: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
 	17,  // 129: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
 	19,  // 130: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	23,  // 131: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	23,  // 132: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	25,  // 133: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	25,  // 134: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	27,  // 135: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	29,  // 136: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	29,  // 137: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	31,  // 138: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	33,  // 139: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	35,  // 140: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	37,  // 141: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	39,  // 142: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	41,  // 143: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	43,  // 144: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	45,  // 145: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	47,  // 146: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	49,  // 147: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	51,  // 148: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	53,  // 149: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	55,  // 150: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	57,  // 151: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	59,  // 152: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	63,  // 153: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	65,  // 154: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	68,  // 155: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	70,  // 156: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	73,  // 157: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	24,  // 131: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	24,  // 132: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	26,  // 133: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	26,  // 134: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	28,  // 135: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	30,  // 136: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	30,  // 137: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	32,  // 138: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	34,  // 139: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	36,  // 140: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	38,  // 141: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	40,  // 142: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	42,  // 143: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	44,  // 144: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	46,  // 145: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	48,  // 146: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	50,  // 147: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	52,  // 148: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	54,  // 149: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	56,  // 150: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	58,  // 151: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	60,  // 152: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	64,  // 153: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	66,  // 154: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	69,  // 155: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	71,  // 156: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	74,  // 157: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
 	12,  // 158: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
 	14,  // 159: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
 	14,  // 160: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
 	16,  // 161: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
 	18,  // 162: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
 	20,  // 163: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	24,  // 164: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	24,  // 165: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	26,  // 166: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	26,  // 167: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	28,  // 168: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	30,  // 169: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	30,  // 170: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	32,  // 171: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	34,  // 172: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	36,  // 173: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	38,  // 174: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	40,  // 175: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	42,  // 176: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	44,  // 177: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	46,  // 178: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	48,  // 179: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	50,  // 180: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	52,  // 181: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	54,  // 182: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	56,  // 183: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	58,  // 184: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	60,  // 185: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	64,  // 186: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	66,  // 187: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	69,  // 188: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	71,  // 189: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	74,  // 190: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	25,  // 164: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	25,  // 165: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	27,  // 166: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	27,  // 167: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	29,  // 168: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	31,  // 169: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	31,  // 170: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	33,  // 171: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	35,  // 172: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	37,  // 173: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	39,  // 174: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	41,  // 175: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	43,  // 176: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	45,  // 177: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	47,  // 178: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	49,  // 179: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	51,  // 180: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	53,  // 181: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	55,  // 182: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	57,  // 183: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	59,  // 184: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	61,  // 185: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	65,  // 186: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	67,  // 187: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	70,  // 188: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	72,  // 189: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	75,  // 190: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
 	158, // [158:191] is the sub-list for method output_type
 	125, // [125:158] is the sub-list for method input_type
 	125, // [125:125] is the sub-list for extension type_name
@@ -5946,7 +6026,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_nokv_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_nokv_coordinator_v1_coordinator_proto_msgTypes[53].OneofWrappers = []any{
+	file_nokv_coordinator_v1_coordinator_proto_msgTypes[54].OneofWrappers = []any{
 		(*SchedulerOperation_TransferLeader)(nil),
 	}
 	type x struct{}
@@ -5955,7 +6035,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   69,
+			NumMessages:   70,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -76,8 +76,8 @@ type CoordinatorClient interface {
 	GetRegionByKey(ctx context.Context, in *GetRegionByKeyRequest, opts ...grpc.CallOption) (*GetRegionByKeyResponse, error)
 	// GetRegionsByKeys looks many keys up in one view.
 	GetRegionsByKeys(ctx context.Context, in *GetRegionsByKeysRequest, opts ...grpc.CallOption) (*GetRegionsByKeysResponse, error)
-	// RouteStream is GetRegionsByKeys without a round trip for each request:
-	// responses come in the order of the requests.
+	// RouteStream is GetRegionsByKeys without a round trip for each request. An
+	// answer names its request: those that have to wait for the root are overtaken.
 	RouteStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[GetRegionsByKeysRequest, GetRegionsByKeysResponse], error)
 	// GetRegion finds a region by id.
 	GetRegion(ctx context.Context, in *GetRegionRequest, opts ...grpc.CallOption) (*GetRegionResponse, error)
@@ -523,8 +523,8 @@ type CoordinatorServer interface {
 	GetRegionByKey(context.Context, *GetRegionByKeyRequest) (*GetRegionByKeyResponse, error)
 	// GetRegionsByKeys looks many keys up in one view.
 	GetRegionsByKeys(context.Context, *GetRegionsByKeysRequest) (*GetRegionsByKeysResponse, error)
-	// RouteStream is GetRegionsByKeys without a round trip for each request:
-	// responses come in the order of the requests.
+	// RouteStream is GetRegionsByKeys without a round trip for each request. An
+	// answer names its request: those that have to wait for the root are overtaken.
 	RouteStream(grpc.BidiStreamingServer[GetRegionsByKeysRequest, GetRegionsByKeysResponse]) error
 	// GetRegion finds a region by id.
 	GetRegion(context.Context, *GetRegionRequest) (*GetRegionResponse, error)

@@ -1,4 +1,6 @@
-package server
+// Package shorten keeps answers to commands short enough to be received, wherever
+// they are made.
+package shorten
 
 import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -28,9 +30,9 @@ func (b *budget) takes(bytes int) bool {
 	return true
 }
 
-// shorten leaves out records for which there is no room. An answer that nobody can
+// Results leaves out records for which there is no room. An answer that nobody can
 // receive would be asked for again and again: what was judged is always told.
-func shorten(results []*rootv1.CommandResult) {
+func Results(results []*rootv1.CommandResult) {
 	records := 0
 	for _, r := range results {
 		records += max(1, len(r.GetEvents()))

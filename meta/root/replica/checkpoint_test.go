@@ -9,13 +9,13 @@ import (
 
 // Background work takes a tenth of the time, and ends at once with
 // its context.
-func TestPace(t *testing.T) {
+func TestThrottle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
-		p := pace{ctx: ctx}
+		p := throttle{ctx: ctx}
 		begun, worked := time.Now(), time.Duration(0)
 		for range 1000 {
-			if err := p.check(); err != nil {
+			if err := p.wait(); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(300 * time.Microsecond) // the work
@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 		time.AfterFunc(time.Millisecond, cancel)
 		time.Sleep(time.Hour) // a spell that took long
 		begun = time.Now()
-		if err := p.check(); err == nil || time.Since(begun) > maxPause {
+		if err := p.wait(); err == nil || time.Since(begun) > maxPause {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})

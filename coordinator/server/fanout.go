@@ -1,0 +1,396 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/meta/root/state"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Sizes of what watches share.
+const (
+	// watchPartBytes is about where a part of a batch ends.
+	watchPartBytes = 256 << 10
+	// frameBytes is about the most, in memory, that the changes of one frame take.
+	frameBytes = 1 << 20
+	// maxFrames and maxFramesBytes bound the frames kept for watches that are a
+	// little behind; those further behind read the changes themselves.
+	maxFrames      = 1 << 14
+	maxFramesBytes = 32 << 20
+	// watchCost is about the processor time of one message to one watch. Frames
+	// are so far apart that watches take no more than one of two cores: until the
+	// next one is due changes gather, and cost one message together.
+	watchCost = 10 * time.Microsecond
+	// maxForeign is how many keyspaces of one name a scope remembers before it
+	// looks which of them can still be read about.
+	maxForeign = 64
+)
+
+// fanout encodes every change once for all watches. One goroutine, in run, reads
+// the changes, makes frames of them, and wakes the watches that they concern. It
+// never waits for a watch.
+type fanout struct {
+	views Views
+
+	mu sync.Mutex
+	// Guarded by mu. at is how far frames reach.
+	at     state.Token
+	scopes map[scopeKey]*scope
+	// byKeyspace has the scopes of one keyspace, all those without a name and
+	// those with members.
+	byKeyspace   map[state.KeyspaceID][]*scope
+	all, members []*scope
+	// kept are the frames of all scopes, oldest first, and their bytes.
+	kept  []*frame
+	bytes int
+}
+
+// scopeKey is what a watch asks for.
+type scopeKey struct {
+	keyspace string // empty: all
+	members  bool
+}
+
+// scope is what several watches have in common. Guarded by fanout.mu.
+type scope struct {
+	key     scopeKey
+	watches int
+	// ids are the keyspaces that have or had the name, as far as anybody can
+	// still read about them.
+	ids []state.KeyspaceID
+	// frames from since on, oldest first. Between two of them nothing concerned
+	// the scope.
+	frames []*frame
+	since  state.Token
+	wake   chan struct{} // closed when there is something new
+}
+
+// frame is what concerns a scope of the changes in (from, to]: parts, each the
+// changes of one message in its wire encoding. Nobody changes a frame.
+type frame struct {
+	scope    *scope
+	from, to state.Token
+	parts    [][]byte
+	bytes    int
+}
+
+func newFanout(views Views) *fanout {
+	return &fanout{views: views, scopes: map[scopeKey]*scope{}, byKeyspace: map[state.KeyspaceID][]*scope{}}
+}
+
+// run makes frames until the context ends.
+func (f *fanout) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	reader := f.views.Subscribe(f.jump())
+	for {
+		batches, err := reader.NextAll(ctx, frameBytes)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil { // the view took a leap
+			reader = f.views.Subscribe(f.jump())
+			continue
+		}
+		timer.Reset(time.Duration(f.publish(batches)) * watchCost)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// jump begins again at the newest view: what changed on the way is not known.
+func (f *fanout) jump() state.Token {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = f.views.View().Token
+	f.kept, f.bytes = nil, 0
+	for _, s := range f.scopes {
+		s.frames, s.since = nil, f.at
+		f.identify(s)
+		s.alarm()
+	}
+	return f.at
+}
+
+// enter joins, or makes, the scope of a watch.
+func (f *fanout) enter(key scopeKey) *scope {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.scopes[key]
+	if s == nil {
+		s = &scope{key: key, since: f.at, wake: make(chan struct{})}
+		f.scopes[key] = s
+		if key.members {
+			f.members = append(f.members, s)
+		}
+		if key.keyspace == "" {
+			f.all = append(f.all, s)
+		}
+		f.identify(s)
+	}
+	s.watches++
+	return s
+}
+
+// leave forgets a scope with its last watch.
+func (f *fanout) leave(s *scope) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s.watches--; s.watches > 0 {
+		return
+	}
+	delete(f.scopes, s.key)
+	f.disown(s)
+	other := func(o *scope) bool { return o == s }
+	f.all, f.members = slices.DeleteFunc(f.all, other), slices.DeleteFunc(f.members, other)
+	f.kept = slices.DeleteFunc(f.kept, func(k *frame) bool { return k.scope == s })
+	for _, k := range s.frames {
+		f.bytes -= k.bytes
+	}
+}
+
+// identify finds out which keyspaces a scope is about.
+func (f *fanout) identify(s *scope) {
+	if s.key.keyspace == "" {
+		return
+	}
+	f.disown(s)
+	for _, id := range f.views.KeyspacesNamed(s.key.keyspace) {
+		f.own(s, id)
+	}
+}
+
+func (f *fanout) own(s *scope, id state.KeyspaceID) {
+	if !slices.Contains(s.ids, id) {
+		s.ids = append(s.ids, id)
+		f.byKeyspace[id] = append(f.byKeyspace[id], s)
+	}
+}
+
+func (f *fanout) disown(s *scope) {
+	for _, id := range s.ids {
+		f.byKeyspace[id] = slices.DeleteFunc(f.byKeyspace[id], func(o *scope) bool { return o == s })
+		if len(f.byKeyspace[id]) == 0 {
+			delete(f.byKeyspace, id)
+		}
+	}
+	s.ids = nil
+}
+
+// learn notes new keyspaces of the names that are watched, before anything of
+// theirs is looked at.
+func (f *fanout) learn(batches []rootview.Batch) {
+	for i := range batches {
+		for j := range batches[i].Changes {
+			c := &batches[i].Changes[j]
+			if c.Kind != state.ChangeKeyspace {
+				continue
+			}
+			for _, members := range []bool{false, true} {
+				if s := f.scopes[scopeKey{c.Keyspace.GetName(), members}]; s != nil {
+					if len(s.ids) > maxForeign {
+						f.identify(s)
+					}
+					f.own(s, state.KeyspaceID(c.Keyspace.GetId()))
+				}
+			}
+		}
+	}
+}
+
+// publish makes frames of batches, each change encoded once, and returns how
+// many watches it woke.
+func (f *fanout) publish(batches []rootview.Batch) (woken int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	from, to := f.at, batches[len(batches)-1].Token
+	f.at = to
+	if len(f.scopes) == 0 {
+		return 0
+	}
+	f.learn(batches)
+	making := map[*scope]*frame{}
+	var change []byte
+	for i := range batches {
+		for j := range batches[i].Changes {
+			c := &batches[i].Changes[j]
+			change = change[:0]
+			f.concerned(c, func(s *scope) {
+				if len(change) == 0 {
+					change = appendChange(change, c)
+				}
+				k := making[s]
+				if k == nil {
+					k = &frame{scope: s, from: from, to: to}
+					making[s] = k
+				}
+				k.add(change)
+			})
+		}
+	}
+	for s, k := range making {
+		s.frames = append(s.frames, k)
+		f.kept = append(f.kept, k)
+		f.bytes += k.bytes
+		woken += s.watches
+		s.alarm()
+	}
+	f.trim()
+	return woken
+}
+
+// concerned calls fn for the scopes that a change belongs to.
+func (f *fanout) concerned(c *state.Change, fn func(*scope)) {
+	each := func(scopes []*scope) {
+		for _, s := range scopes {
+			fn(s)
+		}
+	}
+	switch c.Kind {
+	case state.ChangeRegion:
+		each(f.all)
+		each(f.byKeyspace[c.Region.Keyspace])
+	case state.ChangeKeyspace:
+		each(f.all)
+		each(f.byKeyspace[state.KeyspaceID(c.Keyspace.GetId())])
+	case state.ChangeMember:
+		each(f.members)
+	}
+}
+
+// trim drops the oldest frames above the bounds.
+func (f *fanout) trim() {
+	n := 0
+	for n < len(f.kept)-1 && (len(f.kept)-n > maxFrames || f.bytes > maxFramesBytes) {
+		k := f.kept[n]
+		k.scope.frames, k.scope.since = k.scope.frames[1:], k.to
+		f.bytes -= k.bytes
+		n++
+	}
+	f.kept = slices.Delete(f.kept, 0, n)
+}
+
+func (s *scope) alarm() {
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
+// step is what a watch at a position does next.
+type step struct {
+	frame  *frame          // to be sent, or
+	behind bool            // to read the changes itself, or
+	wake   <-chan struct{} // to wait for:
+	at     state.Token     // up to here there is nothing for it
+}
+
+// next says how a watch goes on from a position.
+func (f *fanout) next(s *scope, at state.Token) step {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at.Compare(s.since) < 0 {
+		return step{behind: true}
+	}
+	i := sort.Search(len(s.frames), func(i int) bool { return s.frames[i].to.Compare(at) > 0 })
+	if i == len(s.frames) {
+		if f.at.Compare(at) > 0 {
+			at = f.at
+		}
+		return step{wake: s.wake, at: at}
+	}
+	if k := s.frames[i]; k.from.Compare(at) >= 0 {
+		return step{frame: k}
+	}
+	return step{behind: true} // from the middle of a frame
+}
+
+// frameOf makes a frame of batches for one watch.
+func (f *fanout) frameOf(s *scope, from state.Token, batches []rootview.Batch) *frame {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.learn(batches)
+	k := &frame{scope: s, from: from, to: batches[len(batches)-1].Token}
+	var change []byte
+	for i := range batches {
+		for j := range batches[i].Changes {
+			if c := &batches[i].Changes[j]; s.wants(c) {
+				change = appendChange(change[:0], c)
+				k.add(change)
+			}
+		}
+	}
+	return k
+}
+
+// wants says whether a change belongs to a scope.
+func (s *scope) wants(c *state.Change) bool {
+	switch c.Kind {
+	case state.ChangeRegion:
+		return s.key.keyspace == "" || slices.Contains(s.ids, c.Region.Keyspace)
+	case state.ChangeKeyspace:
+		return s.key.keyspace == "" || c.Keyspace.GetName() == s.key.keyspace
+	case state.ChangeMember:
+		return s.key.members
+	default:
+		return false
+	}
+}
+
+// add appends an encoded change.
+func (k *frame) add(change []byte) {
+	last := len(k.parts) - 1
+	if last < 0 || len(k.parts[last])+len(change) > watchPartBytes {
+		k.parts = append(k.parts, nil)
+		last++
+	}
+	k.parts[last] = append(k.parts[last], change...)
+	k.bytes += len(change)
+}
+
+// Fields of WatchRegionsResponse, RegionChange, KeyspaceChange and MemberChange.
+const (
+	watchToken, watchSnapshot, watchPartial               protowire.Number = 1, 2, 3
+	watchChanges, watchKeyspaces, watchMembers, watchSays protowire.Number = 4, 5, 6, 7
+	changeRecord, changeRemoved                           protowire.Number = 1, 2
+)
+
+// appendChange appends a change as an element of its list.
+func appendChange(b []byte, c *state.Change) []byte {
+	switch c.Kind {
+	case state.ChangeRegion:
+		return appendRegionChange(b, c.Region, c.Removed)
+	case state.ChangeKeyspace:
+		return appendRecordChange(b, watchKeyspaces, c.Keyspace, c.Removed)
+	default:
+		return appendRecordChange(b, watchMembers, c.Member, c.Removed)
+	}
+}
+
+func appendRegionChange(b []byte, r *state.Region, removed bool) []byte {
+	b, at := open(b, watchChanges)
+	b = appendRegion(b, changeRecord, r)
+	b = appendBool(b, changeRemoved, removed)
+	return shut(b, at)
+}
+
+// appendRecordChange appends a change of a record that is a message itself. What
+// is rooted has been decoded before, so that encoding it cannot fail.
+func appendRecordChange(b []byte, num protowire.Number, record proto.Message, removed bool) []byte {
+	b, at := open(b, num)
+	b, inner := open(b, changeRecord)
+	out, err := proto.MarshalOptions{}.MarshalAppend(b, record)
+	if err != nil {
+		panic("server: a rooted record cannot be encoded: " + err.Error())
+	}
+	b = shut(out, inner)
+	b = appendBool(b, changeRemoved, removed)
+	return shut(b, at)
+}

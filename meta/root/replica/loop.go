@@ -1,0 +1,376 @@
+package replica
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/rpcstats"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Run drives the peer until ctx ends or it cannot go on. When ctx ends, a
+// leader hands over first, and Run returns nil. Any error is final: a
+// *PoisonError, a *DivergenceError, a failed write. Run is called once.
+func (r *Replica) Run(ctx context.Context) (err error) {
+	background, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	tasks := make(chan *CheckpointTask, 1)
+	var wg sync.WaitGroup
+	// Reverse of the start: the loop has ended, the background ends, callers
+	// that nobody answered are told.
+	defer r.stop()
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { r.tick(background) })
+	wg.Go(func() { r.writeCheckpoints(background, tasks) })
+	if err := r.loop(ctx, tasks); err != nil {
+		return err
+	}
+	return r.handOver(tasks)
+}
+
+// loop takes Turns until ctx ends.
+func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error {
+	var in Input
+	for {
+		more, err := r.turn(&in, tasks)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.box.wake:
+		}
+	}
+}
+
+// stoodStill is the number of election timeouts without a Turn after which a
+// leader steps down without waiting for raft to notice. A busy machine makes
+// shorter gaps.
+const stoodStill = 5
+
+// turn takes one Turn with all that waits.
+func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err error) {
+	r.beginTurn()
+	*in = r.box.take(*in)
+	// After the mailbox: what is in it came before Now.
+	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
+	// Ticks come more often than that: the process or the machine stood still,
+	// and the others have elected somebody else.
+	in.Stalled = r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
+	out, err := r.core.Turn(*in)
+	if err != nil {
+		return false, err
+	}
+	if out.View != nil {
+		r.publish(out.View)
+	}
+	if out.Checkpoint != nil {
+		// One at a time: there is room.
+		tasks <- out.Checkpoint
+	}
+	r.endTurn()
+	for _, request := range out.Done {
+		close(request.answered())
+	}
+	r.idleSince = r.clock.Now()
+	return out.More, nil
+}
+
+// beginTurn and endTurn enclose everything that the loop could wait for.
+func (r *Replica) beginTurn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnBegun = r.clock.Now()
+}
+
+func (r *Replica) endTurn() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turnBegun = 0
+	if !isClosed(*r.stall.Load()) {
+		return
+	}
+	if v := r.view.Load().unstalled; v != nil { // It took long, and yet not too long.
+		r.publish(v)
+	}
+	r.stall.Store(new(make(chan struct{})))
+}
+
+// overdue implements Config.Overdue: only the loop changes turnBegun.
+func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
+
+// judgeTurn notices a Turn that does not end: callers are told and the view says
+// so, before others can have elected another leader for long. Called every tick.
+func (r *Replica) judgeTurn() {
+	if r.noteStall() { // Without the lock: who writes the log may stall too.
+		r.cfg.Logger.Warn(standsStill, "peer", r.cfg.NodeID)
+	}
+}
+
+// noteStall reports whether the Turn under way begins to be one that stalls.
+func (r *Replica) noteStall() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turnBegun == 0 || r.clock.Now().Sub(r.turnBegun) < r.cfg.electionTimeout()-r.cfg.Tick || isClosed(*r.stall.Load()) {
+		return false
+	}
+	v := r.view.Load()
+	if !r.view.CompareAndSwap(v, v.StalledSince(r.turnBegun)) {
+		return false // It is about to end.
+	}
+	r.wakeWatchers()
+	close(*r.stall.Load())
+	return true
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// publish makes v the view and wakes who waits for a newer one.
+func (r *Replica) publish(v *View) {
+	r.view.Store(v)
+	r.wakeWatchers()
+}
+
+func (r *Replica) wakeWatchers() {
+	if waited := r.changed.Swap(nil); waited != nil {
+		close(*waited)
+	}
+}
+
+// handOver gives leadership to another peer before this one stops. It tries
+// for TransferTimeout.
+func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
+	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || r.core.members.alone() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.TransferTimeout)
+	defer cancel()
+	t := NewTransfer(0)
+	if r.box.request(t) != nil {
+		return nil
+	}
+	var in Input
+	for {
+		more, err := r.turn(&in, tasks)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-t.done:
+			return nil
+		case <-ctx.Done():
+			return nil
+		default:
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-r.box.wake:
+		}
+	}
+}
+
+// stop lets go of everybody who still waits.
+func (r *Replica) stop() {
+	r.box.close()
+	close(r.stopped)
+}
+
+func (r *Replica) tick(ctx context.Context) {
+	ticker := time.NewTicker(r.cfg.Tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.box.tick(max(1, r.cfg.ElectionTicks/2))
+			r.judgeTurn()
+		}
+	}
+}
+
+func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *CheckpointTask) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case task := <-tasks:
+			r.cfg.Logger.Info("writing checkpoint", "peer", r.cfg.NodeID, "index", task.Meta.Index)
+			begun := r.clock.Now()
+			limit := throttle{ctx: ctx}
+			done := task.Write(r.log, limit.wait)
+			if done.Err == nil {
+				r.cfg.Logger.Info("checkpoint written", "peer", r.cfg.NodeID, "index", task.Meta.Index, "took", r.clock.Now().Sub(begun))
+			}
+			r.box.checkpointed(done)
+		}
+	}
+}
+
+// timedLog measures Append.
+type timedLog struct {
+	Log
+	clock clock.Clock
+	// synced has the durable appends, one fdatasync each.
+	synced rpcstats.Histogram
+}
+
+// Append implements Log.
+func (l *timedLog) Append(hs *raftpb.HardState, entries []*raftpb.Entry, sync bool) error {
+	start := l.clock.Now()
+	err := l.Log.Append(hs, entries, sync)
+	if sync {
+		l.synced.Observe(l.clock.Now().Sub(start))
+	}
+	return err
+}
+
+// mailbox collects what happens between Turns. Putting never blocks.
+type mailbox struct {
+	// wake holds a token when there is something to take.
+	wake chan struct{}
+
+	// mu guards the rest.
+	mu     sync.Mutex
+	closed bool
+	in     Input
+	bytes  int
+	clock  clock.Clock
+}
+
+const (
+	// maxMailboxRequests and maxMailboxMessages bound what waits for the next
+	// Turn. Raft repeats messages that are dropped.
+	maxMailboxRequests = 65_536
+	maxMailboxMessages = 8192
+	maxMailboxBytes    = 64 << 20
+	maxMailboxEvents   = 1024
+)
+
+func newMailbox(clk clock.Clock) *mailbox { return &mailbox{wake: make(chan struct{}, 1), clock: clk} }
+
+func (b *mailbox) signal() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// request puts a request: REASON_OVERLOADED when too many wait,
+// REASON_ROOT_UNAVAILABLE when nobody will take it.
+func (b *mailbox) request(r Request) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errUnavailable("this peer has stopped")
+	}
+	if len(b.in.Requests) >= maxMailboxRequests {
+		return errOverloaded("requests", maxMailboxRequests)
+	}
+	b.in.Requests = append(b.in.Requests, r)
+	if len(b.in.Requests) == 1 {
+		b.signal()
+	}
+	return nil
+}
+
+func (b *mailbox) message(m *raftpb.Message) {
+	size := payload(m.GetEntries())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.in.Messages) >= maxMailboxMessages || (b.bytes > 0 && b.bytes+size > maxMailboxBytes) {
+		return
+	}
+	b.bytes += size
+	b.in.Messages = append(b.in.Messages, m)
+	if len(b.in.Messages) == 1 {
+		b.in.MessagesSince = b.clock.Now()
+		b.signal()
+	}
+}
+
+func (b *mailbox) event(e Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// Raft waits for the end of every checkpoint it had sent.
+	must := e.Kind == SnapshotDelivered || e.Kind == SnapshotFailed
+	if b.closed || (len(b.in.Events) >= maxMailboxEvents && !must) {
+		return
+	}
+	b.in.Events = append(b.in.Events, e)
+	b.signal()
+}
+
+// tick counts a tick. No more than most wait: a loop that was late must not
+// take the time it was away for silence of the others, whose messages wait.
+func (b *mailbox) tick(most int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.in.Ticks = min(b.in.Ticks+1, most)
+	b.signal()
+}
+
+func (b *mailbox) checkpointed(done *Checkpointed) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.in.Checkpointed = done
+	b.signal()
+}
+
+// take empties the mailbox. spare is an Input whose slices may be used again.
+// Entries of at most about maxTurnBytes come out at once, because they are
+// written at once; the rest stays.
+func (b *mailbox) take(spare Input) Input {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in := b.in
+	n, size := 0, 0
+	for n < len(in.Messages) && size <= maxTurnBytes {
+		size += payload(in.Messages[n].GetEntries())
+		n++
+	}
+	b.in = Input{Requests: reuse(spare.Requests), Events: reuse(spare.Events), Messages: reuse(spare.Messages)}
+	if n < len(in.Messages) {
+		b.in.Messages, b.in.MessagesSince = append(b.in.Messages, in.Messages[n:]...), in.MessagesSince
+		clear(in.Messages[n:])
+		in.Messages = in.Messages[:n]
+		b.signal()
+	}
+	b.bytes -= size
+	return in
+}
+
+// close refuses everything from now on and drops what was not taken.
+func (b *mailbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed, b.in = true, Input{}
+}
+
+// reuse empties a slice for the next Input; a very long one is let go.
+func reuse[T any](s []T) []T {
+	clear(s)
+	if cap(s) > 16_384 {
+		return nil
+	}
+	return s[:0]
+}

@@ -1,0 +1,89 @@
+package storage
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What regionDecoder decodes is what package proto decodes, also of bytes that
+// nobody wrote like that; and regions as they are written it does decode.
+func TestRegionDecoder(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	some := func(n int) []byte {
+		b := make([]byte, rng.IntN(n))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return b
+	}
+	number := func() uint64 { return rng.Uint64() >> rng.IntN(64) }
+	taken := 0
+	var d regionDecoder
+	for n := range 200_000 {
+		p := &rootv1.Region{Id: number(), KeyspaceId: uint32(number()), StartKey: some(20), EndKey: some(20), Frontier: some(3), Revision: number()}
+		if rng.IntN(8) > 0 {
+			p.Epoch = &rootv1.RegionEpoch{Version: number(), ConfVersion: number()}
+		}
+		for range rng.IntN(5) {
+			p.Owners = append(p.Owners, &rootv1.Owner{MemberId: "m1", PeerId: number(), Incarnation: number(), Role: rootv1.OwnerRole(rng.IntN(5))})
+		}
+		r := &rootv1.Record{Kind: &rootv1.Record_Region{Region: p}}
+		if rng.IntN(50) == 0 {
+			r.Kind = &rootv1.Record_Member{Member: &rootv1.Member{Id: "m1"}}
+		}
+		b := encode(t, r)
+		spoilt := n%2 == 1
+		for range rng.IntN(4) {
+			if spoilt && len(b) > 0 {
+				b[rng.IntN(len(b))] = byte(rng.Uint32())
+			}
+		}
+		got := d.decode(b)
+		if got == nil {
+			if !spoilt && len(p.GetOwners()) <= mostOwners && p.Epoch != nil && r.GetRegion() != nil && proto.Size(p.Epoch) > 0 {
+				t.Fatalf("not decoded: %v", p)
+			}
+			continue
+		}
+		taken++
+		want := &rootv1.Record{}
+		if err := proto.Unmarshal(b, want); err != nil {
+			t.Fatalf("% x: package proto says %v", b, err)
+		}
+		if !proto.Equal(got, want) {
+			t.Fatalf("% x:\n%v\npackage proto:\n%v", b, got, want)
+		}
+	}
+	if taken < 60_000 {
+		t.Errorf("only %d were decoded", taken)
+	}
+}
+
+func encode(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The decoder knows every field of what it decodes: a new one has to be added, or
+// every region would take the long way.
+func TestRegionDecoderKnowsEveryField(t *testing.T) {
+	for m, last := range map[protoreflect.Message]int{
+		(&rootv1.Region{}).ProtoReflect(): regionRevision, (&rootv1.RegionEpoch{}).ProtoReflect(): epochConfVersion, (&rootv1.Owner{}).ProtoReflect(): ownerRole,
+	} {
+		if n := m.Descriptor().Fields().Len(); n != last {
+			t.Errorf("%s has %d fields, the decoder knows %d", m.Descriptor().Name(), n, last)
+		}
+	}
+	if fd := (&rootv1.Record{}).ProtoReflect().Descriptor().Fields().ByName("region"); fd.Number() != recordRegion {
+		t.Errorf("a region is field %d of a record", fd.Number())
+	}
+}
