@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -36,29 +37,58 @@ func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc
 	}
 }
 
-// joined is the registration behind the process that is rooted.
+// joined is the registration of a process that follows another one of its id; 0:
+// none.
 func (c *Config) joined(follows uint64) *rootv1.Command {
 	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{
 		CoordinatorJoined: &rootv1.CoordinatorJoined{Id: c.ID, Address: c.Advertise, Incarnation: c.Incarnation, Follows: follows, FeatureLevel: state.SupportedLevel()},
 	}}}}
 }
 
+// registration is what is proposed until its outcome is known: one that arrives
+// late, when its process is gone and another one has registered, does nothing.
+type registration struct {
+	cfg        *Config
+	identities *identity.Source
+	cmd        *rootv1.Command
+}
+
+// follow makes the command anew.
+func (r *registration) follow(incarnation, known uint64) {
+	r.cmd = r.cfg.joined(incarnation)
+	r.cmd.Identity = r.identities.Next(known)
+}
+
+// refused learns from a rejection whom to follow, and how far the log is.
+func (r *registration) refused(d *rootv1.ErrorDetail) {
+	now := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
+	known := max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex())
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_COORDINATOR_SUPERSEDED:
+		r.follow(d.GetIncarnation(), known)
+	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+		r.follow(now, known)
+	}
+}
+
 // join proposes the registration until its outcome is known, and returns the
 // index of its entry; false when ctx ended. A record of another process with a
 // higher index is newer than this one.
 func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
-	joined, refused := c.cfg.joined(c.follower.View().State.Coordinator(state.CoordinatorID(c.cfg.ID)).GetIncarnation()), ""
+	r, refused := &registration{cfg: &c.cfg, identities: identity.NewSource()}, ""
+	view := c.follower.View()
+	r.follow(view.State.Coordinator(state.CoordinatorID(c.cfg.ID)).GetIncarnation(), view.Known.Index)
 	for ctx.Err() == nil {
 		try, cancel := context.WithTimeout(ctx, registerTimeout)
-		results, err := c.root.Propose(try, joined)
+		results, err := c.root.Propose(try, r.cmd)
 		cancel()
 		if err == nil && results[0].Error == nil {
 			return results[0].Token.GetIndex(), true
 		}
 		if err == nil {
+			r.refused(results[0].Error)
 			if why := results[0].Error.GetMessage(); why != refused {
 				refused = why
-				joined = c.cfg.joined(results[0].Error.GetIncarnation())
 				c.cfg.Logger.Warn("registration refused; trying on", "coordinator", c.cfg.ID, "err", why)
 			}
 		} else {

@@ -30,6 +30,17 @@ type KeyspaceID uint32
 // Era is the monotonic number of a Tenure; 0 is before the first.
 type Era uint64
 
+// DefaultKeyspace is the keyspace that every cluster begins with, "default".
+const DefaultKeyspace KeyspaceID = 1
+
+// Limits that every caller must know, in bytes.
+const (
+	// MaxKeyBytes bounds a key and a route key.
+	MaxKeyBytes = 4096
+	// MaxNameBytes bounds the name of a keyspace.
+	MaxNameBytes = 63
+)
+
 // Token is a position in the rooted log. The zero Token is before everything.
 type Token struct {
 	Incarnation uint64

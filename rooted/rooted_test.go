@@ -1,6 +1,7 @@
 package rooted_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -42,5 +43,28 @@ func TestRegionsThereAndBack(t *testing.T) {
 	})
 	if rooted.RegionFromProto(nil) != nil || (*rooted.Region)(nil).Proto() != nil {
 		t.Fatal("nil is not nil")
+	}
+}
+
+// A token is read as it is printed, also from JSON; anything else is refused.
+func TestTokensThereAndBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sent := rooted.Token{Incarnation: rapid.Uint64().Draw(t, "incarnation"), Term: rapid.Uint64().Draw(t, "term"), Index: rapid.Uint64().Draw(t, "index")}
+		if got, err := rooted.ParseToken(sent.String()); got != sent || err != nil {
+			t.Fatalf("%s came back as %s, %v", sent, got, err)
+		}
+		text, err := json.Marshal(sent)
+		var got rooted.Token
+		if err == nil {
+			err = json.Unmarshal(text, &got)
+		}
+		if got != sent || err != nil || string(text) != `"`+sent.String()+`"` {
+			t.Fatalf("%s came back as %s by %s: %v", sent, got, text, err)
+		}
+	})
+	for _, wrong := range []string{"", "1", "1.2", "1/2/3", "1.2.3.4", "1.2.-3", "1.2.x", "1.2.18446744073709551616"} {
+		if got, err := rooted.ParseToken(wrong); err == nil {
+			t.Errorf("%q is read as %s", wrong, got)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func verifyBackup(e *env, file string) error {
 
 func showBackup(e *env, file string, c *backup.Copy) error {
 	out := backupOutput{
-		File: file, ClusterID: fmt.Sprintf("%016x", c.Meta.ClusterID), Token: showToken(c.State.Token().Proto()),
+		File: file, ClusterID: fmt.Sprintf("%016x", c.Meta.ClusterID), Token: c.State.Token().String(),
 		Bytes: c.Meta.Bytes, Records: c.Meta.Records, Regions: c.State.RegionCount(), StateHash: fmt.Sprintf("%016x", c.Meta.StateHash),
 		IDFence: c.State.Allocators().GetIdFence(), TSOFence: c.State.Allocators().GetTsoFence(),
 	}

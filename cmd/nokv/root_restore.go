@@ -82,8 +82,8 @@ func restore(e *env, file string, plan backup.Plan) error {
 		return err
 	}
 	out := restoreOutput{
-		FormerClusterID: fmt.Sprintf("%016x", c.Meta.ClusterID), BackupToken: showToken(c.State.Token().Proto()),
-		ClusterID: fmt.Sprintf("%016x", r.Cluster.GetClusterId()), Token: showToken(r.State.Token().Proto()),
+		FormerClusterID: fmt.Sprintf("%016x", c.Meta.ClusterID), BackupToken: c.State.Token().String(),
+		ClusterID: fmt.Sprintf("%016x", r.Cluster.GetClusterId()), Token: r.State.Token().String(),
 		Regions: r.State.RegionCount(), StateHash: fmt.Sprintf("%016x", r.State.Hash()),
 		IDFence: r.State.Allocators().GetIdFence(), TSOFence: r.State.Allocators().GetTsoFence(), Era: r.State.Tenure().GetEra(),
 	}

@@ -228,7 +228,7 @@ func askRoot(ctx context.Context, cl *rootclient.Client) (*proof, error) {
 		truth.Unknown = "no root leader answers (" + explain(atErr) + "): what holds now is not known"
 		p.freshness, p.ends = "as this peer has it", false
 	case truth.Token.Compare(at) < 0:
-		truth.Unknown = fmt.Sprintf("the peer that answered is at %s, the root at %s: ask again", dotted(truth.Token), dotted(at))
+		truth.Unknown = fmt.Sprintf("the peer that answered is at %s, the root at %s: ask again", truth.Token, at)
 		p.freshness, p.ends = "behind the root", false
 	}
 	p.report = witness.Judge(truth)
@@ -242,5 +242,3 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 	return context.WithCancel(ctx)
 }
-
-func dotted(t rooted.Token) string { return showToken(t.Proto()) }

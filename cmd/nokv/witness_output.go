@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -92,19 +91,19 @@ type auditOutput struct {
 func (p *proof) output() *witnessOutput {
 	r := p.report
 	out := &witnessOutput{
-		Verdict: r.Verdict().String(), Source: p.source, Token: dotted(r.Token), Freshness: p.freshness,
+		Verdict: r.Verdict().String(), Source: p.source, Token: r.Token.String(), Freshness: p.freshness,
 		ClusterID: fmt.Sprintf("%016x", r.ClusterID), Incarnation: r.Incarnation, ForgottenEras: r.Forgotten,
 		IDFence: r.Fences.ID, TSOFence: r.Fences.TSO, IDWindow: showWindow(r.IDWindow), TSOWindow: showWindow(r.TSOWindow),
 		Eras: []eraOutput{}, Anomalies: []anomalyOutput{},
 	}
 	for _, f := range r.Findings {
-		out.Guarantees = append(out.Guarantees, guaranteeOutput{f.Guarantee.String(), f.Verdict.String(), dotTokens(f.Numbers)})
+		out.Guarantees = append(out.Guarantees, guaranteeOutput{f.Guarantee.String(), f.Verdict.String(), f.Numbers})
 	}
 	for _, e := range r.Eras {
 		out.Eras = append(out.Eras, showEra(e))
 	}
 	for _, a := range r.Anomalies {
-		out.Anomalies = append(out.Anomalies, anomalyOutput{string(a.Kind), a.Guarantee.String(), a.Era, tokenOrNone(a.At), a.Note, dotTokens(a.Numbers)})
+		out.Anomalies = append(out.Anomalies, anomalyOutput{string(a.Kind), a.Guarantee.String(), a.Era, tokenOrNone(a.At), a.Note, a.Numbers})
 	}
 	if a := p.audit; a != nil {
 		out.Audit = &auditOutput{tokenOrNone(a.From), a.Entries, a.Uncommitted}
@@ -127,22 +126,17 @@ func showWindow(w *rootv1.Window) *windowOutput {
 func showEra(e witness.Era) eraOutput {
 	return eraOutput{
 		Era: e.Era, Holder: e.Holder, Incarnation: fmt.Sprintf("%016x", e.Incarnation), Stage: word(e.Stage.String(), "HANDOVER_STAGE_"),
-		OpenedAt: dotted(e.Opened), ConfirmedAt: tokenOrNone(e.Confirmed), ClosedAt: tokenOrNone(e.Closed), EndedAt: tokenOrNone(e.Ended),
+		OpenedAt: e.Opened.String(), ConfirmedAt: tokenOrNone(e.Confirmed), ClosedAt: tokenOrNone(e.Closed), EndedAt: tokenOrNone(e.Ended),
 		End:       string(e.End),
 		Inherited: frontiersOutput{e.Inherited.ID, e.Inherited.TSO}, Consumed: frontiersOutput{e.Consumed.ID, e.Consumed.TSO}, Exact: e.Exact,
 	}
 }
 
-var slashedToken = regexp.MustCompile(`\b(\d+)/(\d+)/(\d+)\b`)
-
-// dotTokens writes the positions in a sentence as this program prints them.
-func dotTokens(s string) string { return slashedToken.ReplaceAllString(s, "$1.$2.$3") }
-
 func tokenOrNone(t rooted.Token) string {
 	if t.Index == 0 {
 		return ""
 	}
-	return dotted(t)
+	return t.String()
 }
 
 // headline says who holds what since when, and whether that is proven.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nokv/nokv/internal/clusterid"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -29,6 +31,15 @@ func (c *Client) sawEra(era uint64) {
 	}
 }
 
+// sawIndex notes positions that are committed.
+func (c *Client) sawIndex(tokens ...*rootv1.RootToken) {
+	for _, t := range tokens {
+		for old := c.index.Load(); t.GetIndex() > old && !c.index.CompareAndSwap(old, t.GetIndex()); {
+			old = c.index.Load()
+		}
+	}
+}
+
 // checkEra is Silence: what an era below the floor has made is not used.
 func (c *Client) checkEra(era uint64) error {
 	c.sawEra(era)
@@ -41,16 +52,14 @@ func (c *Client) checkEra(era uint64) error {
 
 // checkCluster pins the first cluster that answers and refuses others.
 func (c *Client) checkCluster(e *endpoint, id uint64) error {
-	if id == 0 {
+	if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {
 		return nil
 	}
-	if c.cluster.Load() != id && !c.cluster.CompareAndSwap(0, id) {
-		c.count.otherClusters.Add(1)
-		e.checked.Store(false)
-		return fmt.Errorf("%w: cluster %016x, and this client is for %016x", errUnfit, id, c.cluster.Load())
-	}
-	e.checked.Store(true)
-	return nil
+	meant := c.cluster.Load()
+	return refused(&rootv1.ErrorDetail{
+		Reason: rootv1.Reason_REASON_CLUSTER_MISMATCH, ClusterId: id,
+		Message: fmt.Sprintf("%s serves cluster %s, and this client is for %s", e.address, clusterid.String(id), clusterid.String(meant)),
+	})
 }
 
 // accept judges a reply by what it says about itself.
@@ -66,6 +75,12 @@ func (c *Client) accept(e *endpoint, reply any) error {
 			return err
 		}
 		c.sawEra(d.GetEra())
+		c.sawIndex(d.GetCurrentRootToken(), d.GetServedRootToken())
+		if status, ok := reply.(*coordinatorv1.StatusResponse); ok && status.GetTenure() != nil {
+			c.tenureTTL.Store(int64(time.Duration(min(status.GetTenure().GetTtlMillis(), 3_600_000)) * time.Millisecond))
+		}
+	case interface{ GetToken() *rootv1.RootToken }:
+		c.sawIndex(r.GetToken())
 	}
 	return nil
 }
@@ -85,11 +100,10 @@ func (c *Client) acceptRun(e *endpoint, r *runReply) error {
 	return nil
 }
 
-// check asks e for its cluster before anything is asked of it whose reply
-// does not name the cluster. It costs a round trip once, and again after e
-// was unreachable.
-func (c *Client) check(ctx context.Context, e *endpoint) error {
-	if e.checked.Load() {
+// nameCluster makes sure that a call can name its cluster: a client that has
+// heard no answer yet asks e for its cluster first.
+func (c *Client) nameCluster(ctx context.Context, e *endpoint) error {
+	if c.cluster.Load() != 0 {
 		return nil
 	}
 	// A stream's context has no deadline, and coordinators want one.
@@ -99,17 +113,11 @@ func (c *Client) check(ctx context.Context, e *endpoint) error {
 	if err != nil {
 		return err
 	}
-	return c.checkStatus(e, status)
-}
-
-// checkStatus checks of which cluster e is, and learns the Tenure's ttl.
-func (c *Client) checkStatus(e *endpoint, status *coordinatorv1.StatusResponse) error {
-	id := status.GetCluster().GetClusterId()
-	if id == 0 {
-		id = status.GetDisclosure().GetClusterId()
+	if err := c.accept(e, status); err != nil {
+		return err
 	}
-	if t := status.GetTenure(); t != nil {
-		c.tenureTTL.Store(int64(time.Duration(min(t.GetTtlMillis(), 3_600_000)) * time.Millisecond))
+	if c.cluster.Load() == 0 {
+		return fmt.Errorf("%w: it has not heard of its cluster yet", errUnfit)
 	}
-	return c.checkCluster(e, id)
+	return nil
 }

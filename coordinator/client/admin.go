@@ -20,15 +20,12 @@ func (c *Client) AssessRootEvent(ctx context.Context, event *rootv1.Event, opts 
 }
 
 // PublishRootEvent proposes one event on a call of its own and returns, beside
-// its result, what the event was found to be in its transition. A rejection is
-// an *Error, returned beside the answer. Publish is faster for many callers.
+// its result, what the event's transition became. A rejection is an *Error.
+// Publish is faster for many callers.
 func (c *Client) PublishRootEvent(ctx context.Context, event *rootv1.Event) (*coordinatorv1.PublishRootEventResponse, error) {
-	op := operation{name: "PublishRootEvent", check: true}
-	reply, err := do(ctx, c, op, &coordinatorv1.PublishRootEventRequest{Event: event}, coordinatorv1.CoordinatorClient.PublishRootEvent)
-	if err != nil {
-		return nil, err
-	}
-	return reply, rejection(op.name, c.ends.near.Load().address, reply.GetResult())
+	return change(ctx, c, "PublishRootEvent", func(id *rootv1.CommandIdentity) *coordinatorv1.PublishRootEventRequest {
+		return &coordinatorv1.PublishRootEventRequest{Event: event, Identity: id}
+	}, coordinatorv1.CoordinatorClient.PublishRootEvent)
 }
 
 // ListTransitions lists planned changes of a region, 0 for all, with how the
@@ -44,22 +41,28 @@ func (c *Client) ListTransitions(ctx context.Context, region rooted.RegionID, en
 // RemoveRegion removes a region at an epoch; the zero Epoch means any. That
 // there is none is no error: Removed is false.
 func (c *Client) RemoveRegion(ctx context.Context, id rooted.RegionID, epoch rooted.Epoch) (*coordinatorv1.RemoveRegionResponse, error) {
-	req := &coordinatorv1.RemoveRegionRequest{RegionId: uint64(id)}
-	if epoch != (rooted.Epoch{}) {
-		req.ExpectedEpoch = epoch.Proto()
+	return change(ctx, c, "RemoveRegion", func(identity *rootv1.CommandIdentity) *coordinatorv1.RemoveRegionRequest {
+		return &coordinatorv1.RemoveRegionRequest{RegionId: uint64(id), ExpectedEpoch: expected(epoch), Identity: identity}
+	}, coordinatorv1.CoordinatorClient.RemoveRegion)
+}
+
+// expected is an epoch as a condition; nil for the zero one, which is none.
+func expected(epoch rooted.Epoch) *rootv1.RegionEpoch {
+	if epoch == (rooted.Epoch{}) {
+		return nil
 	}
-	return do(ctx, c, operation{name: "RemoveRegion", check: true}, req, coordinatorv1.CoordinatorClient.RemoveRegion)
+	return epoch.Proto()
 }
 
 // StoreHeartbeat reports a member's load. It goes to the Tenure holder when
 // that is known, because only the holder's answer carries operations.
 func (c *Client) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHeartbeatRequest) (*coordinatorv1.StoreHeartbeatResponse, error) {
-	return do(ctx, c, operation{name: "StoreHeartbeat", check: true, towardsHolder: true}, req, coordinatorv1.CoordinatorClient.StoreHeartbeat)
+	return do(ctx, c, operation{name: "StoreHeartbeat", changes: true, towardsHolder: true}, req, coordinatorv1.CoordinatorClient.StoreHeartbeat)
 }
 
 // RegionHeartbeat reports a region as its owner has it; a newer descriptor is rooted.
 func (c *Client) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionHeartbeatRequest) (*coordinatorv1.RegionHeartbeatResponse, error) {
-	return do(ctx, c, operation{name: "RegionHeartbeat", check: true}, req, coordinatorv1.CoordinatorClient.RegionHeartbeat)
+	return do(ctx, c, operation{name: "RegionHeartbeat", changes: true}, req, coordinatorv1.CoordinatorClient.RegionHeartbeat)
 }
 
 // ListMembers lists the members.

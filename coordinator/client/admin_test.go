@@ -113,6 +113,11 @@ func TestRequestsOnTheWire(t *testing.T) {
 	} {
 		got, times = nil, 0
 		_ = x.call()
+		if id := got.ProtoReflect().Descriptor().Fields().ByName("identity"); id != nil && got.ProtoReflect().Has(id) {
+			got.ProtoReflect().Clear(id)
+		} else if id != nil {
+			t.Errorf("%T has no identity", got)
+		}
 		if times != 1 || !proto.Equal(got, x.want) {
 			t.Errorf("asked %d times, last %v, want once %v", times, got, x.want)
 		}

@@ -20,8 +20,8 @@ type operation struct {
 	authority bool
 	// towardsHolder: any coordinator answers, the holder best.
 	towardsHolder bool
-	// check: the reply does not name the cluster, so it is checked before.
-	check bool
+	// changes: the call changes something, so it must name its cluster.
+	changes bool
 	// seen is where what coordinators said last is left for callers that wait
 	// for each other; nil: nowhere.
 	seen *atomic.Pointer[Error]
@@ -70,8 +70,8 @@ func (c *Client) bound(ctx context.Context) (context.Context, context.CancelFunc
 
 // once is one try at one coordinator.
 func once[Q, R any](ctx context.Context, c *Client, op operation, e *endpoint, req *Q, m method[Q, R]) (*R, error) {
-	if op.check {
-		if err := c.check(ctx, e); err != nil {
+	if op.changes {
+		if err := c.nameCluster(ctx, e); err != nil {
 			return nil, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/identity"
 )
 
 // Client talks to the coordinators of one cluster. Its methods may be called
@@ -17,8 +18,9 @@ type Client struct {
 	ends  *endpoints
 	count counters
 
-	// Highest era seen, and the cluster pinned.
-	era, cluster atomic.Uint64
+	// Highest era seen, the cluster pinned, and the newest index of its log seen.
+	era, cluster, index atomic.Uint64
+	identities          *identity.Source
 
 	// tenureTTL is the ttl of the Tenure as last told, in nanoseconds.
 	tenureTTL atomic.Int64
@@ -43,12 +45,12 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	ends, err := newEndpoints(cfg)
-	if err != nil {
+	c := &Client{cfg: cfg, log: cfg.Logger, identities: identity.NewSource()}
+	c.cluster.Store(cfg.ClusterID)
+	var err error
+	if c.ends, err = newEndpoints(cfg, c.ClusterID); err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, log: cfg.Logger, ends: ends}
-	c.cluster.Store(cfg.ClusterID)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.tso = newTimestamps(c)
 	c.ids = newIDs(c)

@@ -23,9 +23,10 @@
 //     in.
 //  6. Timestamps never repeat and never go back within one Client, whatever a
 //     coordinator answers.
-//  7. The first answer pins the cluster; a coordinator of another one is not
-//     believed. Changes are asked only of coordinators whose cluster was
-//     checked; ids and timestamps say which cluster they are of.
+//  7. The first answer pins the cluster, unless Config.ClusterID has named it.
+//     Every call names it from then on, and another cluster refuses; a client
+//     that has heard no answer yet asks for the cluster before it asks for a
+//     change.
 //  8. New starts nothing that outlives Close.
 //
 // What a route leads to (connections to members, retries there) is left to

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -30,8 +31,6 @@ type endpoint struct {
 	conn       *grpc.ClientConn
 	rpc        coordinatorv1.CoordinatorClient
 
-	// checked: it answered for the pinned cluster since it was last unreachable.
-	checked atomic.Bool
 	// shunUntil is when it is as good as others again, Unix nanoseconds; 0: it is.
 	shunUntil atomic.Int64
 	// era is the last one that it served ids or timestamps of; 0: none.
@@ -43,6 +42,8 @@ type endpoint struct {
 // endpoints is the set of coordinators known.
 type endpoints struct {
 	cfg Config
+	// cluster names the cluster in every call.
+	cluster clusterid.Caller
 	// list is replaced, never changed.
 	list atomic.Pointer[[]*endpoint]
 	// near answers whatever any coordinator can; holder is asked for authority.
@@ -52,8 +53,8 @@ type endpoints struct {
 	closed bool
 }
 
-func newEndpoints(cfg Config) (*endpoints, error) {
-	s := &endpoints{cfg: cfg}
+func newEndpoints(cfg Config, cluster clusterid.Caller) (*endpoints, error) {
+	s := &endpoints{cfg: cfg, cluster: cluster}
 	addresses := slices.Clone(cfg.Endpoints)
 	if cfg.Shuffle {
 		rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
@@ -80,7 +81,7 @@ func (s *endpoints) dial(address string) (*endpoint, error) {
 	if s.cfg.TLS != nil {
 		creds = credentials.NewTLS(s.cfg.TLS)
 	}
-	options := append(flow.Client(),
+	options := append(append(flow.Client(), s.cluster.Options()...),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0),
@@ -169,7 +170,6 @@ func (s *endpoints) shun(e *endpoint) {
 	n := min(e.failures.Add(1), 16)
 	pause := min(s.cfg.BackoffMax, s.cfg.BackoffMin<<n)
 	e.shunUntil.Store(time.Now().Add(pause).UnixNano())
-	e.checked.Store(false)
 }
 
 // answered notes that e is alive.

@@ -128,8 +128,12 @@ func classOfReason(d *rootv1.ErrorDetail) class {
 		rootv1.Reason_REASON_ROOT_UNAVAILABLE,
 		rootv1.Reason_REASON_BOOTSTRAP_REQUIRED,
 		rootv1.Reason_REASON_REQUIRED_TOKEN,
-		rootv1.Reason_REASON_COORDINATOR_SUPERSEDED,
-		rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+		rootv1.Reason_REASON_COORDINATOR_SUPERSEDED:
+		return elsewhere
+	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+		if tooOld(d) {
+			return final
+		}
 		return elsewhere
 	case rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, rootv1.Reason_REASON_CLUSTER_MISMATCH:
 		return round

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -104,7 +103,7 @@ func ExampleClient_Publish() {
 	defer end()
 	ctx := context.Background()
 	publish := &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{
-		Region: &rootv1.Region{KeyspaceId: uint32(state.DefaultKeyspace), StartKey: []byte("a"), EndKey: []byte("b")},
+		Region: &rootv1.Region{KeyspaceId: uint32(rooted.DefaultKeyspace), StartKey: []byte("a"), EndKey: []byte("b")},
 	}}}
 	result, err := c.PublishEvent(ctx, publish)
 	var refused *client.Error

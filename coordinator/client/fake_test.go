@@ -162,7 +162,9 @@ func (f *fake) serveTso(s grpc.BidiStreamingServer[coordinatorv1.TsoRequest, coo
 	}
 }
 
-func (f *fake) PublishStream(s grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]) error {
+type publishServer = grpc.BidiStreamingServer[coordinatorv1.PublishRootEventsRequest, coordinatorv1.PublishRootEventsResponse]
+
+func (f *fake) PublishStream(s publishServer) error {
 	for {
 		req, err := s.Recv()
 		if err == io.EOF {
@@ -209,4 +211,15 @@ func (f *fake) GetRegionByKey(ctx context.Context, req *coordinatorv1.GetRegionB
 		Owners:     []*coordinatorv1.OwnerAddress{{MemberId: "m1", Address: "10.0.0.1:7000"}},
 		Disclosure: f.disclosure(),
 	}, nil
+}
+
+func (f *fake) RemoveRegion(ctx context.Context, req *coordinatorv1.RemoveRegionRequest) (*coordinatorv1.RemoveRegionResponse, error) {
+	if err := f.note(ctx, "RemoveRegion"); err != nil {
+		return nil, err
+	}
+	result := f.apply(&rootv1.Command{Events: []*rootv1.Event{removal(req.GetRegionId())}, Identity: req.GetIdentity()})
+	if d := result.GetError(); d != nil {
+		return nil, &reason.Error{Detail: d}
+	}
+	return &coordinatorv1.RemoveRegionResponse{Removed: true, Token: result.GetToken()}, nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -31,6 +33,10 @@ func newWorld(t testing.TB) *world {
 
 // start serves a fake at an address; stop ends it and its connections.
 func (w *world) start(address string, f coordinatorv1.CoordinatorServer, opts ...grpc.ServerOption) {
+	if k, ok := f.(*fake); ok {
+		gate := clusterid.Gate{Own: func() uint64 { return k.id }, Changes: server.Changes}
+		opts = append(opts, grpc.ChainUnaryInterceptor(gate.Unary), grpc.ChainStreamInterceptor(gate.Stream))
+	}
 	l, s := bufconn.Listen(1<<16), grpc.NewServer(opts...)
 	coordinatorv1.RegisterCoordinatorServer(s, f)
 	w.mu.Lock()

@@ -12,24 +12,23 @@ import (
 // that replace the preset's (nil for none). Making it again with the same
 // settings is no error.
 func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
-	req := &coordinatorv1.CreateKeyspaceRequest{Name: name, Preset: preset, Settings: settings}
-	return do(ctx, c, operation{name: "CreateKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.CreateKeyspace)
+	return change(ctx, c, "CreateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.CreateKeyspaceRequest {
+		return &coordinatorv1.CreateKeyspaceRequest{Name: name, Preset: preset, Settings: settings, Identity: id}
+	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
 }
 
-// UpdateKeyspace replaces the settings of a keyspace at a version. After a try
-// whose outcome was unknown, ErrVersionStale may mean that it was this call
-// that raised the version: compare the settings.
+// UpdateKeyspace replaces the settings of a keyspace at a version.
 func (c *Client) UpdateKeyspace(ctx context.Context, name string, version uint64, settings *rootv1.KeyspaceSettings) (*coordinatorv1.UpdateKeyspaceResponse, error) {
-	req := &coordinatorv1.UpdateKeyspaceRequest{Name: name, ExpectedVersion: version, Settings: settings}
-	return do(ctx, c, operation{name: "UpdateKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.UpdateKeyspace)
+	return change(ctx, c, "UpdateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.UpdateKeyspaceRequest {
+		return &coordinatorv1.UpdateKeyspaceRequest{Name: name, ExpectedVersion: version, Settings: settings, Identity: id}
+	}, coordinatorv1.CoordinatorClient.UpdateKeyspace)
 }
 
-// DeleteKeyspace removes an empty keyspace at a version; 0 for any. After a
-// try whose outcome was unknown, ErrNotFound may mean that it was this call
-// that removed it.
+// DeleteKeyspace removes an empty keyspace at a version; 0 for any.
 func (c *Client) DeleteKeyspace(ctx context.Context, name string, version uint64) (*coordinatorv1.DeleteKeyspaceResponse, error) {
-	req := &coordinatorv1.DeleteKeyspaceRequest{Name: name, ExpectedVersion: version}
-	return do(ctx, c, operation{name: "DeleteKeyspace", check: true}, req, coordinatorv1.CoordinatorClient.DeleteKeyspace)
+	return change(ctx, c, "DeleteKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.DeleteKeyspaceRequest {
+		return &coordinatorv1.DeleteKeyspaceRequest{Name: name, ExpectedVersion: version, Identity: id}
+	}, coordinatorv1.CoordinatorClient.DeleteKeyspace)
 }
 
 // GetKeyspace finds a keyspace by name; "" is "default". ErrNotFound: there is none.

@@ -163,10 +163,10 @@ func (m *Mirror) apply(n *news) (Update, error) {
 		m.clear()
 	}
 	for _, c := range n.keyspaces {
-		change(m.keyspaces, rooted.KeyspaceID(c.keyspace.GetId()), c.keyspace, c.removed)
+		put(m.keyspaces, rooted.KeyspaceID(c.keyspace.GetId()), c.keyspace, c.removed)
 	}
 	for _, c := range n.members {
-		change(m.members, c.member.ID, c.record, c.removed)
+		put(m.members, c.member.ID, c.record, c.removed)
 	}
 	for _, c := range n.regions {
 		old := m.byID[c.region.ID]
@@ -197,7 +197,7 @@ func (m *Mirror) remove(r *rooted.Region) {
 	}
 }
 
-func change[K comparable, V any](records map[K]V, key K, record V, removed bool) {
+func put[K comparable, V any](records map[K]V, key K, record V, removed bool) {
 	if removed {
 		delete(records, key)
 	} else {

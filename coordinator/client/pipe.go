@@ -344,8 +344,8 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q
 }
 
 func (p *pipe[Q, R]) dial(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[Q, R], error) {
-	if p.op.check {
-		if err := p.c.check(ctx, e); err != nil {
+	if p.op.changes {
+		if err := p.c.nameCluster(ctx, e); err != nil {
 			return nil, err
 		}
 	}

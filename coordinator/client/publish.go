@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -17,6 +18,8 @@ const (
 	// maxCommands and maxCommandBytes bound one request.
 	maxCommands     = 1024
 	maxCommandBytes = 1 << 20
+	// identityBytes is the most that an identity adds to a command.
+	identityBytes = 40
 	// publishSlots is how many merged requests are under way before callers
 	// wait for each other. More would split callers into groups that wait for
 	// each other's durable write.
@@ -34,25 +37,34 @@ type (
 // durable. A rejection is an *Error, returned beside the result. Concurrent
 // callers share requests; each command is judged on its own.
 //
-// A command whose outcome is unknown is sent again: found already applied, it
-// is answered with OUTCOME_ALREADY_APPLIED. When the context ends first, the
-// command may have been applied or may still be; Publish it again to find out.
-// The command must not be changed before Publish has returned, and not after
-// it has returned because the context ended.
+// A command whose outcome is unknown is sent again, under the identity that it
+// was first sent with: what had been applied is answered with
+// OUTCOME_ALREADY_APPLIED, Repetition set, and what it made. When the context ends
+// first, the command may have been applied or may still be. A caller that wants
+// to repeat it then, or after a restart of its own, gives the command an Identity
+// itself; a command without one is new each time. The command must not be changed
+// before Publish has returned, and not after it has returned because the context
+// ended.
 func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
-	size := proto.Size(cmd)
+	size := proto.Size(cmd) + identityBytes
 	switch {
 	case len(cmd.GetEvents()) == 0:
 		return nil, invalid("Publish", "the command has no events")
 	case size > maxCommandBytes:
 		return nil, invalid("Publish", "the command has %d bytes, above the limit of %d", size, maxCommandBytes)
 	}
-	alone := false
+	if err := c.learnCluster(ctx, "Publish"); err != nil {
+		return nil, err
+	}
+	mine := c.identified(cmd)
+	// alone: it was refused together with others. open: a try may have arrived and
+	// was not judged.
+	alone, open := false, false
 	for {
 		if c.ctx.Err() != nil {
 			return nil, &Error{Op: "Publish", Cause: ErrClosed}
 		}
-		b, i, err := c.publish.join(cmd, size, alone)
+		b, i, err := c.publish.join(mine, size, alone)
 		if err != nil {
 			return nil, err
 		}
@@ -68,13 +80,18 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 		if !answered {
 			return nil, waited("Publish", ctx.Err(), c.publish.pipe.seen.Load())
 		}
+		open = open || b.repeated
 		switch {
+		case b.err == nil && tooOld(b.results[i].GetError()) && !open && mine != cmd:
+			mine = c.identified(cmd)
 		case b.err == nil:
 			return b.results[i], rejection("Publish", b.by, b.results[i])
 		case b.refusedTogether():
 			alone = true // so that nobody pays for what another one sent
 		case !again(ctx, b.err):
 			return nil, waited("Publish", b.err, c.publish.pipe.seen.Load())
+		default:
+			open = true
 		}
 	}
 }
@@ -109,6 +126,9 @@ type publisher struct {
 	busy   int        // batches under way
 	bytes  int        // of commands without an answer
 	lastID uint64
+
+	// streams opened so far, and the number of the one that has not ended; 0: none.
+	streams, live atomic.Int64
 }
 
 // changes are the commands of one request.
@@ -117,37 +137,59 @@ type changes struct {
 	bytes   int
 	born    time.Time
 	turnout turnout
-	done    chan struct{} // closed when what follows is set
+	// Streams opened before it was sent, and whether there was one.
+	streams int64
+	live    bool
+
+	done chan struct{} // closed when what follows is set
 	// results are in the order of the commands; by answered.
 	results []*rootv1.CommandResult
 	by      string
 	err     error
+	// repeated: it may have been sent more than once.
+	repeated bool
 }
 
 func newPublisher(c *Client) *publisher {
 	p := &publisher{c: c}
 	p.pipe = &pipe[publishRequest, publishResponse]{
-		c: c, op: operation{name: "Publish", check: true},
-		connect: func(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[publishRequest, publishResponse], error) {
-			return e.rpc.PublishStream(ctx)
-		},
+		c: c, op: operation{name: "Publish", changes: true},
+		connect: p.connect,
 		match: func(queue []*request[publishRequest, publishResponse], reply *publishResponse) int {
 			return slices.IndexFunc(queue, func(r *request[publishRequest, publishResponse]) bool {
 				return r.msg.GetRequestId() == reply.GetRequestId()
 			})
 		},
-		judge: judgePublish, encodeFirst: true,
+		judge: p.judge, encodeFirst: true,
 		work: make(chan struct{}, 1),
 	}
 	return p
 }
 
-func judgePublish(_ *endpoint, r *request[publishRequest, publishResponse], reply *publishResponse) error {
+// connect counts streams, so that a batch knows whether it may have been sent on
+// two of them.
+func (p *publisher) connect(ctx context.Context, e *endpoint) (grpc.BidiStreamingClient[publishRequest, publishResponse], error) {
+	n := p.streams.Add(1)
+	p.live.Store(n)
+	stream, err := e.rpc.PublishStream(ctx)
+	if err != nil {
+		p.live.Store(0)
+		p.streams.Add(-1)
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { p.live.CompareAndSwap(n, 0) })
+	return stream, nil
+}
+
+func (p *publisher) judge(_ *endpoint, r *request[publishRequest, publishResponse], reply *publishResponse) error {
 	if d := reply.GetError(); d != nil {
 		return refused(d)
 	}
 	if got, want := len(reply.GetResults()), len(r.msg.GetCommands()); got != want {
 		return fmt.Errorf("%w: %d results for %d commands", errUnfit, got, want)
+	}
+	for _, result := range reply.GetResults() {
+		p.c.sawIndex(result.GetToken(), result.GetError().GetCurrentToken())
 	}
 	return nil
 }
@@ -217,6 +259,7 @@ func (p *publisher) launch(b *changes) {
 	if b == nil {
 		return
 	}
+	b.streams, b.live = p.streams.Load(), p.live.Load() != 0
 	p.c.count.publishRequests.Add(1)
 	p.c.count.publishCallers.Add(uint64(len(b.msg.GetCommands())))
 	p.pipe.send(&request[publishRequest, publishResponse]{
@@ -230,6 +273,9 @@ func (p *publisher) launch(b *changes) {
 // them launches what gathered meanwhile.
 func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 	b.results, b.err = reply.GetResults(), err
+	if opened := p.streams.Load() - b.streams; opened > 1 || opened == 1 && b.live {
+		b.repeated = true
+	}
 	if e := p.c.ends.near.Load(); e != nil {
 		b.by = e.address
 	}

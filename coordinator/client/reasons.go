@@ -91,6 +91,12 @@ var (
 	ErrExhausted error = sentinel(rootv1.Reason_REASON_EXHAUSTED)
 	// ErrOutcomeUnknown: the outcome is unknown: sent, not answered. A retry is safe.
 	ErrOutcomeUnknown error = sentinel(rootv1.Reason_REASON_OUTCOME_UNKNOWN)
+	// ErrFeatureLevel: some process of the cluster does not understand this yet; ErrorDetail.feature_level is the rooted level.
+	ErrFeatureLevel error = sentinel(rootv1.Reason_REASON_FEATURE_LEVEL)
+	// ErrTooOld: the process is too old for the rooted feature level.
+	ErrTooOld error = sentinel(rootv1.Reason_REASON_TOO_OLD)
+	// ErrClusterRequired: the call changes something and does not name the cluster that it is for.
+	ErrClusterRequired error = sentinel(rootv1.Reason_REASON_CLUSTER_REQUIRED)
 )
 
 // sentinel is a reason as an error to compare with.

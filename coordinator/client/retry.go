@@ -26,7 +26,9 @@ type walk struct {
 	// holds the Tenure. vacancies are the rounds that ended so.
 	vacant    bool
 	vacancies int
-	trail     trail
+	// named: the call named its cluster to who was asked last.
+	named bool
+	trail trail
 }
 
 // reset makes a walk begin. In place, so that a call without trouble allocates nothing for it.
@@ -48,6 +50,7 @@ func (w *walk) next() *endpoint {
 	if w.trail.last != nil {
 		w.c.count.retries.Add(1)
 	}
+	w.named = w.c.cluster.Load() != 0
 	if e := w.goTo; e != nil {
 		w.goTo = nil
 		return e
@@ -100,8 +103,12 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 		w.c.log.Debug("try failed", "op", w.op.name, "endpoint", e.address, "err", err)
 	}
 	class, detail := classify(err)
-	if e.checked.Load() { // of another cluster it would mean nothing here
+	if w.named { // of another cluster it would mean nothing here
 		w.c.sawEra(detail.GetEra())
+		w.c.sawIndex(detail.GetCurrentToken())
+	}
+	if detail.GetReason() == rootv1.Reason_REASON_CLUSTER_MISMATCH {
+		w.c.count.otherClusters.Add(1)
 	}
 	if class == elsewhere && detail == nil {
 		w.c.ends.shun(e)

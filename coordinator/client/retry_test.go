@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 func TestOneOfThreeAlive(t *testing.T) {
@@ -397,7 +398,7 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 		must(t, err)
 		w.stop("a")
 		_, err = c.GetRegionByKey(t.Context(), []byte("k"))
-		if err == nil || !strings.Contains(err.Error(), "cluster 0000000000000008") {
+		if err == nil || !strings.Contains(err.Error(), "0000000000000008") {
 			t.Errorf("error %v", err)
 		}
 		if _, err := c.Tso(t.Context(), 1); err == nil {
@@ -410,6 +411,61 @@ func TestAnotherClusterIsNotBelieved(t *testing.T) {
 			t.Error("nothing was counted")
 		}
 	})
+}
+
+// While a client is idle, another cluster may come to an address that it knows:
+// nothing is carried out there.
+func TestChangesDoNotReachAnotherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(7)})
+		c, end := w.client(client.Config{DefaultTimeout: 5 * time.Second}, "a")
+		defer end()
+		region := func(ctx context.Context) error { _, err := c.RemoveRegion(ctx, 1, rooted.Epoch{}); return err }
+		publish := func(ctx context.Context) error { _, err := c.PublishEvent(ctx, removal(1)); return err }
+		must(t, publish(t.Context()))
+		w.stop("a")
+		synctest.Wait() // the connection breaks while nobody uses it
+		other := &fake{cluster: newCluster(8)}
+		w.start("a", other)
+		for _, change := range []func(context.Context) error{publish, region} {
+			start := time.Now()
+			wantIs(t, change(t.Context()), client.ErrClusterMismatch)
+			wantWithin(t, start, 0, time.Second)
+		}
+		if n := other.log.Load(); n != 0 {
+			t.Errorf("%d changes were carried out in the other cluster", n)
+		}
+	})
+}
+
+// A client that knows its cluster is told of another one by the first call.
+func TestConfiguredClusterMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.start("a", &fake{cluster: newCluster(8)})
+		w.start("b", &fake{cluster: newCluster(8)})
+		c, end := w.client(client.Config{ClusterID: 7}, "a", "b")
+		defer end()
+		for name, call := range map[string]func(context.Context) error{
+			"read":    func(ctx context.Context) error { _, err := c.GetRegionByKey(ctx, []byte("k")); return err },
+			"many":    func(ctx context.Context) error { _, err := c.GetRegionsByKeys(ctx, [][]byte{[]byte("k")}); return err },
+			"ids":     func(ctx context.Context) error { _, err := c.AllocID(ctx, 1); return err },
+			"tso":     func(ctx context.Context) error { _, err := c.Tso(ctx, 1); return err },
+			"change":  func(ctx context.Context) error { _, err := c.RemoveRegion(ctx, 1, rooted.Epoch{}); return err },
+			"publish": func(ctx context.Context) error { _, err := c.PublishEvent(ctx, removal(1)); return err },
+		} {
+			start := time.Now()
+			err := call(t.Context())
+			if !errors.Is(err, client.ErrClusterMismatch) || time.Since(start) > time.Second {
+				t.Errorf("%s: %v after %v", name, err, time.Since(start))
+			}
+		}
+	})
+}
+
+func removal(id uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: id}}}
 }
 
 // Another cluster may answer at an address that was checked before, without

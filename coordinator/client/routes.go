@@ -20,12 +20,6 @@ import (
 // MaxKeys is the most keys of one GetRegionsByKeys.
 const MaxKeys = 1024
 
-// maxKeyBytes and maxNameBytes are the longest key, and name of a keyspace.
-const (
-	maxKeyBytes  = 4096
-	maxNameBytes = 63
-)
-
 // scanPage is how many regions ScanRegions asks for at a time.
 const scanPage = 1024
 
@@ -62,12 +56,12 @@ func (c *Client) regionByKey(ctx context.Context, key []byte, r *read, before er
 // checkLookup refuses what would be refused by every coordinator: it shares
 // requests with others.
 func checkLookup(op, keyspace string, keys ...[]byte) error {
-	if len(keyspace) > maxNameBytes || !utf8.ValidString(keyspace) {
-		return invalid(op, "the keyspace name %.80q is not UTF-8 of at most %d bytes", keyspace, maxNameBytes)
+	if len(keyspace) > rooted.MaxNameBytes || !utf8.ValidString(keyspace) {
+		return invalid(op, "the keyspace name %.80q is not UTF-8 of at most %d bytes", keyspace, rooted.MaxNameBytes)
 	}
 	for i, key := range keys {
-		if len(key) == 0 || len(key) > maxKeyBytes {
-			return invalid(op, "key %d of %d has %d bytes, not 1 to %d", i+1, len(keys), len(key), maxKeyBytes)
+		if len(key) == 0 || len(key) > rooted.MaxKeyBytes {
+			return invalid(op, "key %d of %d has %d bytes, not 1 to %d", i+1, len(keys), len(key), rooted.MaxKeyBytes)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ type Stats struct {
 	// OrderViolations counts timestamp replies discarded because they were not
 	// above an earlier one. Any is a defect of the cluster.
 	OrderViolations uint64
-	// OtherClusters counts answers discarded because they came from another cluster.
+	// OtherClusters counts calls that another cluster refused, and its answers, which are discarded.
 	OtherClusters uint64
 	// TsoRequests, AllocIDRequests and PublishRequests count requests sent for
 	// merged callers; the Callers counts say for how many calls.

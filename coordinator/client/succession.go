@@ -73,7 +73,7 @@ func (s *succession) ask(ctx context.Context, leave context.CancelCauseFunc, e *
 	defer cancel()
 	s.c.count.hedges.Add(1)
 	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
-	if err != nil || s.c.checkStatus(e, status) != nil {
+	if err != nil || s.c.accept(e, status) != nil {
 		return
 	}
 	t := status.GetTenure()

@@ -161,7 +161,7 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 
 // sameCluster finds out whether the position is of the cluster at e.
 func (w *watch) sameCluster(ctx context.Context, e *endpoint) error {
-	if err := w.c.check(ctx, e); err != nil {
+	if err := w.c.nameCluster(ctx, e); err != nil {
 		return err
 	}
 	return w.c.checkPosition(Position{Cluster: w.cluster, Token: w.at})

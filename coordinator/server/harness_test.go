@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -35,6 +36,7 @@ type memoryRoot struct {
 	expired bool          // claims find the predecessor expired
 	blocked chan struct{} // not nil: proposals wait for it
 	reads   int           // read indexes answered
+	asked   []*rootv1.Command
 }
 
 const clusterID = 0x1234
@@ -74,6 +76,7 @@ var errDown = reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "the test's root
 
 func (r *memoryRoot) Propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
 	r.mu.Lock()
+	r.asked = append(r.asked, cmds...)
 	blocked, down := r.blocked, r.down
 	r.mu.Unlock()
 	if blocked != nil {
@@ -297,7 +300,7 @@ func (c *counter) give(count uint64) (first, era uint64, err error) {
 }
 
 func (c *counter) Status() tenure.Status {
-	return tenure.Status{Phase: tenure.Holding, Era: 7, IDsLeft: 3, TimestampsLeft: 4}
+	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
 }
 
 // world is a coordinator over a memoryRoot, and a connection to it.
@@ -367,10 +370,16 @@ func (w *world) run(t testing.TB, change []func(*server.Config)) {
 
 func (w *world) dial(t testing.TB, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	opts = append([]grpc.DialOption{
+	return w.dialAs(t, clusterID, opts...)
+}
+
+// dialAs is dial for calls that name a cluster; 0: none.
+func (w *world) dialAs(t testing.TB, cluster uint64, opts ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	opts = append(append(clusterid.Caller(func() uint64 { return cluster }).Options(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.listener.DialContext(ctx) }),
-	}, opts...)
+	), opts...)
 	conn, err := grpc.NewClient("passthrough:///coordinator", opts...)
 	if err != nil {
 		t.Fatal(err)
@@ -457,6 +466,9 @@ func join(id string) *rootv1.Event {
 func create(name string, settings *rootv1.KeyspaceSettings) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: name, Settings: settings}}}
 }
+
+// created is create with the settings of a keyspace that has none of its own.
+func created(name string) *rootv1.Event { return create(name, state.DefaultSettings()) }
 
 // startDown is start on a root that does not answer.
 func startDown(t testing.TB, root *memoryRoot) *world {

@@ -62,17 +62,14 @@ func (s *Server) rootReport(ctx context.Context, reported *rootv1.Region, rooted
 	if rooted != nil {
 		publish.ExpectedEpoch = rooted.Epoch.Proto()
 	}
-	result, err := s.change(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: publish}})
-	switch {
-	case err != nil:
-		return nil, err
-	case result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED:
-		return &coordinatorv1.RegionHeartbeatResponse{Region: made(result).GetRegion(), RootedAt: result.GetToken()}, nil
-	case result.GetError().GetReason() == rootv1.Reason_REASON_EPOCH_STALE && result.GetError().GetRegion() != nil:
-		return &coordinatorv1.RegionHeartbeatResponse{Region: result.GetError().GetRegion()}, nil
-	default:
-		return nil, rejection(result)
+	result, err := s.change(ctx, nil, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: publish}})
+	if ahead := reason.From(err); ahead.GetReason() == rootv1.Reason_REASON_EPOCH_STALE && ahead.GetRegion() != nil {
+		return &coordinatorv1.RegionHeartbeatResponse{Region: ahead.GetRegion()}, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RegionHeartbeatResponse{Region: made(result).GetRegion(), RootedAt: result.GetToken()}, nil
 }
 
 // senderView is the view that a member's report is judged by: the one at hand,

@@ -19,7 +19,7 @@ func (s *Server) CreateKeyspace(ctx context.Context, req *coordinatorv1.CreateKe
 	if err != nil {
 		return nil, err
 	}
-	result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
 		Name: req.GetName(), Settings: settings,
 	}}})
 	if err != nil {
@@ -27,7 +27,7 @@ func (s *Server) CreateKeyspace(ctx context.Context, req *coordinatorv1.CreateKe
 	}
 	return &coordinatorv1.CreateKeyspaceResponse{
 		Keyspace: made(result).GetKeyspace(), Token: result.GetToken(),
-		AlreadyExisted: result.GetOutcome() == rootv1.Outcome_OUTCOME_ALREADY_APPLIED,
+		AlreadyExisted: !changed(result),
 	}, nil
 }
 
@@ -60,7 +60,7 @@ func (s *Server) UpdateKeyspace(ctx context.Context, req *coordinatorv1.UpdateKe
 	if settings.GetLayout() == nil { // it never changes, so it need not be repeated
 		settings.Layout = keyspace.GetSettings().GetLayout()
 	}
-	result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{
 		KeyspaceId: keyspace.GetId(), ExpectedVersion: req.GetExpectedVersion(),
 		Settings: settings,
 	}}})
@@ -81,7 +81,7 @@ func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKe
 		version = keyspace.GetVersion()
 	}
 	for attempt := 1; ; attempt++ {
-		result, err := s.accepted(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
+		result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
 			KeyspaceId: keyspace.GetId(), ExpectedVersion: version,
 		}}})
 		if err == nil {
@@ -99,14 +99,6 @@ func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKe
 
 // maxDeleteAttempts bounds the race of a delete with updates.
 const maxDeleteAttempts = 4
-
-// made is what the only event of a command made.
-func made(result *rootv1.CommandResult) *rootv1.EventResult {
-	if events := result.GetEvents(); len(events) > 0 {
-		return events[0]
-	}
-	return nil
-}
 
 // rootedKeyspace finds a keyspace by a linearizable read: an administrator's
 // change must not be judged by an old view.

@@ -16,23 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// PublishRootEvent implements coordinatorv1.CoordinatorServer. A rejection is
-// a result, not an error.
-func (s *Server) PublishRootEvent(ctx context.Context, req *coordinatorv1.PublishRootEventRequest) (*coordinatorv1.PublishRootEventResponse, error) {
-	if err := checkPublished("event", req.GetEvent()); err != nil {
-		return nil, err
-	}
-	cmd := &rootv1.Command{Events: []*rootv1.Event{req.GetEvent()}}
-	if err := checkCommand("event", cmd); err != nil {
-		return nil, err
-	}
-	results, err := s.propose(ctx, cmd)
-	if err != nil {
-		return nil, err
-	}
-	return &coordinatorv1.PublishRootEventResponse{Result: results[0], Assessment: s.assessment(req.GetEvent(), results[0])}, nil
-}
-
 // PublishRootEvents implements coordinatorv1.CoordinatorServer.
 func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.PublishRootEventsRequest) (*coordinatorv1.PublishRootEventsResponse, error) {
 	if err := checkCommands(req.GetCommands()); err != nil {
@@ -140,55 +123,6 @@ func (s *Server) detail(err error) *rootv1.ErrorDetail {
 	return &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNSPECIFIED, Message: err.Error()}
 }
 
-// RemoveRegion implements coordinatorv1.CoordinatorServer.
-func (s *Server) RemoveRegion(ctx context.Context, req *coordinatorv1.RemoveRegionRequest) (*coordinatorv1.RemoveRegionResponse, error) {
-	if req.GetRegionId() == 0 {
-		return nil, invalid("region_id", "it is 0")
-	}
-	result, err := s.change(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{
-		RegionId: req.GetRegionId(), ExpectedEpoch: req.GetExpectedEpoch(),
-	}}})
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED:
-		return &coordinatorv1.RemoveRegionResponse{Removed: true, Token: result.GetToken()}, nil
-	case result.GetOutcome() == rootv1.Outcome_OUTCOME_ALREADY_APPLIED,
-		result.GetError().GetReason() == rootv1.Reason_REASON_NOT_FOUND:
-		return &coordinatorv1.RemoveRegionResponse{Token: result.GetToken()}, nil
-	default:
-		return nil, rejection(result)
-	}
-}
-
-// change proposes one event of a typed call.
-func (s *Server) change(ctx context.Context, event *rootv1.Event) (*rootv1.CommandResult, error) {
-	cmd := &rootv1.Command{Events: []*rootv1.Event{event}}
-	if d := state.CheckCommand(cmd); d != nil {
-		return nil, &reason.Error{Detail: d}
-	}
-	results, err := s.propose(ctx, cmd)
-	if err != nil {
-		return nil, err
-	}
-	return results[0], nil
-}
-
-// accepted is change for calls where a rejection is an error.
-func (s *Server) accepted(ctx context.Context, event *rootv1.Event) (*rootv1.CommandResult, error) {
-	result, err := s.change(ctx, event)
-	if err == nil && result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
-		err = rejection(result)
-	}
-	return result, err
-}
-
-// rejection is a rejected command as an error of the call.
-func rejection(result *rootv1.CommandResult) error {
-	return &reason.Error{Detail: result.GetError()}
-}
-
 // propose is proposeUnbounded within MaxWaiting.
 func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
 	if err := s.waiting.enter(); err != nil {
@@ -201,6 +135,7 @@ func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv
 // proposeUnbounded sends commands to the root and returns one result each.
 // When no answer came, nobody knows the outcome.
 func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	s.identify(cmds)
 	results, err := s.cfg.Root.Propose(ctx, cmds...)
 	if err != nil {
 		if _, ok := errors.AsType[*reason.Error](err); ok {
@@ -254,18 +189,4 @@ func checkCommand(field string, cmd *rootv1.Command) error {
 	named := proto.CloneOf(d)
 	named.Message = field + ": " + d.GetMessage()
 	return &reason.Error{Detail: named}
-}
-
-// checkPublished refuses events that are not the callers' to ask for: a
-// coordinator's authority is claimed, not published.
-func checkPublished(field string, event *rootv1.Event) error {
-	switch event.GetKind().(type) {
-	case nil:
-		return invalid(field, "it has no kind")
-	case *rootv1.Event_ClusterBootstrapped, *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed,
-		*rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced:
-		return invalid(field, "%T is the root's and the Tenure holder's own: it cannot be published", event.GetKind())
-	default:
-		return nil
-	}
 }

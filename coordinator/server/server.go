@@ -18,7 +18,9 @@
 //     answer; a reader that takes nothing is cut;
 //  6. a watcher sees every change behind its token once and in order, or is told
 //     to start from a snapshot;
-//  7. a stop takes no longer than Limits.StopTimeout.
+//  7. a stop takes no longer than Limits.StopTimeout;
+//  8. a call that names another cluster is not begun, and one that changes
+//     something must name this one.
 //
 // Freshness is judged by coordinator/rootview, lookups by coordinator/catalog,
 // authority by coordinator/tenure, changes by the root.
@@ -36,7 +38,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
@@ -134,6 +138,7 @@ type Server struct {
 	streams        streams
 	fanout         *fanout
 	handover       openHandover
+	identities     *identity.Source
 	stopping       atomic.Bool
 }
 
@@ -155,6 +160,7 @@ func New(cfg Config) (*Server, error) {
 		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
 		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
 		streams:        streams{all: map[*live]struct{}{}},
+		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
@@ -172,10 +178,11 @@ const streamWorkers = 64
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
+	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
 	return append(flow.Server(),
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.admitUnary),
-		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.admitStream),
+		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, gate.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, gate.Stream, s.admitStream),
 		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),

@@ -8,6 +8,31 @@ import (
 	"google.golang.org/grpc"
 )
 
+// Changes says whether a method of the service, by its full name, changes
+// something: such a call must name its cluster.
+func Changes(method string) bool {
+	switch method {
+	case coordinatorv1.Coordinator_PublishRootEvent_FullMethodName,
+		coordinatorv1.Coordinator_PublishRootEvents_FullMethodName,
+		coordinatorv1.Coordinator_PublishStream_FullMethodName,
+		coordinatorv1.Coordinator_RemoveRegion_FullMethodName,
+		coordinatorv1.Coordinator_CreateKeyspace_FullMethodName,
+		coordinatorv1.Coordinator_UpdateKeyspace_FullMethodName,
+		coordinatorv1.Coordinator_DeleteKeyspace_FullMethodName,
+		coordinatorv1.Coordinator_RegisterMember_FullMethodName,
+		coordinatorv1.Coordinator_DrainMember_FullMethodName,
+		coordinatorv1.Coordinator_FailMember_FullMethodName,
+		coordinatorv1.Coordinator_RemoveMember_FullMethodName,
+		coordinatorv1.Coordinator_AssignRegions_FullMethodName,
+		coordinatorv1.Coordinator_RotatePinKey_FullMethodName,
+		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
+		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:
+		return true
+	default:
+		return false
+	}
+}
+
 // serviceDesc is the generated description of the service, with the hot
 // methods replaced by ones that read and write the wire format themselves.
 func serviceDesc() *grpc.ServiceDesc {

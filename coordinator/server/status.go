@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -21,7 +23,7 @@ func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*c
 	resp := &coordinatorv1.StatusResponse{
 		CoordinatorId: string(s.cfg.ID), Address: s.cfg.Address, Incarnation: s.cfg.Incarnation,
 		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
-		ServingAuthority: authority.Phase == tenure.Holding,
+		ServingAuthority: serves(authority, view, v.now),
 		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft,
 		Disclosure:   v.disclosure(),
 		Keyspaces:    uint64(v.state.KeyspaceCount()),
@@ -40,6 +42,19 @@ func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*c
 		resp.RootPeers = s.cfg.RootPeers(ask)
 	}
 	return resp, nil
+}
+
+// serves says whether a holder can serve now: its confirmation is good. Without a
+// ttl none lasts, and it is enough that the root is heard and names it.
+func serves(a tenure.Status, view *rootview.View, now clock.Instant) bool {
+	if a.Phase != tenure.Holding || a.Superseded {
+		return false
+	}
+	if a.Tenure.GetTtlMillis() > 0 {
+		return a.Confirmed
+	}
+	heard := view.Mode(now) != coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE
+	return heard && uint64(view.Era) == a.Era && !view.State.Tenure().GetRetired()
 }
 
 // ListCoordinators implements coordinatorv1.CoordinatorServer.
@@ -102,20 +117,4 @@ func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessR
 	}
 	result, status := v.state.Assess(req.GetEvent())
 	return &coordinatorv1.AssessRootEventResponse{Result: result.Proto(), Assessment: status, Disclosure: v.disclosure()}, nil
-}
-
-// assessment is what a published event was found to be: what its transition
-// became, or, for a refused one, what the view makes of it.
-func (s *Server) assessment(event *rootv1.Event, result *rootv1.CommandResult) rootv1.TransitionStatus {
-	if t := made(result).GetTransition(); t != nil {
-		return t.GetStatus()
-	}
-	switch event.GetKind().(type) {
-	case *rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned,
-		*rootv1.Event_TransitionCompleted, *rootv1.Event_TransitionCancelled:
-		_, status := s.view().State.Assess(event)
-		return status
-	default:
-		return rootv1.TransitionStatus_TRANSITION_STATUS_UNSPECIFIED
-	}
 }

@@ -35,11 +35,17 @@ type late struct{ *tenure.Holder }
 // coordinator is a world with a real Tenure holder.
 func coordinator(t *testing.T, root *memoryRoot, id string, incarnation uint64) (w *world, retire func()) {
 	t.Helper()
+	return coordinatorOf(t, root, id, incarnation, 200*time.Millisecond)
+}
+
+// coordinatorOf is coordinator with a ttl.
+func coordinatorOf(t *testing.T, root *memoryRoot, id string, incarnation uint64, ttl time.Duration) (w *world, retire func()) {
+	t.Helper()
 	var authority late
 	w = startOn(t, root, func(c *server.Config) {
 		var err error
 		authority.Holder, err = tenure.New(tenure.Config{
-			ID: id, Incarnation: incarnation, Address: id + ":2379", TTL: 200 * time.Millisecond,
+			ID: id, Incarnation: incarnation, Address: id + ":2379", TTL: ttl,
 			Root: root, Views: authorityView{c.Views.(*rootview.Follower)}, Clock: clock.NewMonotonic(),
 		})
 		if err != nil {
@@ -105,6 +111,42 @@ func TestTwoCoordinatorsOverOneRoot(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A holder that is cut off from the root cannot serve, and says so.
+func TestACutOffHolderServesNoAuthority(t *testing.T) {
+	for _, ttl := range []time.Duration{0, 200 * time.Millisecond} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				root := newMemoryRoot(t)
+				w, retire := coordinatorOf(t, root, "c1", 1, ttl)
+				until(t, w)
+				w.catchUp(t)
+				serving := func() bool {
+					got, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return got.GetServingAuthority()
+				}
+				time.Sleep(time.Minute) // nobody asks: what is held is still good
+				if !serving() {
+					t.Error("an idle holder says that it does not serve")
+				}
+				root.setDown(true)
+				time.Sleep(2 * time.Second)
+				if serving() {
+					t.Error("a holder that is cut off says that it serves")
+				}
+				root.setDown(false)
+				retire()
+				w.conn.Close()
+				if err := w.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // until asks for ids and timestamps until the coordinator holds the Tenure.

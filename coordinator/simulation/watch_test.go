@@ -538,6 +538,10 @@ func (noAuthority) ReserveTso(context.Context, uint64) (uint64, uint64, func(con
 	return 0, 0, nil, errNotHeld
 }
 
+func (noAuthority) ReserveAllocID(context.Context, uint64) (uint64, uint64, func(context.Context) error, error) {
+	return 0, 0, nil, errNotHeld
+}
+
 const watchCluster = 0xc0ffee
 
 // watchRoot is the log, and the state at each of its entries.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -67,6 +68,9 @@ type load struct {
 	callers  sync.WaitGroup
 	progress [loadKinds]atomic.Uint64
 	refused  atomic.Uint64
+	cluster  atomic.Uint64 // 0: not asked for yet
+	// identities of all changes.
+	identities *identity.Source
 	// slowest is the longest that a call took beyond its limit.
 	slowest atomic.Int64
 
@@ -101,7 +105,7 @@ type caller struct {
 // startLoad makes the shared regions and starts all callers.
 func startLoad(t testing.TB, c *cluster, e *evidence, began time.Time, seed uint64) *load {
 	ctx, stop := context.WithCancel(t.Context())
-	l := &load{t: t, c: c, e: e, began: began, stop: stop, conf: make(map[string]uint64), ids: make(map[string]uint64)}
+	l := &load{t: t, c: c, e: e, began: began, stop: stop, conf: make(map[string]uint64), ids: make(map[string]uint64), identities: identity.NewSource()}
 	t.Cleanup(l.finish)
 	first := l.caller("setup", seed)
 	for i := range sharedRegions {

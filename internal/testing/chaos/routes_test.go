@@ -6,10 +6,12 @@ import (
 	"math"
 	"time"
 
+	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -40,7 +42,7 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 		Id: id, KeyspaceId: uint32(state.DefaultKeyspace), StartKey: []byte(key), EndKey: []byte(key + "~"),
 		Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: conf}, Frontier: []byte(w.tag),
 	}
-	req := &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{Events: []*rootv1.Event{{
+	req := &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{Identity: c.load.identities.Next(0), Events: []*rootv1.Event{{
 		Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}},
 	}}}}}
 	err := errNoAnswer
@@ -48,7 +50,9 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 		w.lastTry, w.tries = c.now(), w.tries+1
 		var r *coordinatorv1.PublishRootEventsResponse
 		if err = c.ask(ctx, func(ctx context.Context, n coordinatorv1.CoordinatorClient) (err error) {
-			r, err = n.PublishRootEvents(ctx, req)
+			if ctx, err = c.load.named(ctx, n); err == nil {
+				r, err = n.PublishRootEvents(ctx, req)
+			}
 			return err
 		}); err == nil {
 			c.learn(w, r.GetResults()[0])
@@ -60,6 +64,18 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 		c.turn(ctx)
 	}
 	return err
+}
+
+// named names the cluster in a call. The first one asks for it.
+func (l *load) named(ctx context.Context, n coordinatorv1.CoordinatorClient) (context.Context, error) {
+	if l.cluster.Load() == 0 {
+		s, err := n.Status(ctx, &coordinatorv1.StatusRequest{})
+		if err != nil {
+			return ctx, err
+		}
+		l.cluster.Store(s.GetDisclosure().GetClusterId())
+	}
+	return metadata.AppendToOutgoingContext(ctx, clusterid.Key, clusterid.String(l.cluster.Load())), nil
 }
 
 // read asks any coordinator for the region of a key.

@@ -252,10 +252,25 @@ func (s *session) deliver(r *request, results []*rootv1.CommandResult) error {
 	}
 	for _, p := range r.proposals {
 		n := len(p.commands)
+		s.q.doubt(p, results[:n])
 		p.finish(results[:n:n], nil)
 		results = results[n:]
 	}
 	return nil
+}
+
+// doubt takes the position from refusals of commands that are too old to be
+// recognised when they were sent before: the position says that a command was sent
+// once and not applied, and may be asked for under a new identity.
+func (q *proposer) doubt(p *proposal, results []*rootv1.CommandResult) {
+	q.mu.Lock()
+	unknown := p.unknown
+	q.mu.Unlock()
+	for _, r := range results {
+		if unknown && r.GetError().GetReason() == rootv1.Reason_REASON_OUTCOME_UNKNOWN {
+			r.Error.CurrentToken = nil
+		}
+	}
 }
 
 // refused decides about a request that was not judged. An error ends the session.

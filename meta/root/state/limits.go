@@ -1,10 +1,12 @@
 package state
 
+import "github.com/nokv/nokv/rooted"
+
 // Limits of requests and records. They are part of the state machine: two
 // replicas with different limits would judge an entry differently.
 const (
 	// MaxKeyBytes bounds a route key, in bytes.
-	MaxKeyBytes = 4096
+	MaxKeyBytes = rooted.MaxKeyBytes
 	// MaxFrontierBytes bounds a region's frontier, in bytes.
 	MaxFrontierBytes = 4096
 	// MaxCommandBytes bounds an encoded command, in bytes.
@@ -17,7 +19,7 @@ const (
 	// MaxSlots bounds the slots of a keyspace.
 	MaxSlots = 16384
 	// MaxNameBytes bounds names of keyspaces, in bytes.
-	MaxNameBytes = 63
+	MaxNameBytes = rooted.MaxNameBytes
 	// MaxIDBytes bounds ids of members and coordinators, in bytes.
 	MaxIDBytes = 255
 	// MaxAddressBytes bounds addresses and URLs, in bytes.

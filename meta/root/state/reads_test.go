@@ -79,7 +79,7 @@ func TestToken(t *testing.T) {
 	if a.Compare(b) >= 0 || c.Compare(b) <= 0 || a.Compare(a) != 0 || a.Compare(state.Token{}) <= 0 {
 		t.Errorf("the order of %s, %s, %s is wrong", a, b, c)
 	}
-	if state.TokenFromProto(a.Proto()) != a || state.TokenFromProto(nil) != (state.Token{}) || a.String() != "1/9/5" {
+	if state.TokenFromProto(a.Proto()) != a || state.TokenFromProto(nil) != (state.Token{}) || a.String() != "1.9.5" {
 		t.Errorf("token %s comes back as %s", a, state.TokenFromProto(a.Proto()))
 	}
 }

@@ -25,8 +25,8 @@ type (
 	Owner = rooted.Owner
 )
 
-// DefaultKeyspace is the keyspace that the bootstrap makes.
-const DefaultKeyspace KeyspaceID = 1
+// DefaultKeyspace is rooted.DefaultKeyspace: the bootstrap makes it.
+const DefaultKeyspace = rooted.DefaultKeyspace
 
 // TokenFromProto is rooted.TokenFromProto.
 func TokenFromProto(t *rootv1.RootToken) Token { return rooted.TokenFromProto(t) }
