@@ -23,6 +23,7 @@ import (
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/server"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/transport"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -46,8 +47,6 @@ type Config struct {
 	// ElectionTimeout is the silence of a leader after which another one is
 	// elected. Default 500 ms.
 	ElectionTimeout time.Duration
-	// FeatureLevel is the highest that this build understands. Default 1.
-	FeatureLevel uint32
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -122,7 +121,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	net, err := transport.New(transport.Config{
 		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
-		Checkpoints: p.store, FeatureLevel: p.cfg.FeatureLevel, Logger: p.cfg.Logger.Named("transport"),
+		Checkpoints: p.store, FeatureLevel: state.SupportedLevel(), Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
 		return err

@@ -175,6 +175,16 @@ func (c *Client) Replace(ctx context.Context, req *rootv1.ReplacePeerRequest) (o
 	return out, err
 }
 
+// Raise raises the feature level to what every process understands, or says who
+// does not. ClusterId of the request is filled in.
+func (c *Client) Raise(ctx context.Context, req *rootv1.RaiseFeatureLevelRequest) (out *rootv1.RaiseFeatureLevelResponse, err error) {
+	err = c.onLeader(ctx, true, func(ctx context.Context, p *peer, cluster uint64) error {
+		out, err = p.root.RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: req.GetTo(), DryRun: req.GetDryRun()})
+		return err
+	})
+	return out, err
+}
+
 // pin remembers the first cluster id that is seen and refuses any other one.
 func (c *Client) pin(p *peer, cluster uint64) error {
 	if cluster == 0 || c.cluster.CompareAndSwap(0, cluster) {

@@ -36,7 +36,7 @@ func (c *Client) Tail(ctx context.Context, after state.Token) (TailStream, error
 	t.silence = time.AfterFunc(c.cfg.TailSilence, func() { cancel(errSilent) })
 	if err = c.identify(ctx, p); err == nil {
 		t.stream, err = p.root.Tail(ctx, &rootv1.TailRequest{
-			After: after.Proto(), ClusterId: c.cluster.Load(), ReaderId: c.cfg.ReaderID,
+			After: after.Proto(), ClusterId: c.cluster.Load(), ReaderId: c.cfg.ReaderID, FeatureLevel: state.SupportedLevel(),
 		})
 	}
 	if err != nil {
@@ -141,7 +141,9 @@ func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) er
 	if err := c.identify(ctx, p); err != nil {
 		return failed(err)
 	}
-	stream, err := p.root.Snapshot(ctx, &rootv1.SnapshotRequest{ClusterId: c.cluster.Load()})
+	stream, err := p.root.Snapshot(ctx, &rootv1.SnapshotRequest{
+		ClusterId: c.cluster.Load(), ReaderId: c.cfg.ReaderID, FeatureLevel: state.SupportedLevel(),
+	})
 	if err != nil {
 		return failed(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -27,6 +28,9 @@ type batch struct {
 // batchCache encodes entries once for all readers that want the same first one.
 // Its zero value is ready.
 type batchCache struct {
+	// bare leaves secrets out.
+	bare bool
+
 	mu   sync.Mutex // guards what follows
 	ring [cachedBatches]*batch
 	turn int
@@ -36,7 +40,7 @@ type batchCache struct {
 // it before.
 func (c *batchCache) get(log Log, first, commit, maxBytes uint64) (*batch, error) {
 	b := c.at(first)
-	b.once.Do(func() { b.encode(log, commit, maxBytes) })
+	b.once.Do(func() { b.encode(log, commit, maxBytes, c.bare) })
 	if b.err != nil || b.last < b.first {
 		c.forget(b)
 	}
@@ -67,7 +71,7 @@ func (c *batchCache) forget(b *batch) {
 	}
 }
 
-func (b *batch) encode(log Log, commit, maxBytes uint64) {
+func (b *batch) encode(log Log, commit, maxBytes uint64, bare bool) {
 	entries, err := log.Committed(b.first, commit+1, maxBytes)
 	b.last, b.err = b.first-1, err
 	if err != nil || len(entries) == 0 {
@@ -83,6 +87,9 @@ func (b *batch) encode(log Log, commit, maxBytes uint64) {
 		if err != nil {
 			b.err = fmt.Errorf("entry %d: %w", e.GetIndex(), err)
 			return
+		}
+		if bare {
+			payload, _ = state.StripSecrets(payload)
 		}
 		data = appendEntry(data, e, payload)
 	}

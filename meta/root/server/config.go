@@ -63,6 +63,10 @@ type Config struct {
 	// larger. Default 1 MiB.
 	SnapshotChunkBytes int
 
+	// RaiseAfter is how long every process must have understood more than the rooted
+	// feature level before the leader raises it by itself; negative: it does not. Default 10 s.
+	RaiseAfter time.Duration
+
 	// HealthTimeout is how long the read index behind a health check may
 	// take; HealthCache how long its answer is kept. Defaults 1 s and 200 ms.
 	HealthTimeout, HealthCache time.Duration
@@ -92,6 +96,7 @@ func (c *Config) setDefaults() {
 	c.MaxReaders = cmp.Or(c.MaxReaders, 1024)
 	c.MaxSnapshots = cmp.Or(c.MaxSnapshots, 16)
 	c.SnapshotChunkBytes = cmp.Or(c.SnapshotChunkBytes, 1<<20)
+	c.RaiseAfter = cmp.Or(c.RaiseAfter, 10*time.Second)
 	c.HealthTimeout = cmp.Or(c.HealthTimeout, time.Second)
 	c.HealthCache = cmp.Or(c.HealthCache, 200*time.Millisecond)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 2*time.Second)

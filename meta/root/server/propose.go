@@ -40,9 +40,43 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 	for _, c := range req.Commands {
 		clearVerdict(c)
 	}
-	results, err := s.judge(ctx, req.Commands)
+	results, err := s.admitted(ctx, req.Commands)
 	shorten.Results(results)
 	return results, s.withLeader(err)
+}
+
+// admitted has commands judged that may enter the log: what only root peers make,
+// and what is above the rooted feature level, is answered here, each by itself.
+func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error) {
+	st := s.cfg.Replica.View().State
+	results := make([]*rootv1.CommandResult, len(commands))
+	var kept []*rootv1.Command
+	for i, c := range commands {
+		detail := st.CheckLevel(c)
+		for _, e := range c.GetEvents() {
+			if e.GetFeatureLevelRaised() != nil {
+				detail = reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the feature level is raised by the root leader: ask it to").Detail
+			}
+		}
+		if detail == nil {
+			kept = append(kept, c)
+			continue
+		}
+		results[i] = &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: st.Token().Proto(), Error: detail}
+	}
+	if len(kept) == 0 {
+		return results, nil
+	}
+	judged, err := s.judge(ctx, kept)
+	if err != nil || len(kept) == len(commands) {
+		return judged, err
+	}
+	for i := range results {
+		if results[i] == nil {
+			results[i], judged = judged[0], judged[1:]
+		}
+	}
+	return results, nil
 }
 
 // clearVerdict removes what only a root leader may say.

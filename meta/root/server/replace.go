@@ -137,7 +137,7 @@ func (r *replacement) add(ctx context.Context) (*rootv1.ReplacePeerResponse, err
 // mayAdd refuses what Apply would refuse, without an entry in the log for it.
 func (r *replacement) mayAdd() error {
 	c, lost, with := r.st.Cluster(), r.req.GetLost(), r.req.GetWith()
-	if find(c.GetReplaced(), with) != nil || slices.Contains(c.GetReplacedNodeIds(), with) {
+	if state.WasReplaced(c, with) {
 		return reason.New(rootv1.Reason_REASON_ALREADY_EXISTS,
 			"root peer %d was replaced or given up: start the new one with a node id that was never used, and an empty workdir", with)
 	}

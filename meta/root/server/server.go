@@ -109,7 +109,8 @@ type Server struct {
 	proposals atomic.Int64 // requests with the replica
 	snapshots atomic.Int64 // streams open
 	cut       atomic.Uint64
-	batches   batchCache
+	batches   batchCache // for coordinators
+	bare      batchCache // for readers that get no secrets
 
 	made     time.Time
 	stopping chan struct{}  // closed when streams should end
@@ -125,7 +126,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
+	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
 	return s, nil
 }
@@ -144,6 +145,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	limited := listen.Limit(lis, s.cfg.MaxConnections)
 	var accept sync.WaitGroup
 	accept.Go(func() { failed <- server.Serve(limited) })
+	if s.cfg.RaiseAfter > 0 {
+		s.serving.Go(func() { s.raiseWhenLevel(ctx) })
+	}
 	var err error
 	select {
 	case err = <-failed:

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -20,17 +21,20 @@ func (s *Server) Snapshot(req *rootv1.SnapshotRequest, stream grpc.ServerStreami
 	if err := s.mayTell(s.cfg.Replica.View()); err != nil {
 		return err
 	}
+	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
+		return err
+	}
 	if s.snapshots.Add(1) > s.cfg.MaxSnapshots {
 		s.snapshots.Add(-1)
 		return overloaded("snapshots", s.cfg.MaxSnapshots)
 	}
 	return s.guarded(stream, "snapshot", func(out *outlet) error {
 		defer s.snapshots.Add(-1)
-		return s.sendSnapshot(stream.Context(), out)
+		return s.sendSnapshot(stream.Context(), out, req.GetReaderId() == "")
 	})
 }
 
-func (s *Server) sendSnapshot(ctx context.Context, out *outlet) error {
+func (s *Server) sendSnapshot(ctx context.Context, out *outlet, bare bool) error {
 	st := s.cfg.Replica.View().State
 	token, err := proto.Marshal(st.Token().Proto())
 	if err != nil {
@@ -44,6 +48,9 @@ func (s *Server) sendSnapshot(ctx context.Context, out *outlet) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		default:
+		}
+		if bare {
+			record, _ = state.StripRecord(record)
 		}
 		return c.add(record)
 	})

@@ -24,7 +24,10 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	if err := s.checkCluster(req.GetClusterId()); err != nil {
 		return err
 	}
-	r := &reader{s: s, id: req.GetReaderId(), after: state.TokenFromProto(req.GetAfter()), since: time.Now()}
+	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
+		return err
+	}
+	r := &reader{s: s, id: req.GetReaderId(), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: time.Now()}
 	r.position.Store(r.after.Index)
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		r.remote = p.Addr.String()
@@ -41,6 +44,7 @@ type reader struct {
 	s        *Server
 	id       string
 	remote   string
+	level    uint32 // highest feature level that it understands
 	since    time.Time
 	after    state.Token   // where it began
 	position atomic.Uint64 // index of the last entry sent
@@ -117,6 +121,17 @@ func (s *Server) mayTell(v *replica.View) error {
 	return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "root peer %d does not vote yet: read from another one", node)
 }
 
+// mayRead refuses a reader that would stop at what the cluster has already.
+func (s *Server) mayRead(who string, told uint32) error {
+	understands, rooted := state.LevelOf(told), s.cfg.Replica.View().State.FeatureLevel()
+	if understands >= rooted {
+		return nil
+	}
+	err := reason.New(rootv1.Reason_REASON_TOO_OLD, "%s understands feature level %d, the cluster is at %d: take a newer version", who, understands, rooted)
+	err.Detail.FeatureLevel = rooted
+	return err
+}
+
 // news says that a message without entries is worth sending before it is due.
 func (r *reader) news(v *replica.View) bool {
 	return r.sent != headOf(v)
@@ -136,7 +151,11 @@ func (r *reader) sendEntries(v *replica.View, out *outlet) (bool, error) {
 	if !r.verified || next > v.Commit {
 		return false, nil
 	}
-	b, err := r.s.batches.get(r.s.cfg.Log, next, v.Commit, r.s.cfg.TailBatchBytes)
+	cache := &r.s.batches
+	if r.id == "" {
+		cache = &r.s.bare
+	}
+	b, err := cache.get(r.s.cfg.Log, next, v.Commit, r.s.cfg.TailBatchBytes)
 	if err != nil {
 		return false, r.fellBehind(err, v)
 	}

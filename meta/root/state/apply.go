@@ -219,6 +219,10 @@ func (t *turn) regionEvent(e *rootv1.Event, r *EventResult) verdict {
 		return t.splitPlanned(k.SplitPlanned, r)
 	case *rootv1.Event_MergePlanned:
 		return t.mergePlanned(k.MergePlanned, r)
+	case *rootv1.Event_MovePlanned:
+		return t.movePlanned(k.MovePlanned, r)
+	case *rootv1.Event_MoveReady:
+		return t.moveReady(k.MoveReady, r)
 	case *rootv1.Event_TransitionCompleted:
 		return t.transitionCompleted(k.TransitionCompleted, r)
 	case *rootv1.Event_TransitionCancelled:

@@ -84,9 +84,7 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_KeyspaceDeleted:
 		return checkWhich(k.KeyspaceDeleted.GetKeyspaceId(), k.KeyspaceDeleted.GetName())
 	case *rootv1.Event_PinKeyRotated:
-		if n := len(k.PinKeyRotated.GetSecret()); n != MaxPinSecretBytes {
-			return invalid("a pin key has %d bytes, not %d", MaxPinSecretBytes, n)
-		}
+		return checkPinKey(k.PinKeyRotated.GetSecret(), k.PinKeyRotated.GetDigest())
 	case *rootv1.Event_RootPeerAdded:
 		return checkRootPeer(k.RootPeerAdded)
 	case *rootv1.Event_FeatureLevelRaised:
@@ -118,7 +116,11 @@ func checkRegionEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 		return first(checkPlan(k.MergePlanned.GetLeftRegionId(), k.MergePlanned.GetLeftExpectedEpoch()),
 			checkPlan(k.MergePlanned.GetRightRegionId(), k.MergePlanned.GetRightExpectedEpoch()))
 	case *rootv1.Event_TransitionCompleted:
-		return checkID("transition id", k.TransitionCompleted.GetTransitionId())
+		return checkCompleted(k.TransitionCompleted)
+	case *rootv1.Event_MovePlanned:
+		return checkMove(k.MovePlanned)
+	case *rootv1.Event_MoveReady:
+		return first(checkID("transition id", k.MoveReady.GetTransitionId()), checkNumber("incarnation", k.MoveReady.GetIncarnation()))
 	case *rootv1.Event_TransitionCancelled:
 		return first(checkID("transition id", k.TransitionCancelled.GetTransitionId()),
 			checkText("reason", k.TransitionCancelled.GetReason(), MaxTextBytes))

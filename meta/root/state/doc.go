@@ -8,9 +8,11 @@
 //     and nothing else: no clock, chance, map order or I/O.
 //  2. Atomic. All events of a Command apply, or none does; a rejected command
 //     leaves the hash as it was.
-//  3. Idempotent by content. A command that is sent again is found already
-//     applied: there is no table of what was seen. Each event's method says
-//     what "already" means for it.
+//  3. Idempotent. A command with an identity that is sent again is recognised,
+//     whatever happened in between, and answered as it was the first time; one
+//     older than what is remembered is refused as of unknown outcome. Without an
+//     identity what it asks for is found already applied: each event's method
+//     says what "already" means for it.
 //  4. No guess. What this version does not know (kinds, fields, enum numbers)
 //     is an error, not a rejection: the replica stops, the State is unchanged.
 //  5. Cheap snapshots. Fork takes constant time; a State that nobody applies

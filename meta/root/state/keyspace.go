@@ -261,11 +261,15 @@ func (s *State) dropKeyspace(id KeyspaceID) {
 // pinKeyRotated adds a pin key. Already applied: the key behind the expected
 // one is the newest, and is this.
 func (t *turn) pinKeyRotated(e *rootv1.PinKeyRotated) verdict {
+	sum := e.GetDigest()
+	if len(e.GetSecret()) > 0 {
+		sum = digest(e.GetSecret())
+	}
 	var newest *rootv1.PinKey
 	if n := len(t.pinKeys); n > 0 {
 		newest = t.pinKeys[n-1]
 	}
-	if newest != nil && newest.GetId() == e.GetExpectedId()+1 && slices.Equal(newest.GetSecret(), e.GetSecret()) {
+	if newest != nil && newest.GetId() == e.GetExpectedId()+1 && slices.Equal(newest.GetDigest(), sum) {
 		return already
 	}
 	if newest.GetId() != e.GetExpectedId() {
@@ -274,7 +278,7 @@ func (t *turn) pinKeyRotated(e *rootv1.PinKeyRotated) verdict {
 	if newest.GetId() == ^uint32(0) {
 		return rejected(rootv1.Reason_REASON_EXHAUSTED, "there is no pin key behind %d", newest.GetId())
 	}
-	key := &rootv1.PinKey{Id: newest.GetId() + 1, Secret: e.GetSecret(), Revision: t.token.Index}
+	key := &rootv1.PinKey{Id: newest.GetId() + 1, Secret: e.GetSecret(), Digest: sum, Revision: t.token.Index}
 	t.pushPinKey(key)
 	t.change(Change{Kind: ChangePinKey, PinKey: key})
 	return applied
@@ -282,10 +286,10 @@ func (t *turn) pinKeyRotated(e *rootv1.PinKeyRotated) verdict {
 
 // pushPinKey adds a key and forgets the oldest above MaxPinKeys.
 func (s *State) pushPinKey(k *rootv1.PinKey) {
-	s.sum += hashRecord(tagPinKey, k)
+	s.sum += hashPinKey(k)
 	s.pinKeys = append(slices.Clip(s.pinKeys), k)
 	if len(s.pinKeys) > MaxPinKeys {
-		s.sum -= hashRecord(tagPinKey, s.pinKeys[0])
+		s.sum -= hashPinKey(s.pinKeys[0])
 		s.pinKeys = s.pinKeys[1:]
 	}
 }

@@ -314,6 +314,9 @@ func (b *builder) pinKey(k *rootv1.PinKey) error {
 	if n := len(b.pinKeys); n > 0 && b.pinKeys[n-1].GetId() >= k.GetId() {
 		return fmt.Errorf("pin key %d is out of order", k.GetId())
 	}
+	if d := checkPinKey(k.GetSecret(), k.GetDigest()); d != nil || len(k.GetDigest()) == 0 {
+		return fmt.Errorf("pin key %d has no digest, or another: %s", k.GetId(), d.GetMessage())
+	}
 	b.pushPinKey(k)
 	return nil
 }

@@ -77,6 +77,9 @@ func (t *turn) planned(p *rootv1.Transition, r *EventResult) {
 // plan that leaves numbers to the root is the same as one that has them.
 func samePlan(rooted, asked *rootv1.Transition) bool {
 	a, b := rooted.GetOwner(), asked.GetOwner()
+	if x := asked.GetFrom(); x.GetMemberId() != rooted.GetFrom().GetMemberId() || x.GetIncarnation() != 0 && x.GetIncarnation() != rooted.GetFrom().GetIncarnation() {
+		return false
+	}
 	return a.GetMemberId() == b.GetMemberId() && a.GetPeerId() == b.GetPeerId() && a.GetRole() == b.GetRole() &&
 		(b.GetIncarnation() == 0 || a.GetIncarnation() == b.GetIncarnation()) &&
 		string(rooted.GetSplitKey()) == string(asked.GetSplitKey()) &&
@@ -207,7 +210,10 @@ func (t *turn) transitionCompleted(e *rootv1.TransitionCompleted, r *EventResult
 	}
 	region := t.Region(RegionID(p.GetRegionId()))
 	k, _ := t.keyspaces.Get(region.Keyspace)
-	if d := t.complete(k, region, p); d != nil {
+	if e.GetSetFrontier() && p.GetKind() != kindMove {
+		return verdict{reject: invalid("transition %s is no move: it has no frontier to set", p.GetId())}
+	}
+	if d := t.complete(k, region, p, e); d != nil {
 		return verdict{reject: d}
 	}
 	t.planned(t.end(p, rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED, ""), r)
@@ -216,7 +222,7 @@ func (t *turn) transitionCompleted(e *rootv1.TransitionCompleted, r *EventResult
 
 // complete changes the regions of a pending transition, whose epochs are the
 // planned ones: whatever moves a region on ends its transition.
-func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *rootv1.ErrorDetail {
+func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1.TransitionCompleted) *rootv1.ErrorDetail {
 	switch p.GetKind() {
 	case kindSplit:
 		if d := t.maySplit(k, region, p); d != nil {
@@ -228,6 +234,8 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition) *root
 			return d
 		}
 		t.merge(k, region, t.Region(RegionID(p.GetRightRegionId())))
+	case kindMove:
+		return t.move(k, region, p, e)
 	default:
 		owner := rooted.OwnerFromProto(p.GetOwner())
 		next, d := t.withPeer(k, region, p.GetKind(), &owner)
@@ -308,6 +316,10 @@ func (t *turn) reached(p *rootv1.Transition, old, next *Region) bool {
 		return next.Start == old.Start && next.End == string(p.GetSplitKey())
 	case p.GetKind() == kindMerge:
 		return t.takenIn(old, next) != nil
+	case p.GetKind() == kindMove:
+		want := old.Clone()
+		want.Owners[old.ownerAt(MemberID(p.GetFrom().GetMemberId()))] = rooted.OwnerFromProto(p.GetOwner())
+		return next.Start == old.Start && next.End == old.End && sameOwners(next.Owners, want.Owners)
 	}
 	_, has := next.Owner(MemberID(p.GetOwner().GetMemberId()))
 	more := 1
