@@ -73,9 +73,10 @@ func newCluster(t testing.TB, ttl time.Duration) *cluster {
 }
 
 // A root peer says who it is in the first frame of a connection: behind the
-// frame's header of 9 bytes, a magic of 8, version and purpose of 3.
+// frame's header of 9 bytes, a magic of 8, two versions and a feature level of 8,
+// and a purpose of 1.
 const (
-	helloFromAt = 9 + 8 + 3
+	helloFromAt = 9 + 8 + 8 + 1
 	helloBytes  = helloFromAt + 8
 )
 
