@@ -233,3 +233,53 @@ func benchPublish(b *testing.B, s *state.State, batch int, fork, identity bool) 
 		n++
 	}
 }
+
+// BenchmarkAssign moves single regions between two members that own some in
+// every keyspace, with a fork behind each, as the root does.
+func BenchmarkAssign(b *testing.B) {
+	for _, keyspaces := range []int{1, 2000} {
+		b.Run(fmt.Sprintf("keyspaces=%d", keyspaces), func(b *testing.B) { benchAssign(b, keyspaces) })
+	}
+}
+
+func benchAssign(b *testing.B, keyspaces int) {
+	m := &machine{t: b, s: state.New()}
+	m.must(clusterEvent())
+	m.must(memberEvent("a", 1), memberEvent("b", 1))
+	const regions = 20_000
+	for i := range keyspaces {
+		created := m.must(settingsEvent(fmt.Sprintf("k%d", i), drawSettings[0]))
+		for j := range regions / keyspaces {
+			m.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+				KeyspaceId: created.Events[0].Keyspace.GetId(), Id: uint64(i*regions/keyspaces + j + 1),
+				StartKey: []byte(benchKey(j)), EndKey: []byte(benchKey(j + 1)), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1},
+			}}}})
+		}
+	}
+	entries := make([][]byte, 2*regions)
+	for i := range entries {
+		owner := []string{"b", "a"}[(i+i/regions)&1]
+		entries[i] = encode(b, &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
+			Assignments: []*rootv1.Assignment{{
+				RegionId: uint64(i%regions + 1), Owners: []*rootv1.Owner{{MemberId: owner, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
+			}},
+		}}}}})
+	}
+	assign := func(i int) {
+		m.out.Reset()
+		if err := m.s.ApplyEntry(1, m.s.Token().Index+1, entries[i%len(entries)], &m.out); err != nil {
+			b.Fatal(err)
+		}
+		if r := m.out.Results[0]; r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+			b.Fatal(r.Outcome, r.Reject)
+		}
+		m.s.Fork()
+	}
+	for i := range regions {
+		assign(i)
+	}
+	b.ReportAllocs()
+	for i := regions; b.Loop(); i++ {
+		assign(i)
+	}
+}
