@@ -13,16 +13,18 @@ const (
 	stamps  = "./coordinator/tso"
 	accepts = "./internal/listen"
 	peers   = "./meta/root/server"
+	wires   = "./meta/root/transport"
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 13
+const rules = 14
 
 // mutation breaks one rule at one place.
 type mutation struct {
 	// rule of authority, 1 to 9; 10: windows and fences; 11: who votes at the
 	// root; 12: what readers are told, and how much is let in;
-	// 13: a change is carried out once, and by the cluster that it is for.
+	// 13: a change is carried out once, and by the cluster that it is for;
+	// 14: nobody has to read what it does not understand.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -464,7 +466,7 @@ var mutations = []mutation{
 	},
 	{
 		13, "a removed region comes back at an epoch that it had", "meta/root/state/removed.go",
-		"return r.epoch.Version\n", "return 0\n",
+		"return r.epoch.Version\n", "return 0 * r.epoch.Version\n",
 		[]string{state},
 	},
 	{
@@ -481,5 +483,36 @@ var mutations = []mutation{
 		13, "a change may name no cluster", "internal/clusterid/clusterid.go",
 		"if len(named) == 0 && !g.Changes(method) {", "if len(named) == 0 {",
 		[]string{server, client},
+	},
+
+	{
+		14, "what not everybody understands enters the log", "meta/root/state/feature.go",
+		"if need <= rooted {", "if true {",
+		[]string{peers},
+	},
+	{
+		14, "the level is raised while a process is below", "meta/root/server/feature.go",
+		"if req.GetDryRun() || to <= rooted || to > common {", "if req.GetDryRun() || to <= rooted {",
+		[]string{peers},
+	},
+	{
+		14, "the level is raised as soon as everybody is level", "meta/root/server/feature.go",
+		"time.Since(since) >= s.cfg.RaiseAfter", "!since.IsZero()",
+		[]string{peers},
+	},
+	{
+		14, "a reader that is too old is served", "meta/root/server/tail.go",
+		"if understands >= rooted {", "if true {",
+		[]string{peers},
+	},
+	{
+		14, "a root peer that is too old is let in", "meta/root/transport/handshake.go",
+		"level >= c.GetFeatureLevel() {", "level > 0 {",
+		[]string{wires},
+	},
+	{
+		14, "a coordinator that is too old takes the place of another", "meta/root/state/member.go",
+		"level < t.FeatureLevel() {", "level == 0 {",
+		[]string{state},
 	},
 }
