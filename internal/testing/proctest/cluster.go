@@ -21,7 +21,7 @@ type Cluster struct {
 	CommandLine func(member int) []string
 	// Builds are the paths of members that run another build of nokv.
 	Builds map[int]string
-	t           testing.TB
+	t      testing.TB
 	// Path and Env run nokv.
 	path      string
 	env       []string
