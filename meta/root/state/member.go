@@ -177,6 +177,11 @@ func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) ve
 		r.Coordinator = old
 		return already
 	}
+	if level := LevelOf(e.GetFeatureLevel()); level < t.FeatureLevel() {
+		d := refuse(rootv1.Reason_REASON_TOO_OLD, "coordinator %q understands feature level %d, the cluster is at %d: start it with a newer version", id, level, t.FeatureLevel())
+		d.FeatureLevel = t.FeatureLevel()
+		return verdict{reject: d}
+	}
 	if !same && old.GetIncarnation() != e.GetFollows() {
 		d := refuse(rootv1.Reason_REASON_COORDINATOR_SUPERSEDED, "coordinator %q: process %016x is rooted, this one follows %016x: a newer one has joined",
 			id, old.GetIncarnation(), e.GetFollows())

@@ -264,7 +264,11 @@ func (w *world) repeat() {
 			w.t.Fatalf("machine %d: %v sent again changed the state", i, old.command)
 		}
 		for j := range r.Events {
-			if got, want := numbers(r.Events[j]), numbers(old.answer.Events[j]); got != want {
+			again, first := r.Events[j], old.answer.Events[j]
+			if first.Transition != nil && again.Transition == nil {
+				again.Region = nil // an assignment that completed a change then
+			}
+			if got, want := numbers(again), numbers(first); got != want {
 				w.t.Fatalf("machine %d: %v sent again: event %d is answered %s, first %s", i, old.command, j, got, want)
 			}
 		}

@@ -137,7 +137,7 @@ func knownRecord(r *rootv1.Record) error {
 		return cmp.Or(knownFields(r), knownRegion(k.Region))
 	}
 	if level := max(recordLevel(r), r.GetCluster().GetFeatureLevel()); level > supportedLevel {
-		return fmt.Errorf("%T is of feature level %d, this process understands %d: take a newer version", r.GetKind(), level, supportedLevel)
+		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", r.GetKind(), level, supportedLevel)
 	}
 	if err := knownMessage(r.ProtoReflect()); err != nil {
 		return fmt.Errorf("%w: this process understands feature level %d, take a newer version", err, supportedLevel)
