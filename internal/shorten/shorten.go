@@ -7,18 +7,18 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Records in one answer: each may have its share of sharedRecordBytes, and those that
-// are longer have pooledRecordBytes together. So an answer is never longer than any
-// gRPC client takes, 4 MiB, and who asks for little beside others gets all of it.
-const (
-	sharedRecordBytes = 1 << 20
-	pooledRecordBytes = 2 << 20
-)
+// recordBytes is what all records of one answer may have: with what is told beside
+// them it is not longer than any gRPC client takes, 4 MiB. Ids, epochs and windows
+// are always told, and no request that may be sent has more than recordBytes of
+// them. Of the rest each record may have its share of a third, and those that are
+// longer have the other two thirds together: who asks for little beside others gets
+// all of it.
+const recordBytes = 3 << 20
 
 // budget is what is left of an answer's room for records.
 type budget struct{ share, pool int }
 
-// takes says whether a record of so many bytes goes in.
+// takes says whether so many bytes more of a record go in.
 func (b *budget) takes(bytes int) bool {
 	if bytes <= b.share {
 		return true
@@ -31,41 +31,76 @@ func (b *budget) takes(bytes int) bool {
 }
 
 // Results leaves out records for which there is no room. An answer that nobody can
-// receive would be asked for again and again: what was judged is always told.
+// receive would be asked for again and again: what was judged is always told, and
+// so is what it gave, since nobody can ask for a window again.
 func Results(results []*rootv1.CommandResult) {
-	records := 0
+	records, bytes, least := 0, 0, 0
 	for _, r := range results {
 		records += max(1, len(r.GetEvents()))
+		bytes += proto.Size(r.GetError().GetRegion())
+		for _, e := range r.GetEvents() {
+			bytes += lengthBytes + proto.Size(e)
+		}
 	}
-	if records <= 1 {
+	if records <= 1 || bytes <= recordBytes {
 		return // No record is longer than the command that made it may be.
 	}
-	room := &budget{share: sharedRecordBytes / records, pool: pooledRecordBytes}
 	for _, r := range results {
-		if e := r.GetError(); e.GetRegion() != nil && !room.takes(proto.Size(e.GetRegion())) {
-			r.Error, r.Shortened = proto.CloneOf(e), true
-			r.Error.Region = nil
+		least += proto.Size(nameOf(r.GetError().GetRegion()))
+		for _, e := range r.GetEvents() {
+			least += lengthBytes + proto.Size(numbersOf(e))
 		}
+	}
+	rest := max(0, recordBytes-least)
+	room := &budget{share: rest / 3 / records, pool: rest / 3 * 2}
+	for _, r := range results {
+		shortenError(r, room)
 		for i, e := range r.GetEvents() {
-			if room.takes(proto.Size(e)) {
+			numbers := numbersOf(e)
+			told := proto.Size(numbers)
+			if room.takes(proto.Size(e) - told) {
 				continue
 			}
 			r.Shortened = true
-			if r.Events[i] = namesOf(e); !room.takes(proto.Size(r.Events[i])) {
-				r.Events[i] = &rootv1.EventResult{}
+			if r.Events[i] = namesOf(e); !room.takes(proto.Size(r.Events[i]) - told) {
+				r.Events[i] = numbers
 			}
 		}
 	}
 }
 
-// namesOf is what the caller needs to read the records itself, and what it could not.
-func namesOf(e *rootv1.EventResult) *rootv1.EventResult {
-	out := &rootv1.EventResult{Region: nameOf(e.GetRegion()), RightRegion: nameOf(e.GetRightRegion()), Window: e.GetWindow(), Tenure: e.GetTenure()}
-	if t := e.GetTransition(); t != nil {
-		out.Transition = &rootv1.Transition{Id: t.GetId()}
+// lengthBytes is what a record has around it in the list that it is in.
+const lengthBytes = 2
+
+// shortenError leaves the region that is in a command's way out of its error.
+func shortenError(r *rootv1.CommandResult, room *budget) {
+	region := r.GetError().GetRegion()
+	name := nameOf(region)
+	if region == nil || room.takes(proto.Size(region)-proto.Size(name)) {
+		return
 	}
+	r.Error, r.Shortened = proto.CloneOf(r.GetError()), true
+	r.Error.Region = name
+}
+
+// numbersOf is what was given, and what the caller needs to read the records itself.
+func numbersOf(e *rootv1.EventResult) *rootv1.EventResult {
+	out := &rootv1.EventResult{Region: nameOf(e.GetRegion()), RightRegion: nameOf(e.GetRightRegion()), Window: e.GetWindow()}
 	if k := e.GetKeyspace(); k != nil {
 		out.Keyspace = &rootv1.Keyspace{Id: k.GetId(), Version: k.GetVersion()}
+	}
+	if m := e.GetMember(); m != nil {
+		out.Member = &rootv1.Member{Id: m.GetId(), Incarnation: m.GetIncarnation()}
+	}
+	return out
+}
+
+// namesOf is numbersOf, and what the caller could not read elsewhere.
+func namesOf(e *rootv1.EventResult) *rootv1.EventResult {
+	out := numbersOf(e)
+	out.Tenure = e.GetTenure()
+	if t := e.GetTransition(); t != nil {
+		out.Transition = &rootv1.Transition{Id: t.GetId()}
 	}
 	return out
 }
