@@ -26,8 +26,8 @@ type Result struct {
 	Outcome rootv1.Outcome
 	// Reject says why, when the outcome is rejected.
 	Reject *rootv1.ErrorDetail
-	// Token is where the command was judged; of a repetition, where it was judged
-	// first.
+	// Token is where the command was judged; of a repetition, where it was
+	// recognised.
 	Token Token
 	// Repetition: this very command was applied before. Events say what is there
 	// now; a region that is gone has its id alone.

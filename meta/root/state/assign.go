@@ -21,7 +21,7 @@ func (t *turn) regionTombstoned(e *rootv1.RegionTombstoned) verdict {
 	if p := t.PendingTransition(old.ID); p != nil {
 		return verdict{reject: changePending(p)}
 	}
-	t.dropRegion(old)
+	t.removeRegion(old)
 	return applied
 }
 

@@ -22,10 +22,6 @@ type counters struct {
 	// commands counts rows of remembered commands, forgotten ones too, up to
 	// whose index forgottenTo is.
 	commands, forgottenTo uint64
-	// removedEpoch is the highest one of removed regions that are forgotten.
-	removedEpoch Epoch
-	// regionID is the highest that a region had.
-	regionID uint64
 	// epochFloor is below all epochs that the root raises: see raise.
 	epochFloor Epoch
 }
@@ -33,14 +29,14 @@ type counters struct {
 func (c counters) proto() *rootv1.Counters {
 	return &rootv1.Counters{
 		KeyspaceId: c.keyspace, MemberIncarnation: c.memberIncarnation, Commands: c.commands, CommandsForgottenTo: c.forgottenTo,
-		RemovedEpoch: epochUnlessZero(c.removedEpoch), RegionId: c.regionID, EpochFloor: epochUnlessZero(c.epochFloor),
+		EpochFloor: epochUnlessZero(c.epochFloor),
 	}
 }
 
 func countersFromProto(p *rootv1.Counters) counters {
 	return counters{
 		keyspace: p.GetKeyspaceId(), memberIncarnation: p.GetMemberIncarnation(), commands: p.GetCommands(), forgottenTo: p.GetCommandsForgottenTo(),
-		removedEpoch: EpochFromProto(p.GetRemovedEpoch()), regionID: p.GetRegionId(), epochFloor: EpochFromProto(p.GetEpochFloor()),
+		epochFloor: EpochFromProto(p.GetEpochFloor()),
 	}
 }
 
@@ -199,7 +195,7 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		}
 	}
 	for _, r := range regions {
-		t.dropRegion(r)
+		t.dropRegion(r) // not remembered: slots have ids that the root gave, and it gives none twice
 	}
 	t.dropKeyspace(id)
 	t.change(Change{Kind: ChangeKeyspace, Removed: true, Keyspace: k.record})

@@ -106,7 +106,6 @@ func (t *turn) putRegion(old, next *Region) {
 			t.regions.Delete(old.startKey())
 		}
 	} else {
-		t.counters.regionID = max(t.counters.regionID, uint64(next.ID))
 		t.forgetRemovedRegion(next.ID)
 	}
 	t.regions.Set(next)
@@ -115,13 +114,18 @@ func (t *turn) putRegion(old, next *Region) {
 	t.change(Change{Kind: ChangeRegion, Region: next, OldRegion: old})
 }
 
+// removeRegion removes a region, and remembers that it was there.
+func (t *turn) removeRegion(old *Region) {
+	t.rememberRemovedRegion(old)
+	t.dropRegion(old)
+}
+
 // dropRegion removes a region.
 func (t *turn) dropRegion(old *Region) {
 	t.sum -= old.sum
 	t.regions.Delete(old.startKey())
 	t.regionIDs.Delete(old.idKey())
 	t.count(old, nil)
-	t.rememberRemovedRegion(old)
 	t.change(Change{Kind: ChangeRegion, Removed: true, Region: old, OldRegion: old})
 }
 

@@ -19,27 +19,27 @@ func regionAt(id, version uint64) *rootv1.Command {
 	})
 }
 
-// TestRemovedRegionsAreForgotten: MaxRemovedRegions are remembered one by one,
-// each with its own last version. Of the one that was removed before them all, the
-// highest version of everything forgotten stays, and it holds for each id that is
-// neither there nor remembered.
+// removeMany removes as many regions as are remembered, of ids above 2^41.
+func (m *machine) removeMany() {
+	m.t.Helper()
+	for done := 0; done < state.MaxRemovedRegions; {
+		var events []*rootv1.Event
+		for range 2048 {
+			done++
+			id := uint64(1<<41 + done)
+			events = append(append(events, published(id, "a", "b", 5)), removeRegion(id).Events...)
+		}
+		m.must(events...)
+	}
+}
+
+// TestRemovedRegionsAreForgotten: MaxRemovedRegions are remembered, each with its
+// own last version. One that was removed before them all is as if it never was.
 func TestRemovedRegionsAreForgotten(t *testing.T) {
 	m := bootstrapped(t)
-	m.must(regionAt(1, 9).Events...)
-	m.must(removeRegion(1).Events...)
-	for id := uint64(2); id < state.MaxRemovedRegions+2; {
-		var made, gone []*rootv1.Command
-		for len(made) < 2048 && id < state.MaxRemovedRegions+2 {
-			made, gone = append(made, regionAt(id, 3)), append(gone, removeRegion(id))
-			id++
-		}
-		if id == state.MaxRemovedRegions+2 { // all but the last are remembered
-			m.apply(made...)
-			m.apply(gone[:len(gone)-1]...)
-			break
-		}
-		m.apply(made...)
-		m.apply(gone...)
+	for _, id := range []uint64{1, 2} {
+		m.must(regionAt(id, 9).Events...)
+		m.must(removeRegion(id).Events...)
 	}
 	wants := func(s *state.State, id, version uint64, want bool) {
 		t.Helper()
@@ -51,17 +51,14 @@ func TestRemovedRegionsAreForgotten(t *testing.T) {
 	}
 	wants(m.s, 1, 9, false)
 	wants(m.s, 1, 10, true)
-	wants(m.s, 2, 4, true)
-	m.checkHash()
-
-	m.must(removeRegion(state.MaxRemovedRegions + 1).Events...)
+	m.removeMany()
 	m.checkHash()
 	for name, s := range map[string]*state.State{"grown": m.s, "restored": restored(t, m.s)} {
 		t.Run(name, func(t *testing.T) {
-			wants(s, 1, 9, false) // forgotten: of it stays the version that is used up
-			wants(s, 1, 10, true)
-			wants(s, 2, 3, false)
-			wants(s, 2, 4, true)
+			wants(s, 1, 1, true)
+			wants(s, 2, 1, true)
+			wants(s, 1<<41+1, 5, false)
+			wants(s, 1<<41+1, 6, true)
 		})
 	}
 	n := 0
@@ -69,13 +66,53 @@ func TestRemovedRegionsAreForgotten(t *testing.T) {
 		if r.GetRemovedRegion() != nil {
 			n++
 		}
-		if e := r.GetCounters(); e != nil && e.GetRemovedEpoch().GetVersion() != 9 {
-			t.Errorf("the version that stays of what is forgotten: %v", e.GetRemovedEpoch())
-		}
 	}
 	if n != state.MaxRemovedRegions {
 		t.Errorf("%d removed regions are remembered", n)
 	}
+}
+
+// TestNewRegionsAfterManyRemovals: whatever was removed in the life of the cluster,
+// also of the highest version, a region that never was may be published, and
+// changed, and an id that the root gives begins at the beginning.
+func TestNewRegionsAfterManyRemovals(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(published(1<<40, "x", "y", state.MaxEpoch)) // a member chose its own id and version, both allowed
+	m.must(removeRegion(1 << 40).Events...)
+	m.removeMany()
+	r := m.must(published(0, "p", "q", 0)).Events[0].Region
+	if r.Epoch != (state.Epoch{Version: 1, ConfVersion: 1}) {
+		t.Errorf("a new region %d got epoch %s", r.ID, r.Epoch)
+	}
+	m.must(published(uint64(r.ID), "p", "pp", r.Epoch.Version+1))
+	m.must(published(12_345, "r", "s", 1)) // an id that AllocID gave, below others
+	m.must(published(12_346, "t", "u", 3))
+}
+
+// TestSlotsOfADeletedKeyspaceTakeNoRoom: they drive none of the regions that were
+// removed one by one out of memory, and the root gives their ids to no other.
+func TestSlotsOfADeletedKeyspaceTakeNoRoom(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(regionAt(1<<40, 9).Events...)
+	m.must(removeRegion(1 << 40).Events...)
+	const slots = 100
+	k := m.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
+		Name: "k", Settings: &rootv1.KeyspaceSettings{
+			Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
+			Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: slots}}},
+		},
+	}}}).Events[0].Keyspace
+	m.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: k.GetId(), ExpectedVersion: k.GetVersion()}}})
+	m.checkHash()
+	for _, r := range records(t, m.s) {
+		if removed := r.GetRemovedRegion(); removed != nil && removed.GetId() != 1<<40 {
+			t.Errorf("a slot is remembered: %v", removed)
+		}
+	}
+	if r := m.must(published(0, "p", "q", 0)).Events[0].Region; r.ID <= slots {
+		t.Errorf("the id %d of a slot is given again", r.ID)
+	}
+	m.must(published(1, "r", "s", 1)) // what is late about a slot, in another keyspace, is a region of it
 }
 
 // TestReplacedRootPeersAreRefusedForEver: a node id that was used is refused to the

@@ -257,7 +257,7 @@ func (w *world) repeat() {
 			w.t.Fatalf("machine %d: repeat: %v", i, err)
 		}
 		r := out.Results[0]
-		if !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || r.Token != old.answer.Token {
+		if !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || r.Token != s.Token() {
 			w.t.Fatalf("machine %d: %v sent again: %+v, first at %s", i, old.command, r, old.answer.Token)
 		}
 		if s.Hash() != m.Hash() || len(out.Changes) > 0 {

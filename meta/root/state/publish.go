@@ -109,7 +109,7 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 			return verdict{reject: d}
 		}
 		want.ID = t.giveID()
-		want.Epoch.Version = max(want.Epoch.Version, t.lastVersion(want.ID)+1)
+		want.Epoch.Version = max(want.Epoch.Version, 1) // no region had the id
 		t.change(Change{Kind: ChangeAllocators})
 	} else if last := t.raise(k, Epoch{Version: t.lastVersion(want.ID)}).Version; want.Epoch.Version <= last {
 		if EpochFromProto(asked) != (Epoch{}) {
@@ -162,7 +162,7 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	want.Start, want.End = at.start, at.end
 	r.Transition = t.settle(old, want)
 	if taken != nil {
-		t.dropRegion(taken)
+		t.removeRegion(taken)
 	}
 	t.putRegion(old, want)
 	r.Region = want

@@ -18,9 +18,16 @@ const (
 )
 
 // remembered is a command with an identity that was judged and not rejected.
-// One without origin is a further number that the root gave to the command
-// before it, and sequence says which: see RememberedCommands.
 type remembered struct {
+	row
+	// about is the digest of what it is about: see subject.
+	about uint32
+}
+
+// row is what is remembered of a command. One without origin is a further number
+// that the root gave to the command before it, and sequence says which: see
+// RememberedCommands.
+type row struct {
 	origin, sequence uint64
 	// index of the entry that holds the command.
 	index uint64
@@ -40,19 +47,14 @@ type commands struct {
 
 // chunk is a run of commands with a table to find them by.
 type chunk struct {
-	rows []remembered
-	// terms are those of the entries, from a row on.
-	terms []termRun
+	rows []row
+	// about are the digests of the rows, apart: a row has no room for four bytes.
+	about []uint32
 	// sum of the hashes of rows.
 	sum uint64
 	// slots are open-addressed, by the hash of origin and sequence: 1 + the
 	// number of a row, or 0.
 	slots *[chunkSlots]uint16
-}
-
-type termRun struct {
-	row  int
-	term uint64
 }
 
 // newest is the index of the last command; 0: there is none.
@@ -61,14 +63,6 @@ func (c *chunk) newest() uint64 {
 		return 0
 	}
 	return c.rows[len(c.rows)-1].index
-}
-
-func (c *chunk) term(row int) uint64 {
-	i := len(c.terms) - 1
-	for c.terms[i].row > row {
-		i--
-	}
-	return c.terms[i].term
 }
 
 // find is the row of a command; -1: it is not there.
@@ -101,16 +95,19 @@ func (c *chunk) enter(row int) {
 }
 
 // append adds a row; the chunk is its caller's to write.
-func (c *chunk) append(r remembered, term, sum uint64) {
-	if n := len(c.terms); n == 0 || c.terms[n-1].term != term {
-		c.terms = append(slices.Clip(c.terms), termRun{len(c.rows), term})
-	}
+func (c *chunk) append(r remembered, sum uint64) {
 	if n := len(c.rows); n == cap(c.rows) {
-		c.rows = append(make([]remembered, 0, min(max(2*n, 64), chunkCommands)), c.rows...)
+		c.grow(min(max(2*n, 64), chunkCommands))
 	}
-	c.rows = append(c.rows, r)
+	c.rows, c.about = append(c.rows, r.row), append(c.about, r.about)
 	c.enter(len(c.rows) - 1)
 	c.sum += sum
+}
+
+// grow makes room for n rows in all.
+func (c *chunk) grow(n int) {
+	c.rows = append(make([]row, 0, n), c.rows...)
+	c.about = append(make([]uint32, 0, n), c.about...)
 }
 
 func slotOf(origin, sequence uint64) uint64 {
@@ -127,8 +124,8 @@ func mix(a, b uint64) uint64 {
 // no SHA-256, which would cost as much as judging the command: rows differ in
 // their number, and no difference of two cancels out in a product. The
 // constants are part of the format.
-func hashRemembered(number, term uint64, r remembered) uint64 {
-	h := mix(number^0x9e3779b97f4a7c15, term^0xd6e8feb86659fd93)
+func hashRemembered(number uint64, r remembered) uint64 {
+	h := mix(number^0x9e3779b97f4a7c15, uint64(r.about)^0xd6e8feb86659fd93)
 	h = mix(h^r.origin^0xa0761d6478bd642f, r.sequence^0xe7037ed1a0b428db)
 	h = mix(h^r.index^0x8ebc6af09c88c6e3, r.given^0x589965cc75374cc3)
 	return mix(h, 0x1d8e4e27c47d124f)
@@ -147,7 +144,7 @@ func (c *commands) own() {
 		return
 	}
 	c.owned = true
-	c.last.rows, c.last.slots = slices.Clone(c.last.rows), nil
+	c.last.rows, c.last.about, c.last.slots = slices.Clone(c.last.rows), slices.Clone(c.last.about), nil
 	for row := range c.last.rows {
 		c.last.enter(row)
 	}
@@ -199,19 +196,20 @@ func (c *commands) nextGiven(number uint64, at int, n uint64) (uint64, int) {
 // add remembers a command, and forgets the oldest chunk when there is no room
 // for another. It returns the newest index forgotten, or 0, and what the hash of
 // the State gains.
-func (c *commands) add(number, term uint64, r remembered) (forgotten, sum uint64) {
+func (c *commands) add(number uint64, r remembered) (forgotten, sum uint64) {
 	c.own()
 	if len(c.last.rows) == chunkCommands {
 		whole := c.last
 		c.full = append(slices.Clip(c.full), &whole)
-		c.last = chunk{rows: make([]remembered, 0, chunkCommands)} // it will be filled as the last one was
+		c.last = chunk{}
+		c.last.grow(chunkCommands) // it will be filled as the last one was
 		if len(c.full) == MaxRememberedCommands/chunkCommands {
 			forgotten, sum = c.full[0].newest(), -c.full[0].sum
 			c.full = c.full[1:]
 		}
 	}
-	own := hashRemembered(number, term, r)
-	c.last.append(r, term, own)
+	own := hashRemembered(number, r)
+	c.last.append(r, own)
 	return forgotten, sum + own
 }
 
@@ -222,8 +220,8 @@ func (t *turn) remember(c *rootv1.Command, results []EventResult) {
 	if id == nil {
 		return
 	}
-	row := remembered{origin: id.GetOrigin(), sequence: id.GetSequence(), index: t.token.Index}
-	var more []remembered
+	first := remembered{row: row{origin: id.GetOrigin(), sequence: id.GetSequence(), index: t.token.Index}, about: subject(c)}
+	var more []row
 	n, last := uint64(0), uint64(0)
 	for i, e := range c.GetEvents() {
 		number, is := given(e, results[i])
@@ -232,20 +230,20 @@ func (t *turn) remember(c *rootv1.Command, results []EventResult) {
 		}
 		switch {
 		case n == 0:
-			row.given = number
+			first.given = number
 		case number != last+1:
-			more = append(more, remembered{sequence: n, index: t.token.Index, given: number})
+			more = append(more, row{sequence: n, index: t.token.Index, given: number})
 		}
 		n, last = n+1, number
 	}
-	t.rememberRow(t.token.Term, row)
+	t.rememberRow(first)
 	for _, r := range more {
-		t.rememberRow(t.token.Term, r)
+		t.rememberRow(remembered{row: r})
 	}
 }
 
-func (s *State) rememberRow(term uint64, r remembered) {
-	forgotten, sum := s.commands.add(s.counters.commands, term, r)
+func (s *State) rememberRow(r remembered) {
+	forgotten, sum := s.commands.add(s.counters.commands, r)
 	s.sum += sum
 	s.counters.commands++
 	s.counters.forgottenTo = max(s.counters.forgottenTo, forgotten)
@@ -275,7 +273,8 @@ func given(e *rootv1.Event, r EventResult) (number uint64, is bool) {
 }
 
 // identified judges a command by its identity, before anything else: a
-// repetition is answered and not judged again, one that is older than what is
+// repetition is answered and not judged again, another command under an identity
+// that was used is refused, one that is older than what is
 // remembered may have been applied, so nobody can tell. It reports whether the
 // command is done with.
 func (t *turn) identified(c *rootv1.Command) bool {
@@ -288,6 +287,10 @@ func (t *turn) identified(c *rootv1.Command) bool {
 		return true
 	}
 	if n := t.commands.find(id); n >= 0 {
+		if chunk, row := t.commands.at(n); chunk.about[row] != subject(c) {
+			t.answer(verdict{reject: invalid("this identity was used for another command, at index %d", chunk.rows[row].index)}, nil)
+			return true
+		}
 		t.repeat(c, n)
 		return true
 	}
@@ -302,13 +305,12 @@ func (t *turn) identified(c *rootv1.Command) bool {
 }
 
 // repeat answers a command that is remembered: with the numbers it was given,
-// and the records as they are now. What is gone carries its number alone.
+// and the records as they are now. What is gone carries its number alone. The
+// token is of now too: none of the records is newer.
 func (t *turn) repeat(c *rootv1.Command, at int) {
 	chunk, row := t.commands.at(at)
-	first := chunk.rows[row]
-	token := Token{Incarnation: t.token.Incarnation, Term: chunk.term(row), Index: first.index}
 	results := make([]EventResult, len(c.GetEvents()))
-	number, n := first.given, uint64(0)
+	number, n := chunk.rows[row].given, uint64(0)
 	for i, e := range c.GetEvents() {
 		if _, is := given(e, EventResult{}); is {
 			if n > 0 {
@@ -319,7 +321,7 @@ func (t *turn) repeat(c *rootv1.Command, at int) {
 		t.found(e, number, &results[i])
 	}
 	t.out.Results = append(t.out.Results, Result{
-		Outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, Token: token, Events: results, Repetition: true,
+		Outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, Token: t.token, Events: results, Repetition: true,
 	})
 }
 
@@ -464,14 +466,10 @@ func (s *State) rememberedRecords(fn func(*rootv1.RememberedCommands) bool) {
 		}
 		p := &rootv1.RememberedCommands{
 			First: number, Origin: make([]uint64, n), Sequence: make([]uint64, n),
-			Index: make([]uint64, n), Given: make([]uint64, n), Term: make([]uint64, n),
+			Index: make([]uint64, n), Given: make([]uint64, n), About: slices.Clone(c.about),
 		}
-		run := 0
 		for row, r := range c.rows {
-			if run+1 < len(c.terms) && c.terms[run+1].row == row {
-				run++
-			}
-			p.Origin[row], p.Sequence[row], p.Index[row], p.Given[row], p.Term[row] = r.origin, r.sequence, r.index, r.given, c.terms[run].term
+			p.Origin[row], p.Sequence[row], p.Index[row], p.Given[row] = r.origin, r.sequence, r.index, r.given
 		}
 		if !fn(p) {
 			return
@@ -487,17 +485,17 @@ func (b *builder) rememberedCommands(p *rootv1.RememberedCommands) error {
 		b.remembering = p.GetFirst()
 	}
 	switch {
-	case n == 0 || n > chunkCommands, len(p.GetSequence()) != n, len(p.GetIndex()) != n, len(p.GetGiven()) != n, len(p.GetTerm()) != n:
+	case n == 0 || n > chunkCommands, len(p.GetSequence()) != n, len(p.GetIndex()) != n, len(p.GetGiven()) != n, len(p.GetAbout()) != n:
 		return fmt.Errorf("%d remembered commands have lists of other lengths, or are too many", n)
 	case p.GetFirst() != b.remembering || b.remembering%chunkCommands != 0 || b.commands.count()+uint64(n) > MaxRememberedCommands:
 		return fmt.Errorf("remembered commands from number %d are not in place", p.GetFirst())
 	}
 	for i := range n {
-		r := remembered{origin: p.Origin[i], sequence: p.Sequence[i], index: p.Index[i], given: p.Given[i]}
+		r := remembered{row: row{origin: p.Origin[i], sequence: p.Sequence[i], index: p.Index[i], given: p.Given[i]}, about: p.About[i]}
 		if r.sequence == 0 || i > 0 && r.index < p.Index[i-1] {
 			return fmt.Errorf("remembered command %d is none, or out of order", b.remembering)
 		}
-		_, sum := b.commands.add(b.remembering, p.Term[i], r)
+		_, sum := b.commands.add(b.remembering, r)
 		b.sum += sum
 		b.remembering++
 	}

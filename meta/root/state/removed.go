@@ -10,7 +10,8 @@ import (
 )
 
 // removedRegion remembers a region that is gone, so that what is late about it
-// does not make it again, and its id does not get an epoch twice. Immutable.
+// does not make it again, and its id does not get an epoch twice. That holds for
+// MaxRemovedRegions: what is forgotten is as if it never was. Immutable.
 type removedRegion struct {
 	id RegionID
 	// epoch that it had at last.
@@ -55,7 +56,6 @@ func (t *turn) rememberRemovedRegion(old *Region) {
 		return
 	}
 	t.removalOrder.Scan(func(oldest *removedRegion) bool {
-		t.counters.removedEpoch = join(t.counters.removedEpoch, oldest.epoch)
 		t.forgetRemovedRegion(oldest.id)
 		return false
 	})
@@ -78,14 +78,11 @@ func (s *State) forgetRemovedRegion(id RegionID) {
 	s.removalOrder.Delete(r.orderKey())
 }
 
-// lastVersion is the highest version that a region of that id, which is not
-// there, may have had; 0: there was none.
+// lastVersion is the version that a region of that id, which is not there, had at
+// last; 0: there was none, or it is forgotten.
 func (s *State) lastVersion(id RegionID) uint64 {
 	if r, ok := s.removedRegions.Get(idKey(id)); ok {
 		return r.epoch.Version
-	}
-	if uint64(id) <= s.counters.regionID {
-		return s.counters.removedEpoch.Version
 	}
 	return 0
 }
@@ -109,8 +106,8 @@ func epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
 // removedRegion takes what is remembered of a removed region; they come by id.
 func (b *builder) removedRegion(p *rootv1.RemovedRegion) error {
 	r := newRemovedRegion(RegionID(p.GetId()), EpochFromProto(p.GetEpoch()), p.GetRevision())
-	if b.removedRegions.Len() >= MaxRemovedRegions || r.id <= b.lastRemoved || p.GetId() > b.counters.regionID {
-		return fmt.Errorf("removed region %d is out of order, was never there, or is one too many", r.id)
+	if b.removedRegions.Len() >= MaxRemovedRegions || r.id <= b.lastRemoved {
+		return fmt.Errorf("removed region %d is out of order, or one too many", r.id)
 	}
 	b.lastRemoved = r.id
 	b.addRemovedRegion(r)

@@ -207,9 +207,6 @@ func (b *builder) region(p *rootv1.Region) error {
 	if b.in == nil || r.ID == 0 {
 		return fmt.Errorf("region %d belongs to keyspace %d, which is not there", r.ID, r.Keyspace)
 	}
-	if uint64(r.ID) > b.counters.regionID {
-		return fmt.Errorf("region %d is above the highest id that a region had, %d", r.ID, b.counters.regionID)
-	}
 	if r.End != "" && r.End <= r.Start {
 		return fmt.Errorf("region %d has the range [%q, %q)", r.ID, r.Start, r.End)
 	}

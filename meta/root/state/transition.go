@@ -259,7 +259,7 @@ func (t *turn) merge(k *keyspace, left, right *Region) {
 	whole := left.Clone()
 	whole.End, whole.Revision = right.End, t.token.Index
 	whole.Epoch.Version = t.raise(k, join(left.Epoch, right.Epoch)).Version + 1
-	t.dropRegion(right)
+	t.removeRegion(right)
 	t.putRegion(left, whole)
 }
 

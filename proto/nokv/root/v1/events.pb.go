@@ -2604,9 +2604,8 @@ type CommandResult struct {
 	Error *ErrorDetail `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// What the events made, in order of the command's events.
 	Events []*EventResult `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
-	// This very command was applied before, at token; with
-	// OUTCOME_ALREADY_APPLIED. Events say what is there now; a region that is gone
-	// carries its id alone.
+	// This very command was applied before; with OUTCOME_ALREADY_APPLIED. Events say
+	// what is there now, at token; a region that is gone carries its id alone.
 	Repetition bool `protobuf:"varint,5,opt,name=repetition,proto3" json:"repetition,omitempty"`
 	// Records were left out of events: with them the answer would be too long.
 	// Read them at token.

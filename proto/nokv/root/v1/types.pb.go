@@ -3792,12 +3792,14 @@ type RememberedCommands struct {
 	// that the root gave to the command before, and sequence says which.
 	Origin   []uint64 `protobuf:"fixed64,2,rep,packed,name=origin,proto3" json:"origin,omitempty"`
 	Sequence []uint64 `protobuf:"varint,3,rep,packed,name=sequence,proto3" json:"sequence,omitempty"`
-	// Index and term of the entry that holds the command.
+	// Index of the entry that holds the command.
 	Index []uint64 `protobuf:"varint,4,rep,packed,name=index,proto3" json:"index,omitempty"`
 	// First number that the root gave to what the command made; 0 for none. Where
 	// it gave several, each is one above that before, unless it follows by itself.
-	Given         []uint64 `protobuf:"varint,5,rep,packed,name=given,proto3" json:"given,omitempty"`
-	Term          []uint64 `protobuf:"varint,6,rep,packed,name=term,proto3" json:"term,omitempty"`
+	Given []uint64 `protobuf:"varint,5,rep,packed,name=given,proto3" json:"given,omitempty"`
+	// Digest of what the command is about, so that another one under its identity is
+	// told from a repetition.
+	About         []uint32 `protobuf:"fixed32,6,rep,packed,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3867,9 +3869,9 @@ func (x *RememberedCommands) GetGiven() []uint64 {
 	return nil
 }
 
-func (x *RememberedCommands) GetTerm() []uint64 {
+func (x *RememberedCommands) GetAbout() []uint32 {
 	if x != nil {
-		return x.Term
+		return x.About
 	}
 	return nil
 }
@@ -3886,13 +3888,9 @@ type Counters struct {
 	Commands uint64 `protobuf:"varint,3,opt,name=commands,proto3" json:"commands,omitempty"`
 	// Index of the newest of those whose identity is forgotten.
 	CommandsForgottenTo uint64 `protobuf:"varint,4,opt,name=commands_forgotten_to,json=commandsForgottenTo,proto3" json:"commands_forgotten_to,omitempty"`
-	// Highest epoch among removed regions that are forgotten.
-	RemovedEpoch *RegionEpoch `protobuf:"bytes,5,opt,name=removed_epoch,json=removedEpoch,proto3" json:"removed_epoch,omitempty"`
-	// Highest id that a region ever had.
-	RegionId uint64 `protobuf:"varint,6,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
 	// Of regions whose epoch the root raises, in assigned keyspaces: what it raises
 	// next is above this. A restore sets it above what its lost tail may have given.
-	EpochFloor    *RegionEpoch `protobuf:"bytes,7,opt,name=epoch_floor,json=epochFloor,proto3" json:"epoch_floor,omitempty"`
+	EpochFloor    *RegionEpoch `protobuf:"bytes,5,opt,name=epoch_floor,json=epochFloor,proto3" json:"epoch_floor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3951,20 +3949,6 @@ func (x *Counters) GetCommands() uint64 {
 func (x *Counters) GetCommandsForgottenTo() uint64 {
 	if x != nil {
 		return x.CommandsForgottenTo
-	}
-	return 0
-}
-
-func (x *Counters) GetRemovedEpoch() *RegionEpoch {
-	if x != nil {
-		return x.RemovedEpoch
-	}
-	return nil
-}
-
-func (x *Counters) GetRegionId() uint64 {
-	if x != nil {
-		return x.RegionId
 	}
 	return 0
 }
@@ -4608,23 +4592,21 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\rRemovedRegion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12/\n" +
 	"\x05epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\x9e\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xa0\x01\n" +
 	"\x12RememberedCommands\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x16\n" +
 	"\x06origin\x18\x02 \x03(\x06R\x06origin\x12\x1a\n" +
 	"\bsequence\x18\x03 \x03(\x04R\bsequence\x12\x14\n" +
 	"\x05index\x18\x04 \x03(\x04R\x05index\x12\x14\n" +
-	"\x05given\x18\x05 \x03(\x04R\x05given\x12\x12\n" +
-	"\x04term\x18\x06 \x03(\x04R\x04term\"\xc3\x02\n" +
+	"\x05given\x18\x05 \x03(\x04R\x05given\x12\x14\n" +
+	"\x05about\x18\x06 \x03(\aR\x05about\"\xe6\x01\n" +
 	"\bCounters\x12\x1f\n" +
 	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
 	"keyspaceId\x12-\n" +
 	"\x12member_incarnation\x18\x02 \x01(\x04R\x11memberIncarnation\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\x04R\bcommands\x122\n" +
-	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12>\n" +
-	"\rremoved_epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\fremovedEpoch\x12\x1b\n" +
-	"\tregion_id\x18\x06 \x01(\x04R\bregionId\x12:\n" +
-	"\vepoch_floor\x18\a \x01(\v2\x19.nokv.root.v1.RegionEpochR\n" +
+	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12:\n" +
+	"\vepoch_floor\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\n" +
 	"epochFloor\"\xf8\x05\n" +
 	"\x06Record\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterH\x00R\acluster\x12:\n" +
@@ -4902,26 +4884,25 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	14, // 53: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
 	12, // 54: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
 	38, // 55: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	38, // 56: nokv.root.v1.Counters.removed_epoch:type_name -> nokv.root.v1.RegionEpoch
-	38, // 57: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	17, // 58: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	21, // 59: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	45, // 60: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	23, // 61: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	25, // 62: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	27, // 63: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	26, // 64: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	28, // 65: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	40, // 66: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	41, // 67: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	42, // 68: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	44, // 69: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	43, // 70: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	71, // [71:71] is the sub-list for method output_type
-	71, // [71:71] is the sub-list for method input_type
-	71, // [71:71] is the sub-list for extension type_name
-	71, // [71:71] is the sub-list for extension extendee
-	0,  // [0:71] is the sub-list for field type_name
+	38, // 56: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	17, // 57: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	21, // 58: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	45, // 59: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	23, // 60: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	25, // 61: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	27, // 62: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	26, // 63: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	28, // 64: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	40, // 65: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	41, // 66: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	42, // 67: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	44, // 68: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	43, // 69: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
