@@ -17,10 +17,14 @@ func TestNothingIsVouchedForBehindAStall(t *testing.T) {
 		place string
 		leads bool
 	}{
-		{"Append, sync true", false}, {"Append, sync true", true},
-		{"Send", false}, {"Send", true},
-		{"ReleaseCheckpoint", false}, {"ReleaseCheckpoint", true},
-		{"FirstIndex", false}, {"FirstIndex", true},
+		{"Append, sync true", false},
+		{"Append, sync true", true},
+		{"Send", false},
+		{"Send", true},
+		{"ReleaseCheckpoint", false},
+		{"ReleaseCheckpoint", true},
+		{"FirstIndex", false},
+		{"FirstIndex", true},
 		{"Append, sync false", true},
 	} {
 		t.Run(fmt.Sprintf("%s, leads %v", c.place, c.leads), func(t *testing.T) {
