@@ -20,7 +20,10 @@ func TestWindowsWhileTheViewLags(t *testing.T) {
 		}
 		r.Tick(now)
 		for _, m := range r.Messages() {
-			f := m.Command.GetEvents()[0].GetFenceExtended()
+			if m.Command == nil {
+				continue
+			}
+			f := m.Command.Events[0].GetFenceExtended()
 			switch {
 			case f == nil:
 			case m.Command.GetIdentity().GetKnownIndex() < forgotten: // as state.identified does
