@@ -1,10 +1,12 @@
 package client_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -30,6 +32,52 @@ func TestPublishRegionFollowsWithAFrontier(t *testing.T) {
 		must(t, err)
 		if got := rooted.EpochFromProto(asked.GetRegion().GetEpoch()); !got.NewerThan(was.Epoch) {
 			t.Errorf("published frontier %q at epoch %s, the rooted one: state.replace refuses it as stale", asked.GetRegion().GetFrontier(), got)
+		}
+	})
+}
+
+// Whoever keeps a copy by OnChange has what All has: also when an answer that was
+// newer than the watch has taken regions out of the cache before.
+func TestOnChangeMissesNothingBesideAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		whole := region(1, "", "", 9) // what a merge makes of both
+		f := &fake{lookup: func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			return &coordinatorv1.GetRegionByKeyResponse{Region: whole, Disclosure: says(9)}, nil
+		}}
+		var k *client.Cache
+		copied := map[rooted.RegionID]bool{}
+		k, ch, end := cached(t, f, client.CacheConfig{OnChange: func(u client.Update) {
+			if u.Whole {
+				clear(copied)
+				for r := range k.All() {
+					copied[r.Region.ID] = true
+				}
+			}
+			for _, r := range u.Regions {
+				if r.New != nil {
+					copied[r.New.ID] = true
+				} else {
+					delete(copied, r.Old.ID)
+				}
+			}
+		}})
+		defer end()
+		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 3))
+		_, err := k.Route(t.Context(), []byte("a"), client.Strong())
+		must(t, err)
+		gone := now(region(2, "m", "", 3))
+		gone[0].Removed = true
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(9), Changes: append(gone, now(whole)...)})
+		var all, told []rooted.RegionID
+		for r := range k.All() {
+			all = append(all, r.Region.ID)
+		}
+		for id := range copied {
+			told = append(told, id)
+		}
+		slices.Sort(told)
+		if !slices.Equal(all, told) {
+			t.Errorf("at 9 the cache has regions %v, who follows OnChange has %v", all, told)
 		}
 	})
 }

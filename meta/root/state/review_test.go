@@ -113,3 +113,24 @@ func TestRepetitionIsNotNewerThanItsToken(t *testing.T) {
 		t.Errorf("region %d at revision %d, epoch %s, beside token %s", got.ID, got.Revision, got.Epoch, fmt.Sprint(r.Token))
 	}
 }
+
+// A member publishes a region under an id that AllocID gave it and no region ever
+// had. Whatever was removed in the life of the cluster, it is a new one.
+func TestFreshIdAfterManyRemovals(t *testing.T) {
+	m := bootstrapped(t)
+	tombstone := func(id uint64) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: id}}}
+	}
+	for done := 0; done <= state.MaxRemovedRegions; {
+		var events []*rootv1.Event
+		for range 2000 {
+			done++
+			n := uint64(20_000 + done)
+			events = append(events, published(n, "a", "b", 5), tombstone(n))
+		}
+		m.must(events...)
+	}
+	if got := m.apply(&rootv1.Command{Events: []*rootv1.Event{published(12_345, "r", "s", 1)}})[0]; got.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Errorf("%v", got.Reject)
+	}
+}
