@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,38 @@ func TestOnChangeMissesNothingBesideAnswers(t *testing.T) {
 		slices.Sort(told)
 		if !slices.Equal(all, told) {
 			t.Errorf("at 9 the cache has regions %v, who follows OnChange has %v", all, told)
+		}
+	})
+}
+
+// A mirror that is full stays as it was, at the position that it was at: what
+// OnChange did not hear of is not in it.
+func TestAFullMirrorStaysAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+			first := snapshot(5)
+			first.Changes = now(region(1, "", "m", 2))
+			must(t, s.Send(first))
+			_ = s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: now(region(2, "m", "", 6)), Disclosure: says(6)})
+			<-s.Context().Done()
+			return nil
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var told uint64
+		m := c.NewMirror(client.MirrorConfig{Keyspace: "k", MaxRegions: 1, OnChange: func(u client.Update) { told = u.At.Token.Index }})
+		if err := m.Run(t.Context()); !errors.Is(err, client.ErrMirrorFull) {
+			t.Fatal(err)
+		}
+		n := 0
+		for range m.All() {
+			n++
+		}
+		if at, _ := m.At(); at.Token.Index != told || n > 1 {
+			t.Errorf("OnChange heard of %d; the mirror is at %d with %d regions, MaxRegions is 1", told, at.Token.Index, n)
 		}
 	})
 }
