@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -27,8 +28,8 @@ func devCommand() *command {
 		long: `
 Three root peers and coordinators on free loopback ports. The other commands find
 it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
-user's that NOKV_COORDINATOR_ADDR overrules. With --workdir the data is kept; without, it
-is gone when the process ends. Stop it with Ctrl-C.
+user's that NOKV_COORDINATOR_ADDR overrules. With --workdir the data and the ports are
+kept; without, they are gone when the process ends. Stop it with Ctrl-C.
 
 With -o json it prints what stands in dev.json when the cluster is ready.
 
@@ -60,9 +61,19 @@ type dev struct {
 	logger hclog.Logger
 	file   devFile
 	peers  []*root.Peer
+	ports  devPorts // of the last run
 	// Listeners, opened before anything starts so that every address is known.
 	rootLis, transportLis, coordinatorLis, metricsLis []net.Listener
 	options                                           []*coordinatorOptions
+}
+
+// devPorts is ports.json in the workdir: where the processes of the last run
+// listened, host:port, in order. The metrics of root peers come first.
+type devPorts struct {
+	RootPeers    []string `json:"root_peers"`
+	Transports   []string `json:"transports"`
+	Coordinators []string `json:"coordinators"`
+	Metrics      []string `json:"metrics"`
 }
 
 func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duration, level hclog.Level) (err error) {
@@ -87,6 +98,9 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 		file:   devFile{Workdir: workdir, PID: os.Getpid()},
 	}
 	defer d.closeListeners()
+	if raw, err := os.ReadFile(filepath.Join(workdir, "ports.json")); err == nil {
+		_ = json.Unmarshal(raw, &d.ports) // what cannot be read is made anew
+	}
 	if err := d.prepare(workdir, n, ttl); err != nil {
 		return err
 	}
@@ -116,14 +130,14 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 	peers, roots := make(map[uint64]string), make(map[uint64]string)
 	for i := range devRoots {
 		id := uint64(i) + 1
-		peers[id] = d.listen(&d.transportLis)
-		roots[id] = d.listen(&d.rootLis)
+		peers[id] = d.listen(&d.transportLis, d.ports.Transports)
+		roots[id] = d.listen(&d.rootLis, d.ports.RootPeers)
 		d.file.RootPeers = append(d.file.RootPeers, roots[id])
-		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis))
+		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
 	}
 	for i := range n {
-		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis))
-		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis))
+		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis, d.ports.Coordinators))
+		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
 		d.options = append(d.options, &coordinatorOptions{id: fmt.Sprintf("c%d", i+1), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1})
 	}
 	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {
@@ -146,14 +160,37 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 	return nil
 }
 
-// listen opens a loopback listener on a free port; "" when there is none.
-func (d *dev) listen(to *[]net.Listener) string {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+// listen opens a loopback listener where the last run had its own, or on a free
+// port when that is taken; "" when there is none.
+func (d *dev) listen(to *[]net.Listener, last []string) string {
+	address := "127.0.0.1:0"
+	if i := len(*to); i < len(last) && strings.HasPrefix(last[i], "127.0.0.1:") {
+		address = last[i]
+	}
+	lis, err := net.Listen("tcp", address)
+	if err != nil {
+		d.logger.Warn("port of the last run is taken: using another one", "address", address)
+		lis, err = net.Listen("tcp", "127.0.0.1:0")
+	}
 	if err != nil {
 		return ""
 	}
 	*to = append(*to, lis)
 	return lis.Addr().String()
+}
+
+func (d *dev) listening() devPorts {
+	addresses := func(list []net.Listener) []string {
+		out := make([]string, len(list))
+		for i, lis := range list {
+			out[i] = lis.Addr().String()
+		}
+		return out
+	}
+	return devPorts{
+		RootPeers: addresses(d.rootLis), Transports: addresses(d.transportLis),
+		Coordinators: addresses(d.coordinatorLis), Metrics: addresses(d.metricsLis),
+	}
 }
 
 func (d *dev) closeListeners() {
@@ -199,10 +236,13 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		}
 		return fmt.Errorf("the cluster did not become ready: %w", err)
 	}
-	if err := d.file.write(filepath.Join(d.file.Workdir, "dev.json")); err != nil {
+	if err := writeWhole(filepath.Join(d.file.Workdir, "ports.json"), d.listening()); err != nil {
 		return err
 	}
-	noteErr := d.file.write(devPointer())
+	if err := writeWhole(filepath.Join(d.file.Workdir, "dev.json"), &d.file); err != nil {
+		return err
+	}
+	noteErr := writeWhole(devPointer(), &d.file)
 	data := d.file.Workdir
 	if !keep {
 		data += " (removed at the end; keep it with --workdir DIR)"

@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,21 +36,16 @@ func TestDevKeepsItsData(t *testing.T) {
 		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
 	}
 	p := startDev(t, env, workdir, "--coordinators", "3")
-	var file map[string]any
 	raw, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
-	if err != nil || json.Unmarshal(raw, &file) != nil {
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields map[string]any
+	var file devFile
+	if err := errors.Join(json.Unmarshal(raw, &fields), json.Unmarshal(raw, &file)); err != nil || len(fields) != 5 {
 		t.Fatalf("dev.json: %v\n%s", err, raw)
 	}
-	if n := len(file["coordinators"].([]any)); n != 3 {
-		t.Errorf("dev.json has %d coordinators, want 3", n)
-	}
-	if n := len(file["root_peers"].([]any)); n != 3 {
-		t.Errorf("dev.json has %d root peers, want 3", n)
-	}
-	if n := len(file["metrics"].([]any)); n != 6 {
-		t.Errorf("dev.json has %d metrics addresses, want 6", n)
-	}
-	if file["workdir"] != workdir || int(file["pid"].(float64)) != p.PID() || len(file) != 5 {
+	if len(file.Coordinators) != 3 || len(file.RootPeers) != 3 || len(file.Metrics) != 6 || file.Workdir != workdir || file.PID != p.PID() {
 		t.Errorf("dev.json: %s", raw)
 	}
 	var id idOutput
@@ -72,8 +70,19 @@ func TestDevKeepsItsData(t *testing.T) {
 		t.Errorf("nokv id without a cluster: exit status %d", r.Code)
 	}
 
-	// Other ports, same data, and no id is skipped after an orderly stop.
-	p = startDev(t, env, workdir)
+	// Same ports, same data, and no id is skipped after an orderly stop. A port that
+	// is taken meanwhile is replaced.
+	taken, err := net.Listen("tcp", file.Metrics[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	p = startDev(t, env, workdir, "--coordinators", "3")
+	again := readDevFile(filepath.Join(workdir, "dev.json"))
+	if again == nil || !slices.Equal(again.Coordinators, file.Coordinators) || !slices.Equal(again.RootPeers, file.RootPeers) ||
+		!slices.Equal(again.Metrics[1:], file.Metrics[1:]) || again.Metrics[0] == file.Metrics[0] {
+		t.Errorf("it listened at %+v, and after a restart at %+v", file, again)
+	}
 	if r := cli("region", "get", "banana", "--strong"); r.Code != 0 {
 		t.Errorf("the region is gone after a restart: %s", r.Stderr)
 	}

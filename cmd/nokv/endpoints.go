@@ -37,9 +37,9 @@ func devPointer() string {
 	return filepath.Join(dir, "dev.json")
 }
 
-// write puts the file where it belongs, whole or not at all.
-func (d *devFile) write(path string) error {
-	raw, err := json.MarshalIndent(d, "", "  ")
+// writeWhole makes a file of JSON, whole or not at all.
+func writeWhole(path string, content any) error {
+	raw, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
 	}

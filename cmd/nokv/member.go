@@ -157,7 +157,11 @@ func memberChange(f *flags, arguments int, do func(context.Context, *client.Clie
 			}
 			out := showMember(m, nil)
 			return e.print(out, func(w *tabwriter.Writer) {
-				row(w, fmt.Sprintf("member %s is %s, incarnation %d", out.ID, out.State, out.Incarnation))
+				text := fmt.Sprintf("member %s is %s", out.ID, out.State)
+				if out.Incarnation != 0 {
+					text += fmt.Sprintf(", incarnation %d", out.Incarnation)
+				}
+				row(w, text)
 			})
 		})
 	}

@@ -149,11 +149,7 @@ rooted one, unless --version and --conf-version say which. Keys are text; \xNN i
 					if err != nil {
 						return err
 					}
-					outcome := rootv1.Outcome_OUTCOME_ALREADY_APPLIED
-					if done.Changed {
-						outcome = rootv1.Outcome_OUTCOME_APPLIED
-					}
-					return printChange(e, outcome, done.Token, done.Region.Proto())
+					return printChange(e, done.Changed, done.Token, done.Region)
 				})
 			}
 		},
@@ -168,25 +164,13 @@ type changeOutput struct {
 	Regions []regionOutput `json:"regions"`
 }
 
-// publish proposes events as one command and prints the regions they made.
-func publish(ctx context.Context, e *env, cl *client.Client, events ...*rootv1.Event) error {
-	result, err := cl.Publish(ctx, &rootv1.Command{Events: events})
-	if err != nil {
-		return err
+func printChange(e *env, changed bool, at rooted.Token, regions ...*rooted.Region) error {
+	out := changeOutput{Outcome: "already_applied", Token: at.String(), Regions: []regionOutput{}}
+	if changed {
+		out.Outcome = "applied"
 	}
-	var last *rootv1.EventResult
-	if n := len(result.Events); n > 0 {
-		last = result.Events[n-1]
-	}
-	return printChange(e, result.Outcome, rooted.TokenFromProto(result.Token), last.GetRegion(), last.GetRightRegion())
-}
-
-func printChange(e *env, outcome rootv1.Outcome, at rooted.Token, regions ...*rootv1.Region) error {
-	out := changeOutput{Outcome: word(outcome.String(), "OUTCOME_"), Token: at.String(), Regions: []regionOutput{}}
 	for _, r := range regions {
-		if r != nil {
-			out.Regions = append(out.Regions, showRegion(r))
-		}
+		out.Regions = append(out.Regions, showRegion(r.Proto()))
 	}
 	return e.print(out, func(w *tabwriter.Writer) {
 		regionHeader(w)

@@ -6,8 +6,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
-	"github.com/nokv/nokv/meta/root/state"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
@@ -34,14 +32,11 @@ Planned and completed in one atomic command.`,
 					return err
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					region, err := current(ctx, cl, id)
+					parts, err := cl.SplitRegion(ctx, id, key, rooted.RegionID(*right))
 					if err != nil {
 						return err
 					}
-					plan := &rootv1.SplitPlanned{RegionId: uint64(id), ExpectedEpoch: region.Epoch, SplitKey: key, RightRegionId: *right}
-					return publish(ctx, e, cl,
-						&rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: plan}},
-						completed(rootv1.TransitionKind_TRANSITION_KIND_SPLIT, region))
+					return printChange(e, true, parts.Token, parts.Left, parts.Right)
 				})
 			}
 		},
@@ -70,40 +65,15 @@ Planned and completed in one atomic command.`,
 					return err
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					left, err := current(ctx, cl, leftID)
+					whole, err := cl.MergeRegions(ctx, leftID, rightID)
 					if err != nil {
 						return err
 					}
-					right, err := current(ctx, cl, rightID)
-					if err != nil {
-						return err
-					}
-					plan := &rootv1.MergePlanned{
-						LeftRegionId: left.Id, LeftExpectedEpoch: left.Epoch,
-						RightRegionId: right.Id, RightExpectedEpoch: right.Epoch,
-					}
-					return publish(ctx, e, cl,
-						&rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: plan}},
-						completed(rootv1.TransitionKind_TRANSITION_KIND_MERGE, left))
+					return printChange(e, whole.Changed, whole.Token, whole.Region)
 				})
 			}
 		},
 	}
-}
-
-// current is the rooted descriptor of a region.
-func current(ctx context.Context, cl *client.Client, id rooted.RegionID) (*rootv1.Region, error) {
-	route, err := cl.GetRegion(ctx, id, client.Strong())
-	if err != nil {
-		return nil, err
-	}
-	return route.Region.Proto(), nil
-}
-
-// completed completes the transition that a plan at region's epoch makes.
-func completed(kind rootv1.TransitionKind, region *rootv1.Region) *rootv1.Event {
-	id := state.TransitionID(kind, rooted.RegionID(region.Id), rooted.Epoch{Version: region.Epoch.Version, ConfVersion: region.Epoch.ConfVersion})
-	return &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: string(id)}}}
 }
 
 func regionRemove() *command {

@@ -200,7 +200,8 @@ func TestRestore(t *testing.T) {
 		t.Errorf("the Witness of the restored cluster: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 
-	comeback.WaitLog("restored from a backup", recoverWithin)
+	comeback.WaitLog("the reason is in its log", recoverWithin)
+	c.Process(0).WaitLog("was restored from a backup; root peer 3", recoverWithin)
 	c.Process(c.Roots()+1).WaitLog("was restored from a backup and is cluster "+made.ClusterID, recoverWithin)
 	c.Kill(c.Roots() + 1) // It gives no answer to those who wait for a new id.
 	proctest.Eventually(t, recoverWithin, func() error {

@@ -64,8 +64,11 @@ func published(ks uint32, id uint64, start, end string, owners ...string) *rootv
 	return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: r}}}
 }
 
-func joined(id string, nonce uint64) *rootv1.Event {
-	return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{
+func joined(id string, nonce uint64) *rootv1.Event { return joinedAfter(0, id, nonce) }
+
+// joinedAfter is a registration that follows an incarnation.
+func joinedAfter(follows uint64, id string, nonce uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Follows: follows, Member: &rootv1.Member{
 		Id: id, Address: id + ":1", StartNonce: nonce,
 	}}}}
 }

@@ -20,7 +20,7 @@ func heartbeat(id string, incarnation, sequence uint64) *coordinatorv1.StoreHear
 func TestStoreHeartbeats(t *testing.T) {
 	w := newWorld(t)
 	old := w.apply(joined("m1", 1))[0].Member.GetIncarnation()
-	now := w.apply(joined("m1", 2))[0].Member.GetIncarnation()
+	now := w.apply(joinedAfter(old, "m1", 2))[0].Member.GetIncarnation()
 	s := catalog.NewSoft(catalog.SoftConfig{})
 	send := func(hb *coordinatorv1.StoreHeartbeatRequest, at clock.Instant, want bool) {
 		t.Helper()
@@ -46,7 +46,7 @@ func TestStoreHeartbeats(t *testing.T) {
 	refuse(heartbeat("m1", old, 9), rootv1.Reason_REASON_MEMBER_RETIRED)
 	refuse(heartbeat("m1", now+1, 9), rootv1.Reason_REASON_ROOT_LAG_EXCEEDED)
 
-	next := w.apply(joined("m1", 3))[0].Member.GetIncarnation()
+	next := w.apply(joinedAfter(now, "m1", 3))[0].Member.GetIncarnation()
 	now = next
 	send(heartbeat("m1", next, 1), 14, true) // a newer incarnation counts from its own start
 	w.apply(removed("m1"))

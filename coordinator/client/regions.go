@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -17,6 +18,14 @@ type Published struct {
 	Token rooted.Token
 	// Changed is false when all of it was true already.
 	Changed bool
+}
+
+// Split is what became of a region that was cut in two.
+type Split struct {
+	// Left and Right parts as rooted; Left has the id of the whole.
+	Left, Right *rooted.Region
+	// Token at which they are visible.
+	Token rooted.Token
 }
 
 // PublishRegion roots a region. Id 0: the root
@@ -44,6 +53,88 @@ func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published
 	}
 	changed := result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED || result.GetRepetition()
 	return Published{Region: made, Token: rooted.TokenFromProto(result.GetToken()), Changed: changed}, nil
+}
+
+// SplitRegion cuts a region in two before key. The left part keeps the id, the
+// right one gets that of right, or 0: one from the root. Like MergeRegions and
+// MoveRegion it is planned behind the region's rooted epoch and completed in one
+// atomic command. ErrEpochStale: somebody changed the region meanwhile.
+func (c *Client) SplitRegion(ctx context.Context, id rooted.RegionID, key []byte, right rooted.RegionID) (Split, error) {
+	known, err := c.GetRegion(ctx, id, Strong())
+	if err != nil {
+		return Split{}, err
+	}
+	plan := &rootv1.SplitPlanned{RegionId: uint64(id), ExpectedEpoch: known.Region.Epoch.Proto(), SplitKey: key, RightRegionId: uint64(right)}
+	made, at, err := c.complete(ctx, rootv1.TransitionKind_TRANSITION_KIND_SPLIT, known.Region,
+		&rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: plan}})
+	if err != nil {
+		return Split{}, err
+	}
+	return Split{Left: rooted.RegionFromProto(made.GetRegion()), Right: rooted.RegionFromProto(made.GetRightRegion()), Token: at}, nil
+}
+
+// MergeRegions joins a region and its right neighbour, which ends: the left one
+// keeps its id and its owners and takes the range. See SplitRegion.
+func (c *Client) MergeRegions(ctx context.Context, left, right rooted.RegionID) (Published, error) {
+	l, err := c.GetRegion(ctx, left, Strong())
+	if err != nil {
+		return Published{}, err
+	}
+	r, err := c.GetRegion(ctx, right, Strong())
+	if err != nil {
+		return Published{}, err
+	}
+	plan := &rootv1.MergePlanned{
+		LeftRegionId: uint64(left), LeftExpectedEpoch: l.Region.Epoch.Proto(),
+		RightRegionId: uint64(right), RightExpectedEpoch: r.Region.Epoch.Proto(),
+	}
+	return c.completed(ctx, rootv1.TransitionKind_TRANSITION_KIND_MERGE, l.Region,
+		&rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: plan}})
+}
+
+// MoveRegion gives the share of one owner of a region, of an assigned keyspace, to
+// another member, which is not asked first. See SplitRegion.
+func (c *Client) MoveRegion(ctx context.Context, id rooted.RegionID, from, to rooted.MemberID) (Published, error) {
+	known, err := c.GetRegion(ctx, id, Strong())
+	if err != nil {
+		return Published{}, err
+	}
+	// The next owner replicates as the one that it follows did.
+	gives, _ := known.Region.Owner(from)
+	plan := &rootv1.MovePlanned{
+		RegionId: uint64(id), ExpectedEpoch: known.Region.Epoch.Proto(),
+		From: rooted.Owner{Member: from, Incarnation: gives.Incarnation}.Proto(),
+		To:   rooted.Owner{Member: to, Role: gives.Role}.Proto(),
+	}
+	return c.completed(ctx, rootv1.TransitionKind_TRANSITION_KIND_MOVE, known.Region,
+		&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: plan}})
+}
+
+// completed is complete for a plan that makes one region.
+func (c *Client) completed(ctx context.Context, kind rootv1.TransitionKind, known *rooted.Region, plan *rootv1.Event) (Published, error) {
+	made, at, err := c.complete(ctx, kind, known, plan)
+	if err != nil {
+		return Published{}, err
+	}
+	return Published{Region: rooted.RegionFromProto(made.GetRegion()), Token: at, Changed: true}, nil
+}
+
+// complete roots a plan for a known region and its completion together, and
+// returns what they made.
+func (c *Client) complete(ctx context.Context, kind rootv1.TransitionKind, known *rooted.Region, plan *rootv1.Event) (*rootv1.EventResult, rooted.Token, error) {
+	end := &rootv1.TransitionCompleted{TransitionId: rooted.TransitionID(kind, known.ID, known.Epoch)}
+	result, err := c.Publish(ctx, &rootv1.Command{Events: []*rootv1.Event{
+		plan, {Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: end}},
+	}})
+	at := rooted.TokenFromProto(result.GetToken())
+	if err != nil {
+		return nil, at, err
+	}
+	events := result.GetEvents()
+	if len(events) == 0 || events[len(events)-1].GetRegion() == nil {
+		return nil, at, &Error{Op: "Publish", Cause: fmt.Errorf("%w: the result names no region", errUnfit)}
+	}
+	return events[len(events)-1], at, nil
 }
 
 // followed is the epoch of next behind known.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -21,6 +22,8 @@ func (s *Server) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest)
 		return nil, err
 	}
 	defer s.waiting.leave()
+	ctx, cancel := s.patient(ctx)
+	defer cancel()
 	first, era, err := s.cfg.Authority.AllocID(ctx, req.GetCount())
 	if err != nil {
 		return nil, err
@@ -37,11 +40,23 @@ func (s *Server) Tso(ctx context.Context, req *coordinatorv1.TsoRequest) (*coord
 		return nil, err
 	}
 	defer s.waiting.leave()
+	ctx, cancel := s.patient(ctx)
+	defer cancel()
 	first, era, err := s.cfg.Authority.Tso(ctx, req.GetCount())
 	if err != nil {
 		return nil, err
 	}
 	return &coordinatorv1.TsoResponse{First: first, Count: req.GetCount(), Era: era, ClusterId: s.view().ClusterID}, nil
+}
+
+// patient bounds how long a request waits for the root: past an election, and short
+// enough that the refusal still reaches a caller with a deadline.
+func (s *Server) patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	wait := s.cfg.Limits.StreamWait
+	if end, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(end)*9/10)
+	}
+	return context.WithTimeout(ctx, wait)
 }
 
 func checkCount(count, most uint64) error {
@@ -136,8 +151,7 @@ func (w *runWriter) take(counts []uint64) error {
 		n, total := upTo(counts, w.most)
 		p := piece{counts: counts[:n], refused: checkCount(total, w.most)}
 		if p.refused == nil {
-			// A stream has no deadline of its own.
-			p.ctx, p.cancel = context.WithTimeout(w.l.ctx, w.s.cfg.Limits.StreamWait)
+			p.ctx, p.cancel = w.s.patient(w.l.ctx)
 			p.first, p.era, p.check, p.refused = w.reserve(p.ctx, total)
 		}
 		if err := w.put(p); err != nil {

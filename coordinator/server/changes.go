@@ -93,35 +93,8 @@ func (s *Server) RemoveRegion(ctx context.Context, req *coordinatorv1.RemoveRegi
 
 // checkPublished refuses events that are not the callers' to ask for.
 func checkPublished(field string, event *rootv1.Event) error {
-	if event.GetKind() == nil {
-		return invalid(field, "it has no kind")
-	}
-	if why := unpublishable(event); why != "" {
-		return invalid(field, "%T cannot be published: %s", event.GetKind(), why)
+	if d := state.Publishable(event); d != nil {
+		return invalid(field, "%s", d.GetMessage())
 	}
 	return nil
-}
-
-// unpublishable says why callers may not publish an event of that kind; empty:
-// they may. Every kind that is not named as theirs is somebody else's.
-func unpublishable(event *rootv1.Event) string {
-	switch event.GetKind().(type) {
-	case *rootv1.Event_MemberStateChanged,
-		*rootv1.Event_KeyspaceCreated, *rootv1.Event_KeyspaceUpdated, *rootv1.Event_KeyspaceDeleted,
-		*rootv1.Event_RegionBootstrapped, *rootv1.Event_RegionPublished, *rootv1.Event_RegionTombstoned,
-		*rootv1.Event_RegionsAssigned, *rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned,
-		*rootv1.Event_MergePlanned, *rootv1.Event_MovePlanned, *rootv1.Event_MoveReady,
-		*rootv1.Event_TransitionCompleted, *rootv1.Event_TransitionCancelled:
-		return ""
-	case *rootv1.Event_MemberJoined:
-		return "members register by RegisterMember"
-	case *rootv1.Event_PinKeyRotated:
-		return "keys are made by RotatePinKey"
-	case *rootv1.Event_CoordinatorJoined, *rootv1.Event_CoordinatorLeft:
-		return "coordinators register themselves"
-	case *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed, *rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced:
-		return "it is the Tenure holder's own"
-	default:
-		return "it is the root's own"
-	}
 }

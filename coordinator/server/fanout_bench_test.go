@@ -116,23 +116,22 @@ func (tokenOnly) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (tokenOnly) Unmarshal(data mem.BufferSlice, v any) error {
-	index := v.(*uint64)
-	for _, b := range data {
-		raw := b.ReadOnlyData()
-		num, typ, n := protowire.ConsumeTag(raw)
-		if num != 1 || typ != protowire.BytesType {
-			return nil
-		}
-		token, _ := protowire.ConsumeBytes(raw[n:])
-		for len(token) > 0 {
-			num, _, n := protowire.ConsumeTag(token)
-			value, m := protowire.ConsumeVarint(token[n:])
-			if num == 3 {
-				*index = value
-			}
-			token = token[n+m:]
-		}
+	if data.Len() == 0 {
 		return nil
+	}
+	raw := data[0].ReadOnlyData()
+	num, typ, n := protowire.ConsumeTag(raw)
+	if num != 1 || typ != protowire.BytesType {
+		return nil
+	}
+	token, _ := protowire.ConsumeBytes(raw[n:])
+	for len(token) > 0 {
+		num, _, n := protowire.ConsumeTag(token)
+		value, m := protowire.ConsumeVarint(token[n:])
+		if num == 3 {
+			*v.(*uint64) = value
+		}
+		token = token[n+m:]
 	}
 	return nil
 }

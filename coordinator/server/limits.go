@@ -72,7 +72,8 @@ type Limits struct {
 	StreamIdle time.Duration
 	// SendTimeout is how long a reader may take nothing of what was sent to it. Default 10 s.
 	SendTimeout time.Duration
-	// StreamWait is how long one request of a stream may wait for the root: past
+	// StreamWait is how long one request of a stream, or a call for ids or timestamps, may
+	// wait for the root, and 9/10 of its deadline at most: past
 	// an election, and short enough that a caller who gives a silent coordinator
 	// a second is told that it is the root that does not answer. Default 900 ms.
 	StreamWait time.Duration

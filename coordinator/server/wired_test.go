@@ -149,6 +149,70 @@ func TestACutOffHolderServesNoAuthority(t *testing.T) {
 	}
 }
 
+// Without a root, who asks for ids or timestamps is told within the deadline, short
+// or long, that it is the root that does not answer: by a call and by a stream.
+func TestRunsWithoutARootAreRefusedInTime(t *testing.T) {
+	for _, ttl := range []time.Duration{0, 200 * time.Millisecond} {
+		for deadline, want := range map[time.Duration]time.Duration{100 * time.Millisecond: 90 * time.Millisecond, 10 * time.Second: 900 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) {
+				root := newMemoryRoot(t)
+				w, retire := coordinatorOf(t, root, "c1", 1, ttl)
+				until(t, w)
+				root.setDown(true)
+				time.Sleep(2 * time.Second) // past every confirmation
+				for name, ask := range map[string]func(context.Context) error{
+					"AllocID": func(ctx context.Context) error {
+						_, err := w.client.AllocID(ctx, &coordinatorv1.AllocIDRequest{Count: 1})
+						return err
+					},
+					"Tso": func(ctx context.Context) error {
+						_, err := w.client.Tso(ctx, &coordinatorv1.TsoRequest{Count: 1})
+						return err
+					},
+					"AllocIDStream": func(ctx context.Context) error {
+						stream, err := w.client.AllocIDStream(ctx)
+						if err != nil {
+							return err
+						}
+						_ = stream.Send(&coordinatorv1.AllocIDRequest{Count: 1})
+						answer, err := stream.Recv()
+						if err != nil {
+							return err
+						}
+						return &reason.Error{Detail: answer.GetError()}
+					},
+					"TsoStream": func(ctx context.Context) error {
+						stream, err := w.client.TsoStream(ctx)
+						if err != nil {
+							return err
+						}
+						_ = stream.Send(&coordinatorv1.TsoRequest{Count: 1})
+						answer, err := stream.Recv()
+						if err != nil {
+							return err
+						}
+						return &reason.Error{Detail: answer.GetError()}
+					},
+				} {
+					ctx, cancel := context.WithTimeout(t.Context(), deadline)
+					begun := time.Now()
+					err := ask(ctx)
+					cancel()
+					if took := time.Since(begun); reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE || took > want {
+						t.Errorf("%s within %s, ttl %s: %v after %s", name, deadline, ttl, err, took)
+					}
+				}
+				root.setDown(false)
+				retire()
+				w.conn.Close()
+				if err := w.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
 // until asks for ids and timestamps until the coordinator holds the Tenure.
 func until(t *testing.T, w *world) (*coordinatorv1.AllocIDResponse, *coordinatorv1.TsoResponse) {
 	t.Helper()

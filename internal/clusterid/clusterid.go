@@ -101,7 +101,7 @@ func (g Gate) Admit(ctx context.Context, method string) error {
 		case own == 0 && g.Changes(method):
 			return refusal(rootv1.Reason_REASON_ROOT_UNAVAILABLE, 0, "this coordinator has not heard of its cluster yet: ask another one")
 		case own != 0 && id != own:
-			return refusal(rootv1.Reason_REASON_CLUSTER_MISMATCH, own, "the call is for cluster %s, this is %s", String(id), String(own))
+			return refusal(rootv1.Reason_REASON_CLUSTER_MISMATCH, own, "the call is for cluster %s, this is cluster %s: check the address", String(id), String(own))
 		}
 	}
 	return nil

@@ -160,6 +160,9 @@ func (s *lateStream) tso(count uint64) answers {
 		if sent != nil && err == nil {
 			err = sent
 		}
+		if d := r.GetError(); d != nil && err == nil {
+			err = &reason.Error{Detail: d}
+		}
 		return r.GetFirst(), r.GetEra(), err
 	}
 }

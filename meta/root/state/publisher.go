@@ -8,8 +8,8 @@ type Publisher uint8
 const (
 	// ByRoot: root peers make it themselves, and take it from nobody.
 	ByRoot Publisher = iota
-	// ByCoordinators: coordinators make it, about themselves and the Tenure, and take
-	// it from nobody.
+	// ByCoordinators: coordinators make it, about themselves and the Tenure or for a
+	// call of its own that says what it needs, and take it from nobody.
 	ByCoordinators
 	// ByCallers: whoever may change the cluster.
 	ByCallers
@@ -19,9 +19,9 @@ const (
 func PublisherOf(e *rootv1.Event) Publisher {
 	switch e.GetKind().(type) {
 	case *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed, *rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced,
-		*rootv1.Event_CoordinatorJoined, *rootv1.Event_CoordinatorLeft, *rootv1.Event_PinKeyRotated:
+		*rootv1.Event_CoordinatorJoined, *rootv1.Event_CoordinatorLeft, *rootv1.Event_MemberJoined, *rootv1.Event_PinKeyRotated:
 		return ByCoordinators
-	case *rootv1.Event_MemberJoined, *rootv1.Event_MemberStateChanged,
+	case *rootv1.Event_MemberStateChanged,
 		*rootv1.Event_KeyspaceCreated, *rootv1.Event_KeyspaceUpdated, *rootv1.Event_KeyspaceDeleted,
 		*rootv1.Event_RegionBootstrapped, *rootv1.Event_RegionPublished, *rootv1.Event_RegionTombstoned, *rootv1.Event_RegionsAssigned,
 		*rootv1.Event_PeerChangePlanned, *rootv1.Event_SplitPlanned, *rootv1.Event_MergePlanned, *rootv1.Event_MovePlanned,
@@ -35,12 +35,18 @@ func PublisherOf(e *rootv1.Event) Publisher {
 // Publishable refuses an event that is not for callers to ask for: an authority
 // is claimed and a process joins by itself, it is not published.
 func Publishable(e *rootv1.Event) *rootv1.ErrorDetail {
-	switch {
-	case e.GetKind() == nil:
-		return invalid("the event has no kind")
-	case PublisherOf(e) != ByCallers:
-		return invalid("%T is the root's or a coordinator's own: it cannot be published", e.GetKind())
-	default:
+	if e.GetKind() == nil {
+		return invalid("it has no kind")
+	}
+	if PublisherOf(e) == ByCallers {
 		return nil
 	}
+	why := "it is the root's or a coordinator's own"
+	switch e.GetKind().(type) {
+	case *rootv1.Event_MemberJoined:
+		why = "members register by RegisterMember"
+	case *rootv1.Event_PinKeyRotated:
+		why = "keys are made by RotatePinKey"
+	}
+	return invalid("%T cannot be published: %s", e.GetKind(), why)
 }

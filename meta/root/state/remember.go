@@ -426,7 +426,7 @@ func (t *turn) regionOrID(id, given uint64) *Region {
 // foundPlan is foundTransition for a plan that named the right region, or 0. A
 // plan that was made anew since may have another.
 func (t *turn) foundPlan(kind rootv1.TransitionKind, region uint64, base *rootv1.RegionEpoch, right uint64, r *EventResult) {
-	id := TransitionID(kind, RegionID(region), EpochFromProto(base))
+	id := rooted.TransitionID(kind, RegionID(region), EpochFromProto(base))
 	t.foundTransition(id, r)
 	if r.Transition.GetRightRegionId() != right {
 		*r = EventResult{Transition: &rootv1.Transition{Id: id, Kind: kind, RegionId: region, RightRegionId: right}}

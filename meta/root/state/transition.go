@@ -18,19 +18,10 @@ const (
 	kindMove      = rootv1.TransitionKind_TRANSITION_KIND_MOVE
 )
 
-// TransitionID is the stable id of a planned change: its kind, the region
-// that changes and the epoch it was planned at, such as "split-17-3.1".
-func TransitionID(kind rootv1.TransitionKind, region RegionID, base Epoch) string {
-	name := map[rootv1.TransitionKind]string{
-		kindAdd: "add-peer", kindRemove: "remove-peer", kindSplit: "split", kindMerge: "merge", kindMove: "move",
-	}[kind]
-	return fmt.Sprintf("%s-%d-%s", name, region, base)
-}
-
 // plan roots a planned change. Already applied: the same change is pending or
 // completed. A cancelled or aborted one may be planned anew.
 func (t *turn) plan(p *rootv1.Transition, expected *rootv1.RegionEpoch, check func(*keyspace, *Region) *rootv1.ErrorDetail, r *EventResult) verdict {
-	p.Id = TransitionID(p.GetKind(), RegionID(p.GetRegionId()), EpochFromProto(expected))
+	p.Id = rooted.TransitionID(p.GetKind(), RegionID(p.GetRegionId()), EpochFromProto(expected))
 	old := t.Transition(p.GetId())
 	if old != nil && samePlan(old, p) && (old.GetStatus() == pendingStatus || old.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED) {
 		t.planned(old, r)
