@@ -26,7 +26,7 @@ func TestFeatureLevelWaitsForEverybody(t *testing.T) {
 		defer cancel()
 		before := len(r.log)
 		raise := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{To: 2}}}}}
-		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{move(), raise}})
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move(), raise}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,14 +38,14 @@ func TestFeatureLevelWaitsForEverybody(t *testing.T) {
 		if len(r.log) != before {
 			t.Error("what is above the feature level is in the log")
 		}
-		told, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{To: 2})
+		told, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: 2})
 		if err != nil || told.GetFeatureLevel() != 1 || told.GetCommonLevel() != 0 {
 			t.Fatalf("%v, %v", told, err)
 		}
 		if !slices.ContainsFunc(told.Below, func(p *rootv1.FeatureSupport) bool { return p.GetProcess() == "root peer" && p.GetId() == "3" }) {
 			t.Errorf("the peer that is not heard from is not named: %v", told.Below)
 		}
-		if _, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{To: 9}); reason.Of(err) != rootv1.Reason_REASON_TOO_OLD {
+		if _, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: 9}); reason.Of(err) != rootv1.Reason_REASON_TOO_OLD {
 			t.Errorf("above what the leader understands: %v", err)
 		}
 	})
@@ -60,7 +60,7 @@ func TestFollowersDoNotJudgeFeatureLevels(t *testing.T) {
 		ctx, cancel := within(time.Minute)
 		defer cancel()
 		r.lead(2)
-		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{move()}})
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move()}})
 		if reason.Of(err) != rootv1.Reason_REASON_NOT_LEADER {
 			t.Errorf("a follower that lags answers %v (err %v), want %v", resp.GetResults(), err, rootv1.Reason_REASON_NOT_LEADER)
 		}
@@ -91,7 +91,7 @@ func TestOldLeadersDoNotJudgeFeatureLevels(t *testing.T) {
 				s := serve(t, r, nil)
 				ctx, cancel := within(time.Minute)
 				defer cancel()
-				resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{move()}})
+				resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move()}})
 				if reason.Of(err) != c.err {
 					t.Fatalf("%v, want %v", err, c.err)
 				}

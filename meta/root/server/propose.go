@@ -28,7 +28,7 @@ func (s *Server) Propose(ctx context.Context, req *rootv1.ProposeRequest) (*root
 
 // propose has a request judged. Errors are *reason.Error.
 func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*rootv1.CommandResult, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	if n := len(req.GetCommands()); n == 0 || n > maxCommands {

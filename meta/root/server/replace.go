@@ -25,7 +25,7 @@ const (
 // each looks at the rooted peers and takes the step that is next there, so that
 // anybody may go on where another one stopped, or died without an answer.
 func (s *Server) ReplacePeer(ctx context.Context, req *rootv1.ReplacePeerRequest) (*rootv1.ReplacePeerResponse, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	if err := checkReplace(req); err != nil {
