@@ -119,8 +119,13 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
-		4, "a frontier above the fence is taken", "meta/root/state/tenure.go",
-		"if hasTSO && tso > t.alloc.tso.value {", "if false {",
+		4, "a frontier above the fence is taken", "meta/root/state/fence.go",
+		"case consumed > f.value:", "case false:",
+		[]string{state},
+	},
+	{
+		4, "a retirement gives back what its era has used up", "meta/root/state/fence.go",
+		"case consumed < f.usedUp:", "case false:",
 		[]string{state},
 	},
 
