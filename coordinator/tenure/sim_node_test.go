@@ -54,7 +54,7 @@ func (n *simNode) start() {
 			Mandates:     []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
 		},
 		IDStart: 1, TSOStart: 1, IDWindow: 7, TSOAhead: 20 * time.Millisecond,
-		Wall:       func() uint64 { return uint64(int64(n.w.wall()) + n.wallOffset) },
+		Wall: func() uint64 { return uint64(int64(n.w.wall()) + n.wallOffset) },
 		// Not drawn: seeds that are known to show something still do.
 		Identities: identity.SourceOf(^n.incarnation),
 	}, &n.count, offOf[n.w.knobs.variant], holdertest.Env{
