@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/identity"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -17,8 +18,9 @@ const (
 // register roots this coordinator's address, then watches for a newer process
 // of the same id: the view then shows another incarnation.
 func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc) {
-	joinedAt, ok := c.join(ctx)
-	if !ok {
+	joinedAt, err := c.join(ctx)
+	if err != nil {
+		stop(err)
 		return
 	}
 	for ctx.Err() == nil {
@@ -72,9 +74,10 @@ func (r *registration) refused(d *rootv1.ErrorDetail) {
 }
 
 // join proposes the registration until its outcome is known, and returns the
-// index of its entry; false when ctx ended. A record of another process with a
-// higher index is newer than this one.
-func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
+// index of its entry. A record of another process with a higher index is newer
+// than this one. An error: ctx ended, or the cluster is above what this process
+// understands.
+func (c *Coordinator) join(ctx context.Context) (index uint64, err error) {
 	r, refused := &registration{cfg: &c.cfg, identities: identity.NewSource()}, ""
 	view := c.follower.View()
 	r.follow(view.State.Coordinator(state.CoordinatorID(c.cfg.ID)).GetIncarnation(), view.Known.Index)
@@ -83,7 +86,10 @@ func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
 		results, err := c.root.Propose(try, r.cmd)
 		cancel()
 		if err == nil && results[0].Error == nil {
-			return results[0].Token.GetIndex(), true
+			return results[0].Token.GetIndex(), nil
+		}
+		if err == nil && results[0].Error.GetReason() == rootv1.Reason_REASON_TOO_OLD {
+			return 0, &reason.Error{Detail: results[0].Error}
 		}
 		if err == nil {
 			r.refused(results[0].Error)
@@ -99,5 +105,5 @@ func (c *Coordinator) join(ctx context.Context) (index uint64, ok bool) {
 		case <-time.After(registerRetry):
 		}
 	}
-	return 0, false
+	return 0, ctx.Err()
 }

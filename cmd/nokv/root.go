@@ -39,7 +39,12 @@ func (f *flags) rootWithin(timeout time.Duration) *rootFlags {
 
 // call runs fn with a root client, for so long; 0: without an end.
 func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
-	cl, err := rootclient.New(rootclient.Config{Peers: rootPeers(&r.peers), Logger: cliLogger(*r.verbose)})
+	return r.callAs(ctx, "", timeout, fn)
+}
+
+// callAs is call by a reader with an id: it is told the secrets.
+func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
+	cl, err := rootclient.New(rootclient.Config{Peers: rootPeers(&r.peers), ReaderID: reader, Logger: cliLogger(*r.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}

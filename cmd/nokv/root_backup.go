@@ -49,7 +49,7 @@ Check one with nokv root verify FILE; make a cluster of it with nokv root restor
 				case *file == "":
 					return usagef("--out is required: the file to write")
 				}
-				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+				return r.callAs(ctx, "backup", *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
 					if err := r.someoneListens(ctx); err != nil {
 						return err
 					}

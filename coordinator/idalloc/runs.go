@@ -16,6 +16,9 @@ type Runs struct {
 	top uint64
 	// foreign is the highest value known to belong to somebody else.
 	foreign uint64
+	// newest is where the newest window begins, and givenUp what does not count
+	// as left at the end: see GiveUp.
+	newest, givenUp uint64
 }
 
 // NewRuns makes Runs that serve values above inherited, once some are added.
@@ -59,7 +62,7 @@ func (r *Runs) Add(from, to uint64) error {
 	if from > r.top {
 		r.Skip(from)
 	}
-	r.top = to
+	r.top, r.newest = to, from
 	queued := r.nextFrom < r.nextTo
 	switch {
 	case !queued && from == r.limit:
@@ -89,6 +92,12 @@ func (r *Runs) Skip(fence uint64) {
 	}
 }
 
+// GiveUp is said before another window is asked for: what lies below the newest
+// one counts as consumed from then on, should the era end. The root refuses an
+// end below that. It matters to requests for more than a window, whose callers
+// went away: otherwise all that is served.
+func (r *Runs) GiveUp() { r.givenUp = r.newest }
+
 // Top is the highest fence heard of.
 func (r *Runs) Top() uint64 { return r.top }
 
@@ -103,4 +112,4 @@ func (r *Runs) Left(floor uint64) uint64 {
 
 // Consumed is the exact frontier: no value above it was handed out by this
 // era or, as far as was heard, by anybody else.
-func (r *Runs) Consumed() uint64 { return max(r.last, r.foreign) }
+func (r *Runs) Consumed() uint64 { return max(r.last, r.foreign, r.givenUp) }

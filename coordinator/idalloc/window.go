@@ -97,6 +97,7 @@ func (w *Window) NeedExtend(waiting uint64, now clock.Instant) (floor, size uint
 		return 0, 0, false
 	}
 	w.adapt(now)
+	w.runs.GiveUp()
 	w.pending = true
 	return floor, min(w.size+min(waiting, maxWaiting), MaxID-base), true
 }

@@ -250,7 +250,7 @@ func TestSilentAndSlowStreamsEnd(t *testing.T) {
 // A stop ends streams with a reason and is over in time, even when a call hangs.
 func TestStopIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := routed(t)
+		w := routed(t, limits(func(l *server.Limits) { l.StreamWait = time.Hour }))
 		watch, err := w.client.WatchRegions(t.Context(), &coordinatorv1.WatchRegionsRequest{})
 		if err != nil {
 			t.Fatal(err)

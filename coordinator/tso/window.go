@@ -141,6 +141,7 @@ func (w *Window) NeedExtend(waiting, wallMillis uint64, now clock.Instant) (floo
 	if floor = max(base, from+1) - 1; to <= floor {
 		return 0, 0, false
 	}
+	w.runs.GiveUp()
 	w.pending, w.asked, w.taken = true, waiting > 0, 0
 	w.wallAsked = 0
 	if base > w.runs.Last() && base > w.start {

@@ -98,7 +98,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
 	}
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
-		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store,
+		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
 		Listener: peers, Dial: new(transport.TCP).Dial, Logger: p.cfg.Logger.Named("bootstrap"),
 	})
 	if err != nil {

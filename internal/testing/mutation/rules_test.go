@@ -12,15 +12,19 @@ const (
 	windows = "./coordinator/idalloc"
 	stamps  = "./coordinator/tso"
 	accepts = "./internal/listen"
+	peers   = "./meta/root/server"
+	wires   = "./meta/root/transport"
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 12
+const rules = 14
 
 // mutation breaks one rule at one place.
 type mutation struct {
 	// rule of authority, 1 to 9; 10: windows and fences; 11: who votes at the
-	// root; 12: what readers are told, and how much is let in.
+	// root; 12: what readers are told, and how much is let in;
+	// 13: a change is carried out once, and by the cluster that it is for;
+	// 14: nobody has to read what it does not understand.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -115,8 +119,13 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
-		4, "a frontier above the fence is taken", "meta/root/state/tenure.go",
-		"if hasTSO && tso > t.alloc.tso.value {", "if false {",
+		4, "a frontier above the fence is taken", "meta/root/state/fence.go",
+		"case consumed > f.value:", "case false:",
+		[]string{state},
+	},
+	{
+		4, "a retirement gives back what its era has used up", "meta/root/state/fence.go",
+		"case consumed < f.usedUp:", "case false:",
 		[]string{state},
 	},
 
@@ -193,7 +202,7 @@ var mutations = []mutation{
 	},
 	{
 		10, "a window may begin below the fence", "meta/root/state/fence.go",
-		"case asked.from != f.value", "case asked.from > f.value",
+		"from: max(f.value, e.GetFloor())}", "from: e.GetFloor()}",
 		[]string{state},
 	},
 	{
@@ -208,7 +217,7 @@ var mutations = []mutation{
 	},
 	{
 		10, "a claim brings windows that may not apply", "meta/root/replica/authority.go",
-		"if c.proposals.count > 0 || request", "if request",
+		"if c.windowsFit(claim) {", "if c.windowsFit(claim) || true {",
 		[]string{replica},
 	},
 	{
@@ -285,7 +294,7 @@ var mutations = []mutation{
 	},
 	{
 		11, "a replaced node id is taken again", "meta/root/state/rootpeer.go",
-		"return p.GetNodeId() == next.GetNodeId() || p.GetIncarnation() == next.GetIncarnation()", "return false",
+		"if WasReplaced(t.cluster, next.GetNodeId()) || slices", "if slices",
 		[]string{state},
 	},
 
@@ -386,17 +395,17 @@ var mutations = []mutation{
 	},
 	{
 		12, "a client believes another cluster", "coordinator/client/accept.go",
-		"if c.cluster.Load() != id && !c.cluster.CompareAndSwap(0, id) {", "if false {",
+		"if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {", "if c.cluster.CompareAndSwap(0, id) || true {",
 		[]string{client},
 	},
 	{
 		12, "a client takes ids of no cluster", "coordinator/client/accept.go",
-		"if r.GetClusterId() == 0 {", "if false {",
+		"if r.cluster == 0 {", "if false {",
 		[]string{client},
 	},
 	{
 		12, "a cache keeps an answer that is older than itself", "coordinator/client/cache.go",
-		" || r.At.Compare(t.at) < 0 {", " {",
+		" || r.At.Compare(t.at.Token) < 0 {", " {",
 		[]string{client},
 	},
 	{
@@ -406,12 +415,109 @@ var mutations = []mutation{
 	},
 	{
 		12, "a cache drops a route newer than the stale one", "coordinator/client/cache.go",
-		"if mine == nil || mine.Revision > stale.Region.Revision {", "if mine == nil {",
+		"if mine != nil && mine.Revision > stale.Region.Revision {", "if false {",
 		[]string{client},
 	},
 	{
-		12, "a cache shows half a snapshot", "coordinator/client/cache.go",
-		"if b.GetSnapshotEnd() {", "if true {",
+		12, "a cache shows half a snapshot", "coordinator/client/news.go",
+		"if !b.Last {", "if false {",
 		[]string{client},
+	},
+	{
+		12, "a part of a batch carries the position behind the batch", "coordinator/server/watch.go",
+		"w.send(w.at, false, true, part)", "w.send(k.to, false, true, part)",
+		[]string{server},
+	},
+	{
+		12, "a watch begins behind its reader", "coordinator/server/watch.go",
+		"case w.at.Index > now.Index:", "case false:",
+		[]string{server},
+	},
+	{
+		12, "a snapshot takes a reader back", "coordinator/client/watch.go",
+		"if to.Compare(w.at) < 0 {", "if to.Compare(w.at) < 0 && !m.GetSnapshot() {",
+		[]string{client},
+	},
+	{
+		12, "a loop that stalls goes on vouching", "meta/root/replica/loop.go",
+		"if r.turnBegun == 0 || ", "if true || ",
+		[]string{replica},
+	},
+
+	{
+		13, "a repetition is not recognised", "meta/root/state/remember.go",
+		"if n := t.commands.find(id); n >= 0 {", "if n := t.commands.find(id); n >= 0 && false {",
+		[]string{state},
+	},
+	{
+		13, "a repetition older than what is remembered is applied", "meta/root/state/remember.go",
+		"if forgotten := t.counters.forgottenTo; id.GetKnownIndex() < forgotten {", "if forgotten := t.counters.forgottenTo; false {",
+		[]string{state},
+	},
+	{
+		13, "a member need not follow the rooted one", "meta/root/state/member.go",
+		"case !sameStart && e.GetFollows() != old.GetIncarnation():", "case false:",
+		[]string{state},
+	},
+	{
+		13, "a coordinator need not follow the rooted one", "meta/root/state/member.go",
+		"if !same && old.GetIncarnation() != e.GetFollows() {", "if false {",
+		[]string{state},
+	},
+	{
+		13, "a removed region's id is given again", "meta/root/state/fence.go",
+		"idKey(id)); removed {", "idKey(id)); removed && false {",
+		[]string{state},
+	},
+	{
+		13, "a removed region comes back at an epoch that it had", "meta/root/state/removed.go",
+		"return r.epoch.Version\n", "return 0 * r.epoch.Version\n",
+		[]string{state},
+	},
+	{
+		13, "a root peer carries out another cluster's call", "meta/root/server/limits.go",
+		"if id == 0 || id == s.cfg.ClusterID {", "if true {",
+		[]string{peers},
+	},
+	{
+		13, "a coordinator carries out another cluster's call", "internal/clusterid/clusterid.go",
+		"case own != 0 && id != own:", "case false:",
+		[]string{server, client},
+	},
+	{
+		13, "a change may name no cluster", "internal/clusterid/clusterid.go",
+		"if len(named) == 0 && !g.Changes(method) {", "if len(named) == 0 {",
+		[]string{server, client},
+	},
+
+	{
+		14, "what not everybody understands enters the log", "meta/root/state/feature.go",
+		"if need <= rooted {", "if true {",
+		[]string{peers},
+	},
+	{
+		14, "the level is raised while a process is below", "meta/root/server/feature.go",
+		"if req.GetDryRun() || to <= rooted || to > common {", "if req.GetDryRun() || to <= rooted {",
+		[]string{peers},
+	},
+	{
+		14, "the level is raised as soon as everybody is level", "meta/root/server/feature.go",
+		"time.Since(since) >= s.cfg.RaiseAfter", "!since.IsZero()",
+		[]string{peers},
+	},
+	{
+		14, "a reader that is too old is served", "meta/root/server/tail.go",
+		"if understands >= rooted {", "if true {",
+		[]string{peers},
+	},
+	{
+		14, "a root peer that is too old is let in", "meta/root/transport/handshake.go",
+		"level >= c.GetFeatureLevel() {", "level > 0 {",
+		[]string{wires},
+	},
+	{
+		14, "a coordinator that is too old takes the place of another", "meta/root/state/member.go",
+		"level < t.FeatureLevel() {", "level == 0 {",
+		[]string{state},
 	},
 }

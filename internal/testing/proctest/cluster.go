@@ -19,7 +19,9 @@ type Cluster struct {
 	*procs.Layout
 	// CommandLine replaces Args for a member that is started; nil: Args.
 	CommandLine func(member int) []string
-	t           testing.TB
+	// Builds are the paths of members that run another build of nokv.
+	Builds map[int]string
+	t      testing.TB
 	// Path and Env run nokv.
 	path      string
 	env       []string
@@ -62,6 +64,9 @@ func (c *Cluster) StartWithStderr(member int, stderr *os.File) *Process {
 	}
 	o := c.Options(c.Name(member), args(member)...)
 	o.Log, o.Stderr = c.Log(member), stderr
+	if build, ok := c.Builds[member]; ok {
+		o.Path = build
+	}
 	c.processes[member] = Start(c.t, o)
 	return c.processes[member]
 }

@@ -9,7 +9,9 @@
 //     the state hash that the root told for its position.
 //  2. It has everything that was acknowledged before it was begun, unless it was
 //     taken with TakeIsolated.
-//  3. Nothing that exists is written over.
+//  3. It has the secrets of the pin keys: what was sealed before can be opened
+//     in the new cluster.
+//  4. Nothing that exists is written over.
 //
 // It leaves bytes on disk to storage and the meaning of records to state.
 package backup
@@ -21,6 +23,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/disk"
@@ -31,7 +34,7 @@ import (
 )
 
 // Source streams the state of a root peer. *client.Client of meta/root/client is
-// one: after a failure the next call asks another peer.
+// one, with a ReaderID: after a failure the next call asks another peer.
 type Source interface {
 	Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) error) error
 	// ReadIndex returns a position behind everything that was acknowledged. It
@@ -106,11 +109,12 @@ func final(err error) bool {
 	case rootv1.Reason_REASON_CLUSTER_MISMATCH, rootv1.Reason_REASON_INVALID_REQUEST:
 		return true
 	}
-	return errors.Is(err, errNoCluster)
+	return errors.Is(err, errNoCluster) || errors.Is(err, errNoSecrets)
 }
 
 var (
 	errNoCluster = errors.New("the root has no cluster yet: there is nothing to back up")
+	errNoSecrets = errors.New("the root gave pin keys without their secrets: ask as a reader with an id")
 	errStopped   = errors.New("backup: reading stopped")
 )
 
@@ -140,6 +144,9 @@ func fetch(ctx context.Context, from Source, least state.Token) (*state.State, e
 	}
 	if st.Cluster() == nil {
 		return nil, errNoCluster
+	}
+	if slices.ContainsFunc(st.PinKeys(), func(k *rootv1.PinKey) bool { return len(k.GetSecret()) == 0 }) {
+		return nil, errNoSecrets
 	}
 	if last := s.chunk; last.GetRecordCount() != s.records || last.GetStateHash() != st.Hash() {
 		return nil, fmt.Errorf("the snapshot at %s has %d records and state hash %016x; the root says %d and %016x",

@@ -1,6 +1,7 @@
 package backup_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -160,6 +161,34 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Errorf("id fence %d, want %d", got, want)
 	}
 	judgeWorkdirs(t, one, st)
+}
+
+// TestBackupHasSecrets: a backup opens what was sealed before, so one that was
+// given no secrets is refused, and no file is left.
+func TestBackupHasSecrets(t *testing.T) {
+	st, file := truth(t, 3), filepath.Join(t.TempDir(), "backup")
+	secret := bytes.Repeat([]byte{0xa7}, state.MaxPinSecretBytes)
+	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}})
+	stripped := &peer{st: st, change: func(_, _ int, c *rootv1.SnapshotChunk) error {
+		for i, r := range c.Records {
+			if r.GetPinKey() != nil {
+				r = proto.CloneOf(r)
+				r.GetPinKey().Secret = nil
+				c.Records[i] = r
+			}
+		}
+		return nil
+	}}
+	if _, err := backup.Take(t.Context(), stripped, disk.OS(), file); err == nil || !strings.Contains(err.Error(), "secrets") || stripped.calls != 1 {
+		t.Errorf("without secrets, after %d calls: %v", stripped.calls, err)
+	}
+	if _, err := backup.Take(t.Context(), &peer{st: st}, disk.OS(), file); err != nil {
+		t.Fatal(err)
+	}
+	c, err := backup.Open(disk.OS(), file)
+	if err != nil || len(c.State.PinKeys()) != 1 || !bytes.Equal(c.State.PinKeys()[0].GetSecret(), secret) {
+		t.Errorf("opened: %v", err)
+	}
 }
 
 // judgeWorkdirs opens each as a peer would.

@@ -171,6 +171,7 @@ type peer struct {
 	// overdue makes the next append take too long; late says that it did.
 	overdue, late bool
 	hashes        map[uint64]uint64
+	told          *rootv1.Cluster // by SetPeers
 	// hold keeps checkpoint tasks instead of doing them.
 	hold  bool
 	tasks []*replica.CheckpointTask
@@ -208,7 +209,7 @@ func (p *peer) SendStateHash(index, hash uint64) {
 	}
 }
 
-func (p *peer) SetPeers(*rootv1.Cluster) {}
+func (p *peer) SetPeers(c *rootv1.Cluster) { p.told = c }
 
 // cluster is some Cores in one goroutine; the test moves time and mail.
 type cluster struct {

@@ -304,6 +304,30 @@ func TestUnknownEventIsNotProposed(t *testing.T) {
 	}
 }
 
+// The transport hears of a raised feature level at once, and after a restart.
+func TestTransportHearsTheFeatureLevel(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.elect()
+	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
+		FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 2},
+	}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.turn(0, p)
+	c.settle()
+	c.tick(3)
+	c.peers[1].crash()
+	c.peers[1].open()
+	c.elect()
+	c.tick(3)
+	for _, id := range c.order {
+		if got := c.peers[id].told.GetFeatureLevel(); got != 2 {
+			t.Errorf("peer %d: the transport knows feature level %d, want 2", id, got)
+		}
+	}
+}
+
 // A crash keeps what was acknowledged, for clusters of any size.
 func TestCrashAndReopenAll(t *testing.T) {
 	for _, n := range []int{1, 3} {

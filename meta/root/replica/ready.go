@@ -215,7 +215,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 		return &PoisonError{Term: term, Index: index, Err: err}
 	}
 	c.scratch.Reset()
-	before, empty := eraOf(c.state), c.state.Cluster() == nil
+	before, level, empty := eraOf(c.state), c.state.FeatureLevel(), c.state.Cluster() == nil
 	if err := c.state.ApplyEntry(term, index, data, &c.scratch); err != nil {
 		return &PoisonError{Term: term, Index: index, Err: err}
 	}
@@ -224,6 +224,9 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	}
 	if err := c.reshape(change != nil); err != nil {
 		return &PoisonError{Term: term, Index: index, Err: err}
+	}
+	if c.state.FeatureLevel() != level {
+		c.cfg.Transport.SetPeers(c.state.Cluster())
 	}
 	if era := eraOf(c.state); era != before {
 		c.authority.begun(c.now)

@@ -61,7 +61,7 @@ type Transport interface {
 	// index.
 	SendStateHash(index, hash uint64)
 	// SetPeers tells who the peers are from now on, and who was replaced: at the
-	// start, when the state knows, and whenever they change.
+	// start, when the state knows, and whenever they or the feature level change.
 	SetPeers(c *rootv1.Cluster)
 }
 

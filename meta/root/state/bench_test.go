@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -231,5 +233,103 @@ func benchPublish(b *testing.B, s *state.State, batch int, fork, identity bool) 
 			}
 		}
 		n++
+	}
+}
+
+// BenchmarkIdentityCost publishes the same with and without identities, in turns, so
+// that a busy machine disturbs both alike, and reports the medians of an entry of 64.
+func BenchmarkIdentityCost(b *testing.B) {
+	const regions, batch = 100_000, 64
+	plain := benchState(b, regions, nil)
+	with, sequence := plain.Fork(), uint64(0)
+	(&machine{t: b, s: with}).fill(state.MaxRememberedCommands/2048, 2048, &sequence)
+	r := rand.New(rand.NewPCG(5, 6))
+	versions := make([]uint64, regions)
+	states, took := []*state.State{plain, with}, [2][]time.Duration{}
+	var out state.Applied
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		entries := [2][]byte{}
+		var commands []*rootv1.Command
+		for range batch {
+			n := r.IntN(regions)
+			versions[n]++
+			commands = append(commands, publish(benchRegion(n, versions[n]+1)))
+		}
+		entries[0] = encode(b, commands...)
+		for _, c := range commands {
+			sequence++
+			c.Identity = &rootv1.CommandIdentity{Origin: 1 << 60, Sequence: sequence, KnownIndex: with.Token().Index}
+		}
+		entries[1] = encode(b, commands...)
+		b.StartTimer()
+		for _, n := range [2]int{i & 1, 1 - i&1} {
+			out.Reset()
+			began := time.Now()
+			err := states[n].ApplyEntry(1, states[n].Token().Index+1, entries[n], &out)
+			states[n].Fork()
+			took[n] = append(took[n], time.Since(began))
+			if err != nil || out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+				b.Fatal(err, out.Results)
+			}
+		}
+	}
+	var medians [2]float64
+	for n := range took {
+		slices.Sort(took[n])
+		medians[n] = float64(took[n][len(took[n])/2]) / batch
+	}
+	b.ReportMetric(medians[0], "plain-ns/command")
+	b.ReportMetric(medians[1], "identity-ns/command")
+	b.ReportMetric(100*(medians[1]/medians[0]-1), "%-more")
+}
+
+// BenchmarkAssign moves single regions between two members that own some in
+// every keyspace, with a fork behind each, as the root does.
+func BenchmarkAssign(b *testing.B) {
+	for _, keyspaces := range []int{1, 2000} {
+		b.Run(fmt.Sprintf("keyspaces=%d", keyspaces), func(b *testing.B) { benchAssign(b, keyspaces) })
+	}
+}
+
+func benchAssign(b *testing.B, keyspaces int) {
+	m := &machine{t: b, s: state.New()}
+	m.must(clusterEvent())
+	m.must(memberEvent("a", 1), memberEvent("b", 1))
+	const regions = 20_000
+	for i := range keyspaces {
+		created := m.must(settingsEvent(fmt.Sprintf("k%d", i), drawSettings[0]))
+		for j := range regions / keyspaces {
+			m.must(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+				KeyspaceId: created.Events[0].Keyspace.GetId(), Id: uint64(i*regions/keyspaces + j + 1),
+				StartKey: []byte(benchKey(j)), EndKey: []byte(benchKey(j + 1)), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1},
+			}}}})
+		}
+	}
+	entries := make([][]byte, 2*regions)
+	for i := range entries {
+		owner := []string{"b", "a"}[(i+i/regions)&1]
+		entries[i] = encode(b, &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
+			Assignments: []*rootv1.Assignment{{
+				RegionId: uint64(i%regions + 1), Owners: []*rootv1.Owner{{MemberId: owner, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
+			}},
+		}}}}})
+	}
+	assign := func(i int) {
+		m.out.Reset()
+		if err := m.s.ApplyEntry(1, m.s.Token().Index+1, entries[i%len(entries)], &m.out); err != nil {
+			b.Fatal(err)
+		}
+		if r := m.out.Results[0]; r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+			b.Fatal(r.Outcome, r.Reject)
+		}
+		m.s.Fork()
+	}
+	for i := range regions {
+		assign(i)
+	}
+	b.ReportAllocs()
+	for i := regions; b.Loop(); i++ {
+		assign(i)
 	}
 }

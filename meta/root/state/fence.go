@@ -19,6 +19,11 @@ type fence struct {
 	// to its newest extension, or, once it has retired, what it consumed of
 	// that. Numbers above last.from and up to last.to are that era's alone.
 	last window
+	// beforeLast and usedUp are the ends of the two windows that the same era
+	// was given before its newest one; 0: there were not so many. A holder that
+	// asks for a window gives up what lies below the newest one it knows, and
+	// asks for one at a time: everything up to usedUp is served or given up.
+	beforeLast, usedUp uint64
 }
 
 // window is a run of numbers (from, to] of one era; era 0: none.
@@ -42,13 +47,14 @@ func (a *allocators) proto() *rootv1.Allocators {
 	return &rootv1.Allocators{
 		IdFence: a.id.value, TsoFence: a.tso.value,
 		LastIdWindow: a.id.last.proto(), LastTsoWindow: a.tso.last.proto(),
+		IdBeforeLast: a.id.beforeLast, IdUsedUp: a.id.usedUp, TsoBeforeLast: a.tso.beforeLast, TsoUsedUp: a.tso.usedUp,
 	}
 }
 
 func allocatorsFromProto(p *rootv1.Allocators) allocators {
 	return allocators{
-		id:  fence{value: p.GetIdFence(), last: windowFromProto(p.GetLastIdWindow())},
-		tso: fence{value: p.GetTsoFence(), last: windowFromProto(p.GetLastTsoWindow())},
+		id:  fence{value: p.GetIdFence(), last: windowFromProto(p.GetLastIdWindow()), beforeLast: p.GetIdBeforeLast(), usedUp: p.GetIdUsedUp()},
+		tso: fence{value: p.GetTsoFence(), last: windowFromProto(p.GetLastTsoWindow()), beforeLast: p.GetTsoBeforeLast(), usedUp: p.GetTsoUsedUp()},
 	}
 }
 
@@ -85,16 +91,30 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	if f.last.era == era && f.last.to == given.from {
 		run.from = f.last.from
 	}
+	if f.last.era == era {
+		f.beforeLast, f.usedUp = f.last.to, f.beforeLast
+	} else {
+		f.beforeLast, f.usedUp = 0, 0
+	}
 	f.value, f.last = given.to, run
 	r.Window = given.proto()
 	t.change(Change{Kind: ChangeAllocators})
 	return applied
 }
 
-func rejectedFence(value uint64, format string, args ...any) verdict {
-	v := rejected(rootv1.Reason_REASON_INHERITANCE, format, args...)
-	v.reject.Fence = value
-	return v
+// mayEnd refuses an exact frontier that the era cannot have ended at.
+func (f *fence) mayEnd(what string, consumed uint64) *rootv1.ErrorDetail {
+	var d *rootv1.ErrorDetail
+	switch {
+	case consumed > f.value:
+		d = refuse(rootv1.Reason_REASON_INHERITANCE, "%s frontier %d is above the fence %d", what, consumed, f.value)
+	case consumed < f.usedUp:
+		d = refuse(rootv1.Reason_REASON_INHERITANCE, "%s frontier %d is below %d: two windows were given behind that, so the era has used it up", what, consumed, f.usedUp)
+	default:
+		return nil
+	}
+	d.Fence = f.value
+	return d
 }
 
 // settle ends the era's use of the allocator at an exact frontier, which must
@@ -110,7 +130,7 @@ func (f *fence) settle(era Era, consumed uint64) {
 			f.value = min(f.value, max(consumed, f.last.from))
 		}
 	}
-	f.last = window{era: era, from: start, to: consumed}
+	f.last, f.beforeLast, f.usedUp = window{era: era, from: start, to: consumed}, 0, 0
 }
 
 // roomForIDs refuses when n ids, and those to skip, do not fit any more.

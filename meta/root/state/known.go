@@ -34,7 +34,7 @@ func knownEvent(e *rootv1.Event) error {
 	}
 	// Behind a raise, events may come that this process does not know: it stops here.
 	if level := max(eventLevel(e), e.GetFeatureLevelRaised().GetTo()); level > supportedLevel {
-		return fmt.Errorf("%T is of feature level %d, this process understands %d", e.GetKind(), level, supportedLevel)
+		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", e.GetKind(), level, supportedLevel)
 	}
 	switch k := e.GetKind().(type) {
 	case nil:

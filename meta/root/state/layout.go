@@ -136,8 +136,8 @@ func (s *State) count(old, next *Region) {
 			record: k.record, regions: k.regions + regions - oldRegions, owned: k.owned + owned - oldOwned,
 		})
 	}
-	s.countOwners(old, next, -1)
-	s.countOwners(next, old, +1)
+	old.ownersWithout(next, s.lose)
+	next.ownersWithout(old, s.gain)
 }
 
 func tally(r *Region) (regions, owned int) {
@@ -147,14 +147,14 @@ func tally(r *Region) (regions, owned int) {
 	return 1, min(len(r.Owners), 1)
 }
 
-// countOwners counts delta for the owners of r that other does not have.
-func (s *State) countOwners(r, other *Region, delta int) {
+// ownersWithout calls fn for the owners of r that other does not have.
+func (r *Region) ownersWithout(other *Region, fn func(MemberID, *Region)) {
 	if r == nil {
 		return
 	}
 	for _, o := range r.Owners {
 		if other == nil || other.ownerAt(o.Member) < 0 {
-			s.countOwned(o.Member, r.Keyspace, delta)
+			fn(o.Member, r)
 		}
 	}
 }

@@ -8,18 +8,6 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// ownedCount is how many regions a member owns. Immutable.
-type ownedCount struct {
-	total int
-	by    []keyspaceCount
-}
-
-// keyspaceCount is the part of one keyspace, ordered by keyspace.
-type keyspaceCount struct {
-	keyspace KeyspaceID
-	regions  int
-}
-
 // memberJoined registers a process. Already applied: the member's current
 // incarnation began with this start nonce and says the same of itself. The
 // same process may change what it says; one that was failed or removed must
@@ -178,39 +166,6 @@ func removedKey(m *rootv1.Member) string {
 	return string(binary.BigEndian.AppendUint64(nil, m.GetRevision())) + m.GetId()
 }
 
-// countOwned notes that the member owns delta more regions of the keyspace.
-func (s *State) countOwned(id MemberID, ks KeyspaceID, delta int) {
-	old, _ := s.owned.Get(id)
-	if old == nil {
-		old = &ownedCount{}
-	}
-	next := &ownedCount{total: old.total + delta, by: slices.Clone(old.by)}
-	if next.total == 0 {
-		s.owned.Delete(id)
-		return
-	}
-	i, found := slices.BinarySearchFunc(next.by, ks, func(c keyspaceCount, ks KeyspaceID) int { return int(c.keyspace) - int(ks) })
-	if !found {
-		next.by = slices.Insert(next.by, i, keyspaceCount{keyspace: ks})
-	}
-	if next.by[i].regions += delta; next.by[i].regions == 0 {
-		next.by = slices.Delete(next.by, i, i+1)
-	}
-	s.owned.Set(id, next)
-}
-
-// ownedIn is how many regions of the keyspace the member owns.
-func (s *State) ownedIn(id MemberID, ks KeyspaceID) int {
-	if o, ok := s.owned.Get(id); ok {
-		for _, c := range o.by {
-			if c.keyspace == ks {
-				return c.regions
-			}
-		}
-	}
-	return 0
-}
-
 // coordinatorJoined registers a coordinator process. Already applied: the
 // record says exactly this. Another process of the same id supersedes it; one
 // that does not follow the rooted process was overtaken by it.
@@ -221,6 +176,11 @@ func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) ve
 	if same && old.GetAddress() == e.GetAddress() && old.GetFeatureLevel() == e.GetFeatureLevel() {
 		r.Coordinator = old
 		return already
+	}
+	if level := LevelOf(e.GetFeatureLevel()); level < t.FeatureLevel() {
+		d := refuse(rootv1.Reason_REASON_TOO_OLD, "coordinator %q understands feature level %d, the cluster is at %d: start it with a newer version", id, level, t.FeatureLevel())
+		d.FeatureLevel = t.FeatureLevel()
+		return verdict{reject: d}
 	}
 	if !same && old.GetIncarnation() != e.GetFollows() {
 		d := refuse(rootv1.Reason_REASON_COORDINATOR_SUPERSEDED, "coordinator %q: process %016x is rooted, this one follows %016x: a newer one has joined",

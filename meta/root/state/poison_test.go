@@ -244,7 +244,7 @@ func TestGolden(t *testing.T) {
 // kind of event.
 func writeGolden(t *testing.T) {
 	var lines strings.Builder
-	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "rootpeer", "removed", "move"} {
+	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move"} {
 		text, err := os.ReadFile("testdata/scripts/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -276,7 +276,7 @@ func (t *turn) mayTake(k *keyspace, m *rootv1.Member, o Owner, more bool) *rootv
 		return refuse(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "member %q has failed: %s", o.Member, m.GetReason())
 	case m.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING:
 		return refuse(rootv1.Reason_REASON_MEMBER_DRAINING, "member %q is draining", o.Member)
-	case more && limit > 0 && uint64(t.ownedIn(o.Member, k.id())) >= limit:
+	case more && limit > 0 && uint64(t.MemberKeyspaceRegionCount(o.Member, k.id())) >= limit:
 		return capacity(limit, "member %q owns %d regions of keyspace %q, no more fit", o.Member, limit, k.record.GetName())
 	default:
 		return nil

@@ -49,14 +49,6 @@ func (s *State) MembersAfter(id MemberID, fn func(*rootv1.Member) bool) {
 // MemberCount is the number of members, removed ones included.
 func (s *State) MemberCount() int { return s.members.Len() }
 
-// MemberRegionCount is the number of regions that the member owns.
-func (s *State) MemberRegionCount(id MemberID) int {
-	if o, ok := s.owned.Get(id); ok {
-		return o.total
-	}
-	return 0
-}
-
 // Keyspace returns a keyspace, or nil.
 func (s *State) Keyspace(id KeyspaceID) *rootv1.Keyspace {
 	if k, ok := s.keyspaces.Get(id); ok {

@@ -142,3 +142,50 @@ func TestHandoversAreForgotten(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnedByForks: what members own is shared by forks and changed by each on
+// its own, and by what was restored.
+func TestOwnedByForks(t *testing.T) {
+	const regions = 500
+	m := bootstrapped(t)
+	m.must(memberEvent("a", 1), memberEvent("b", 1), settingsEvent("k", drawSettings[0]))
+	ks := state.KeyspaceID(m.out.Results[0].Events[2].Keyspace.GetId())
+	assign := func(m *machine, owner string, ids ...uint64) {
+		for _, id := range ids {
+			m.must(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
+				Assignments: []*rootv1.Assignment{{RegionId: id, Owners: []*rootv1.Owner{{MemberId: owner}}}},
+			}}})
+		}
+	}
+	for i := range uint64(regions) {
+		m.must(publish(&rootv1.Region{
+			Id: i + 1, KeyspaceId: uint32(ks), StartKey: []byte(benchKey(int(i))), EndKey: []byte(benchKey(int(i) + 1)),
+			Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1},
+		}).Events...)
+		assign(m, "a", i+1)
+	}
+	one, two := &machine{t: t, s: m.s.Fork()}, &machine{t: t, s: m.s.Fork()}
+	back := &machine{t: t, s: restored(t, m.s)}
+	assign(one, "b", 1, 300)
+	assign(two, "b", 500)
+	assign(m, "b", 2, 400)
+	assign(back, "b", 3)
+	for name, c := range map[string]struct {
+		m *machine
+		b []state.RegionID
+	}{"first fork": {one, []state.RegionID{1, 300}}, "second fork": {two, []state.RegionID{500}}, "forked": {m, []state.RegionID{2, 400}}, "restored": {back, []state.RegionID{3}}} {
+		var a, b []state.RegionID
+		c.m.s.MemberRegionsAfter("a", 0, func(r *state.Region) bool { a = append(a, r.ID); return r.Owners[0].Member == "a" })
+		c.m.s.MemberRegionsAfter("b", 0, func(r *state.Region) bool { b = append(b, r.ID); return true })
+		if !slices.Equal(b, c.b) || len(a) != regions-len(b) || c.m.s.MemberRegionCount("a") != len(a) ||
+			c.m.s.MemberKeyspaceRegionCount("a", ks) != len(a) || c.m.s.MemberKeyspaceRegionCount("b", ks) != len(b) {
+			t.Errorf("%s: a owns %d, b owns %d, want %d", name, len(a), b, c.b)
+		}
+		c.m.s.MemberRegionsAfter("b", c.b[0], func(r *state.Region) bool {
+			if r.ID == c.b[0] {
+				t.Errorf("%s: region %d is not behind itself", name, r.ID)
+			}
+			return true
+		})
+	}
+}

@@ -204,7 +204,7 @@ func (c *commands) add(number, term uint64, r remembered) (forgotten, sum uint64
 	if len(c.last.rows) == chunkCommands {
 		whole := c.last
 		c.full = append(slices.Clip(c.full), &whole)
-		c.last = chunk{}
+		c.last = chunk{rows: make([]remembered, 0, chunkCommands)} // it will be filled as the last one was
 		if len(c.full) == MaxRememberedCommands/chunkCommands {
 			forgotten, sum = c.full[0].newest(), -c.full[0].sum
 			c.full = c.full[1:]

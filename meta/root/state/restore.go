@@ -75,17 +75,18 @@ type builder struct {
 	in   *keyspace
 	// all are the regions so far, by key.
 	all []*Region
-	// owners are the members that own any of them.
+	// owners are the members that own any of them, with what they own.
 	owners map[MemberID]*owner
 	// remembering is the number of the next remembered command.
 	remembering uint64
 	lastRemoved RegionID
 }
 
-// owner is a member with the count of its regions, both in the State.
+// owner is a member, and what it owns so far.
 type owner struct {
-	id    MemberID
-	count *ownedCount
+	id      MemberID
+	regions []RegionID
+	counts  []keyspaceCount
 }
 
 type tag = uint64
@@ -136,7 +137,7 @@ func knownRecord(r *rootv1.Record) error {
 		return cmp.Or(knownFields(r), knownRegion(k.Region))
 	}
 	if level := max(recordLevel(r), r.GetCluster().GetFeatureLevel()); level > supportedLevel {
-		return fmt.Errorf("%T is of feature level %d, this process understands %d: take a newer version", r.GetKind(), level, supportedLevel)
+		return fmt.Errorf("%T is of feature level %d, this process understands feature level %d: take a newer version", r.GetKind(), level, supportedLevel)
 	}
 	if err := knownMessage(r.ProtoReflect()); err != nil {
 		return fmt.Errorf("%w: this process understands feature level %d, take a newer version", err, supportedLevel)
@@ -231,8 +232,7 @@ func (b *builder) region(p *rootv1.Region) error {
 	return nil
 }
 
-// own checks the owners of a region and counts it. The counts are changed in
-// place: nobody else has them yet.
+// own checks the owners of a region and counts it.
 func (b *builder) own(r *Region) error {
 	for i, o := range r.Owners {
 		m := b.owner(o.Member)
@@ -240,7 +240,7 @@ func (b *builder) own(r *Region) error {
 			return fmt.Errorf("region %d: owner %q is no member, or named twice", r.ID, o.Member)
 		}
 		r.Owners[i].Member = m.id
-		m.count.add(r.Keyspace)
+		m.add(r)
 	}
 	regions, owned := tally(r)
 	b.in.regions += regions
@@ -257,19 +257,18 @@ func (b *builder) owner(id MemberID) *owner {
 	if m == nil {
 		return nil
 	}
-	o := &owner{id: MemberID(m.GetId()), count: &ownedCount{}}
+	o := &owner{id: MemberID(m.GetId())}
 	b.owners[o.id] = o
-	b.owned.Set(o.id, o.count)
 	return o
 }
 
-// add counts one region more, of the last keyspace or of one behind it.
-func (o *ownedCount) add(ks KeyspaceID) {
-	if n := len(o.by); n == 0 || o.by[n-1].keyspace != ks {
-		o.by = append(o.by, keyspaceCount{keyspace: ks})
+// add notes one region more, of the last keyspace or of one behind it.
+func (o *owner) add(r *Region) {
+	if n := len(o.counts); n == 0 || o.counts[n-1].keyspace != r.Keyspace {
+		o.counts = append(o.counts, keyspaceCount{keyspace: r.Keyspace})
 	}
-	o.total++
-	o.by[len(o.by)-1].regions++
+	o.counts[len(o.counts)-1].regions++
+	o.regions = append(o.regions, r.ID)
 }
 
 // behind refuses a region that does not lie behind the last one.
@@ -281,7 +280,7 @@ func (b *builder) behind(r *Region) error {
 	return fmt.Errorf("region %d is out of order, or overlaps region %d", r.ID, p.ID)
 }
 
-// finishRegions indexes the regions, by key and by id.
+// finishRegions indexes the regions: by key, by id, and by who owns them.
 func (b *builder) finishRegions() error {
 	b.regions = cow.LoadIndex((*Region).startKey, b.all)
 	slices.SortFunc(b.all, func(x, y *Region) int { return cmp.Compare(x.ID, y.ID) })
@@ -292,6 +291,12 @@ func (b *builder) finishRegions() error {
 	}
 	b.regionIDs = cow.LoadIndex((*Region).idKey, b.all)
 	b.all = nil
+	for _, o := range b.owners {
+		h := newHolding(nil)
+		h.load(o.regions, o.counts)
+		b.owned.Set(o.id, h)
+	}
+	b.owners = nil
 	return nil
 }
 

@@ -25,8 +25,10 @@ type State struct {
 	members      cow.Map[MemberID, *rootv1.Member]
 	// removed orders removed members by revision: see removedKey.
 	removed cow.Map[string, MemberID]
-	// owned counts the regions that each member owns; absent is none.
-	owned cow.Map[MemberID, *ownedCount]
+	// owned has what each member owns; absent is nothing. owner marks those
+	// that this State may change in place.
+	owned cow.Map[MemberID, *holding]
+	owner *ownership
 
 	keyspaces     cow.Map[KeyspaceID, *keyspace]
 	keyspaceNames cow.Map[string, KeyspaceID]
@@ -58,7 +60,7 @@ func New() *State {
 		coordinators:  cow.New[CoordinatorID, *rootv1.Coordinator](),
 		members:       cow.New[MemberID, *rootv1.Member](),
 		removed:       cow.New[string, MemberID](),
-		owned:         cow.New[MemberID, *ownedCount](),
+		owned:         cow.New[MemberID, *holding](),
 		keyspaces:     cow.New[KeyspaceID, *keyspace](),
 		keyspaceNames: cow.New[string, KeyspaceID](),
 		regions:       cow.NewIndex((*Region).startKey),
@@ -76,6 +78,7 @@ func New() *State {
 // independently. It must not overlap with another Fork, Apply or read of the
 // same State that is applied to.
 func (s *State) Fork() *State {
+	s.owner = nil
 	f := *s
 	f.coordinators = s.coordinators.Fork()
 	f.members = s.members.Fork()
@@ -98,6 +101,7 @@ func (s *State) Fork() *State {
 // reads of one State may overlap.
 func (s *State) branch() *State {
 	b := *s
+	b.owner = nil
 	b.coordinators = s.coordinators.Branch()
 	b.members = s.members.Branch()
 	b.removed = s.removed.Branch()

@@ -122,7 +122,8 @@ func (s *State) heldBy(id string, incarnation uint64) bool {
 
 // tenureRetired ends the era with exact frontiers; for mandates that it does
 // not have they count for nothing, and a frontier below what the era inherited
-// says that nothing was served. Already applied: retired with these frontiers.
+// says that nothing was served. A frontier that would give back what the era has
+// used up is refused. Already applied: retired with these frontiers.
 func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 	switch era := Era(e.GetEra()); {
 	case t.tenure == nil || era != t.era():
@@ -140,11 +141,15 @@ func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 		r.Tenure = t.tenure
 		return already
 	}
-	if hasID && id > t.alloc.id.value {
-		return rejectedFence(t.alloc.id.value, "id frontier %d is above the fence %d", id, t.alloc.id.value)
+	var d *rootv1.ErrorDetail
+	if hasID {
+		d = t.alloc.id.mayEnd("id", id)
 	}
-	if hasTSO && tso > t.alloc.tso.value {
-		return rejectedFence(t.alloc.tso.value, "timestamp frontier %d is above the fence %d", tso, t.alloc.tso.value)
+	if hasTSO && d == nil {
+		d = t.alloc.tso.mayEnd("timestamp", tso)
+	}
+	if d != nil {
+		return verdict{reject: d}
 	}
 	if hasID {
 		t.alloc.id.settle(t.era(), id)

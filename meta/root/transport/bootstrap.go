@@ -47,6 +47,8 @@ type AgreeConfig struct {
 	// Join has a workdir that belongs to no cluster knock at the peers of one until
 	// they count it in.
 	Join bool
+	// FeatureLevel is as in Config.
+	FeatureLevel uint32
 	// Workdir keeps the identity.
 	Workdir Workdir
 	// Listener is used while Agree runs and handed back open.
@@ -364,7 +366,7 @@ func (a *agreement) hello(to uint64) hello {
 		why = forJoin
 	}
 	return hello{
-		speaks: spoken, purpose: why, from: a.mine.NodeID, to: to, fromIncarnation: a.mine.Incarnation,
+		speaks: spoken, level: a.cfg.FeatureLevel, purpose: why, from: a.mine.NodeID, to: to, fromIncarnation: a.mine.Incarnation,
 		peerMap: peerMapHash(a.mine.Peers), transport: a.cfg.Address,
 	}
 }

@@ -95,6 +95,10 @@ func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why s
 	case h.from == 0 || h.fromIncarnation == 0 || h.transport == "":
 		return kindRefusal, fmt.Sprintf("%s does not say who and where it is", theirs)
 	}
+	if why := t.tooOld(h.from, h.level); why != "" {
+		t.noteRefused(h.from, remote, why)
+		return kindNotYet, why
+	}
 	p := storage.Peer{NodeID: h.from, Incarnation: h.fromIncarnation, Address: h.transport}
 	taken, first, other := t.candidates.knock(p)
 	switch {

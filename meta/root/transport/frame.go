@@ -24,6 +24,7 @@ const (
 	kindReceived kind = 10 // empty: the checkpoint is complete and verified
 	kindNotYet   kind = 11 // a sentence: not before something has happened, try again
 	kindReplaced kind = 12 // a sentence: who says hello is a peer no more
+	kindTooOld   kind = 13 // a sentence: who says hello understands less than the cluster has
 )
 
 const (
@@ -42,7 +43,7 @@ const (
 // limit is the longest payload of a kind; -1: there is no such kind.
 func (k kind) limit() int {
 	switch k {
-	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced:
+	case kindHello, kindWelcome, kindRefusal, kindNotYet, kindReplaced, kindTooOld:
 		return maxHelloBytes
 	case kindAlive, kindReceived:
 		return 0

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/meta/root/storage"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // versions are protocol versions, from min to max. Two peers speak the highest one
@@ -259,6 +260,27 @@ func (e *ReplacedError) Error() string {
 	return fmt.Sprintf("this root peer, %d, is none any more (%s): keep its workdir from being started; a new root peer takes an empty workdir and a node id that was never used", e.Node, e.Why)
 }
 
+// TooOldError says that the cluster has what this peer does not understand. Nothing
+// but a newer version helps.
+type TooOldError struct {
+	// Node is this peer, Why what it lacks.
+	Node uint64
+	Why  string
+}
+
+// Error implements error.
+func (e *TooOldError) Error() string {
+	return fmt.Sprintf("this root peer, %d, is too old for its cluster: %s", e.Node, e.Why)
+}
+
+// tooOld says why a peer of a level is refused; empty: it is not.
+func tooOld(peer uint64, level uint32, c *rootv1.Cluster) string {
+	if level = max(level, 1); level >= c.GetFeatureLevel() {
+		return ""
+	}
+	return fmt.Sprintf("root peer %d understands feature level %d, the cluster is at %d: start it with a newer version", peer, level, c.GetFeatureLevel())
+}
+
 // party is one end of a handshake in a sentence.
 func party(node, cluster, incarnation uint64) string {
 	return fmt.Sprintf("root peer %d (cluster %016x, workdir %016x)", node, cluster, incarnation)
@@ -312,6 +334,8 @@ func greet(conn net.Conn, h hello, timeout time.Duration) (welcome, error) {
 		return welcome{}, &RefusedError{Peer: h.to, Why: fmt.Sprintf("root peer %d refuses %s: %s", h.to, party(h.from, h.cluster, h.fromIncarnation), payload)}
 	case kindReplaced:
 		return welcome{}, &ReplacedError{Node: h.from, Why: string(payload)}
+	case kindTooOld:
+		return welcome{}, &TooOldError{Node: h.from, Why: string(payload)}
 	case kindNotYet:
 		return welcome{}, fmt.Errorf("root peer %d puts this one off: %s", h.to, payload)
 	case kindWelcome:

@@ -73,14 +73,14 @@ func (t *Transport) SetPeers(c *rootv1.Cluster) {
 	t.replace(next)
 	t.tellReplaced(c)
 	if why := fate(c, t.cfg.Identity.NodeID); why != "" {
-		t.isReplaced(&ReplacedError{Node: t.cfg.Identity.NodeID, Why: why})
+		t.end(&ReplacedError{Node: t.cfg.Identity.NodeID, Why: why})
 	}
 }
 
-// isReplaced has Run end.
-func (t *Transport) isReplaced(err *ReplacedError) {
+// end has Run end.
+func (t *Transport) end(err error) {
 	select {
-	case t.replaced <- err:
+	case t.over <- err:
 	default: // It ends already.
 	}
 }
@@ -175,31 +175,41 @@ func (t *Transport) follow(ctx context.Context) {
 // admit finds the remote behind a hello of a member, and counts its connection in;
 // or says why it is refused. gone is what became of one that was a peer, for itself to
 // know: it has named the cluster and this workdir.
-func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, gone, why string) {
+func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, k kind, told, why string) {
 	me := t.cfg.Identity
 	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p, gone = t.remotes()[h.from], fate(t.cluster, h.from)
+	p = t.remotes()[h.from]
+	gone, old := fate(t.cluster, h.from), tooOld(h.from, h.level, t.cluster)
 	switch {
 	case h.cluster != me.ClusterID: // It has none yet.
-		return nil, "", fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
+		return nil, kindRefusal, refused, fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
 	case h.from == me.NodeID:
-		return nil, "", fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
+		return nil, kindRefusal, refused, fmt.Sprintf("%s has no other peer %d: %s", mine, h.from, theirs)
 	case h.toIncarnation != me.Incarnation:
-		return nil, "", fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
+		return nil, kindRefusal, refused, fmt.Sprintf("%s is not the workdir %016x that %s knows as root peer %d", mine, h.toIncarnation, theirs, h.to)
 	case gone != "":
-		return nil, gone, fmt.Sprintf("%s knows that %s. Stop that process and keep its workdir from being started; a new peer takes an empty workdir and a new node id", mine, gone)
+		return nil, kindReplaced, gone, fmt.Sprintf("%s knows that %s. Stop that process and keep its workdir from being started; a new peer takes an empty workdir and a new node id", mine, gone)
 	case p != nil && p.id.Incarnation != h.fromIncarnation:
-		return nil, "", fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, p.id.Incarnation, theirs)
+		return nil, kindRefusal, refused, fmt.Sprintf("%s knows root peer %d by workdir %016x, not as %s: the workdir was wiped or swapped", mine, h.from, p.id.Incarnation, theirs)
+	case old != "":
+		return nil, kindTooOld, old, old
 	case p == nil:
 		if p, why = t.invite(h); why != "" {
-			return nil, "", why
+			return nil, kindRefusal, refused, why
 		}
 	}
 	p.attach(conn)
 	p.heard(h.address, version, h.level)
-	return p, "", ""
+	return p, 0, "", ""
+}
+
+// tooOld says why a peer cannot read what this one would send; empty: it can.
+func (t *Transport) tooOld(peer uint64, level uint32) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return tooOld(peer, level, t.cluster)
 }
 
 // invite takes in a peer that was added by an entry that this one lacks: it knows

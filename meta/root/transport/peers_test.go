@@ -84,6 +84,57 @@ func TestPeersChangeWhileItRuns(t *testing.T) {
 	})
 }
 
+// Who does not understand what the cluster has is refused by name, by who it dials
+// and by who dials it, and ends; so is who would join. Nobody is before it is raised.
+func TestTooOldPeersAreRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		level := func(l uint32) func(*Config) { return func(cfg *Config) { cfg.FeatureLevel = l } }
+		a, b, c := n.start(t, ids[0], level(2)), n.start(t, ids[1], level(2)), n.start(t, ids[2], level(1))
+		time.Sleep(time.Second)
+		if !a.Connected(3) || !c.Connected(1) {
+			t.Fatal("refused before the level is raised")
+		}
+		c.stop()
+		raised := newRecord().Cluster
+		raised.FeatureLevel = 2
+		a.SetPeers(raised)
+		b.SetPeers(raised)
+		c = n.start(t, ids[2], level(1))
+		time.Sleep(time.Second)
+		const why = "root peer 3 understands feature level 1, the cluster is at 2: start it with a newer version"
+		select {
+		case err := <-c.ended:
+			if old := new(TooOldError); !errors.As(err, &old) || old.Node != 3 || !strings.Contains(err.Error(), why) {
+				t.Errorf("it ends with %v", err)
+			}
+		default:
+			t.Error("it goes on")
+		}
+		if !strings.Contains(a.log.String()+b.log.String(), why) || a.Connected(3) || !a.Connected(2) {
+			t.Errorf("connected %v; the others say\n%s\n%s", a.Connected(3), a.log, b.log)
+		}
+		conn, err := n.dial(t.Context(), "n1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := hello{speaks: spoken, level: 1, purpose: forJoin, from: 4, to: 1, fromIncarnation: 104, transport: "n4"}
+		if _, err = greet(conn, h, time.Second); err == nil || !strings.Contains(err.Error(), "root peer 4 understands feature level 1") {
+			t.Errorf("who would join is told %v", err)
+		}
+		conn.Close()
+		c.stop()
+		c = n.start(t, ids[2], level(2))
+		time.Sleep(time.Second)
+		if !a.Connected(3) || !c.Connected(2) {
+			t.Error("the newer version is refused")
+		}
+		for _, m := range []*node{a, b, c} {
+			m.stop()
+		}
+	})
+}
+
 // A peer that was down during the replacement does not know who came: it lets them
 // in as guests and answers them.
 func TestGuests(t *testing.T) {
@@ -263,7 +314,7 @@ func TestGuestThatIsReplacedAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		ours, theirs := net.Pipe()
-		p, _, why := tr.admit(hello{from: 4, cluster: 0xc1, fromIncarnation: 104, toIncarnation: 101, transport: "n4"}, 3, theirs)
+		p, _, _, why := tr.admit(hello{from: 4, cluster: 0xc1, fromIncarnation: 104, toIncarnation: 101, transport: "n4"}, 3, theirs)
 		if why != "" || !p.talks() {
 			t.Fatal(why)
 		}

@@ -57,10 +57,7 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 			w = w.toStranger()
 		}
 	default:
-		var gone string
-		if from, gone, why = t.admit(h, w.version, conn); gone != "" {
-			k, told = kindReplaced, gone
-		}
+		from, k, told, why = t.admit(h, w.version, conn)
 	}
 	if why != "" {
 		t.noteRefused(h.from, conn.RemoteAddr(), why)

@@ -218,10 +218,11 @@ func (p *remote) judge(b brokenness, err error) brokenness {
 }
 
 // noteRefusal logs a refusal when it is new, and every half a minute. One because this
-// peer is none any more ends it.
+// peer is none any more, or too old, ends it.
 func (p *remote) noteRefusal(err error) {
-	if gone := new(ReplacedError); errors.As(err, &gone) {
-		p.t.isReplaced(gone)
+	gone, old := new(ReplacedError), new(TooOldError)
+	if errors.As(err, &gone) || errors.As(err, &old) {
+		p.t.end(err)
 		return
 	}
 	refused := new(RefusedError)
@@ -251,6 +252,9 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 	w, err := greet(conn, h, within)
 	if err == nil {
 		err = checkWelcome(w, h)
+	}
+	if old := p.t.tooOld(w.node, w.level); err == nil && old != "" {
+		err = &RefusedError{Peer: w.node, Why: old}
 	}
 	if !stop() && err == nil {
 		err = ctx.Err()

@@ -12,7 +12,8 @@
 //  3. Before anything else both ends say who they are: protocol versions, of which the
 //     highest common one is spoken, feature level, cluster, node ids, incarnations of
 //     both workdirs. A mismatch ends the connection. Why, its log says: who calls
-//     learns that it is refused, or which versions are spoken. Connections that do
+//     learns that it is refused, or which versions are spoken; a peer that does not
+//     understand the cluster's feature level hears so, and Run ends. Connections that do
 //     not say who they are keep nobody out (lobby.go).
 //  4. A frame has a kind with its own length limit, checked before anything is
 //     allocated, and a checksum over header and payload. Every read and write has
@@ -182,8 +183,8 @@ type Transport struct {
 	// peers are the others by node id; changed is a level: it is another set.
 	peers   atomic.Pointer[map[uint64]*remote]
 	changed chan struct{}
-	// replaced gets why this peer is none any more; capacity 1.
-	replaced chan *ReplacedError
+	// over gets why this peer cannot go on; capacity 1.
+	over chan error
 
 	candidates candidates
 
@@ -206,7 +207,7 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), replaced: make(chan *ReplacedError, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
+	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), over: make(chan error, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
 	peers := map[uint64]*remote{}
 	for _, p := range cfg.Identity.Peers {
 		if p.NodeID != cfg.Identity.NodeID {
@@ -219,8 +220,8 @@ func New(cfg Config) (*Transport, error) {
 }
 
 // Run connects to the peers and hands what they send to receiver, until ctx ends,
-// accepting fails, or this peer is none any more: a *ReplacedError. It may be called
-// once.
+// accepting fails, or this peer is none any more or too old: a *ReplacedError or a
+// *TooOldError. It may be called once.
 func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	t.receiver = receiver
 	t.running.Store(true)
@@ -236,8 +237,7 @@ func (t *Transport) Run(ctx context.Context, receiver Receiver) error {
 	select {
 	case err = <-accepted:
 		err = fmt.Errorf("accept root peers on %s: %w", t.cfg.Listener.Addr(), err)
-	case gone := <-t.replaced:
-		err = gone
+	case err = <-t.over:
 	case <-ctx.Done():
 	}
 	closeErr := t.cfg.Listener.Close()

@@ -33,11 +33,27 @@ type Audit struct {
 	rootTop uint64
 	// First and last end of the era's timestamp windows; 0: none.
 	firstTSO, lastTSO uint64
+	// What the era was given, and how it was retired below that if the state
+	// machine refused it.
+	ids, stamps given
+	refusedEnd  string
 
 	entries uint64
 	last    state.Token
 	tenures []*rootv1.Tenure
 	rootIDs []uint64
+}
+
+// given are the ends of an era's last three windows; 0: there were not so many.
+type given struct{ last, before, usedUp uint64 }
+
+func (g *given) add(to uint64) { *g = given{to, g.last, g.before} }
+
+func givenOf(era uint64, w *rootv1.Window, before, usedUp uint64) given {
+	if w.GetEra() != era {
+		return given{}
+	}
+	return given{w.GetTo(), before, usedUp}
 }
 
 // NewAudit begins behind the records of t. They are judged as well.
@@ -46,6 +62,8 @@ func NewAudit(t Truth) *Audit {
 		last: t.Token, tenures: t.Tenures(), retired: t.Tenure.GetRetired(), mandates: t.Tenure.GetMandates(),
 		serve: Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()},
 	}
+	a.ids = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastIdWindow(), t.Allocators.GetIdBeforeLast(), t.Allocators.GetIdUsedUp())
+	a.stamps = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastTsoWindow(), t.Allocators.GetTsoBeforeLast(), t.Allocators.GetTsoUsedUp())
 	a.findings.records(&t)
 	if n := len(t.Handovers); n > 0 {
 		a.handover, a.era = t.Handovers[n-1], t.Handovers[n-1].GetEra()
@@ -63,6 +81,9 @@ func (a *Audit) Entry(at state.Token, entry *rootv1.Entry, applied *state.Applie
 	a.last = at
 	for i, c := range entry.GetCommands() {
 		r := &applied.Results[i]
+		if r.Outcome == rootv1.Outcome_OUTCOME_REJECTED {
+			a.refused(at, c)
+		}
 		if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
 			continue
 		}
@@ -70,6 +91,32 @@ func (a *Audit) Entry(at state.Token, entry *rootv1.Entry, applied *state.Applie
 			a.Event(at, e, &r.Events[j])
 			a.noteRootIDs(e, &r.Events[j], applied)
 		}
+	}
+}
+
+// refused looks for what this build refuses and an older one accepted: an end
+// below what the era has used up, and a successor that builds on it.
+func (a *Audit) refused(at state.Token, c *rootv1.Command) {
+	for _, e := range c.GetEvents() {
+		end, next := e.GetTenureRetired(), e.GetTenureClaimed()
+		switch {
+		case end != nil && end.GetEra() == a.era && !a.retired && a.isHeldBy(end.GetHolderId(), end.GetHolderIncarnation()):
+			a.refusedEnd = a.below(a.consumed(end))
+		case next != nil && next.GetExpectedEra() == a.era && !next.GetPredecessorExpired() && a.refusedEnd != "":
+			a.add(ConsumedBelow, a.era, at, "%s; that is refused, but %s claimed era %d as if it held", a.refusedEnd, next.GetHolderId(), a.era+1)
+		}
+	}
+}
+
+// below says where a frontier lies below what the era has used up.
+func (a *Audit) below(c Frontiers) string {
+	switch {
+	case c.ID < a.ids.usedUp:
+		return fmt.Sprintf("era %d retired at id %d and had used up %d: two windows were given behind that", a.era, c.ID, a.ids.usedUp)
+	case c.TSO < a.stamps.usedUp:
+		return fmt.Sprintf("era %d retired at timestamp %d and had used up %d: two windows were given behind that", a.era, c.TSO, a.stamps.usedUp)
+	default:
+		return ""
 	}
 }
 
@@ -113,6 +160,7 @@ func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Hando
 	}
 	a.serve = Frontiers{max(a.serve.ID, starts.ID), max(a.serve.TSO, starts.TSO)}
 	a.firstTSO, a.lastTSO = 0, 0
+	a.ids, a.stamps, a.refusedEnd = given{}, given{}, ""
 	a.tenures = append(a.tenures, tenureOf(h))
 }
 
@@ -134,9 +182,9 @@ func (a *Audit) ran() time.Duration {
 }
 
 func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended, w *rootv1.Window) {
-	serve, what := &a.serve.ID, "id"
+	serve, what, windows := &a.serve.ID, "id", &a.ids
 	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
-		serve, what = &a.serve.TSO, "timestamp"
+		serve, what, windows = &a.serve.TSO, "timestamp", &a.stamps
 	}
 	from, to, era := w.GetFrom(), w.GetTo(), e.GetEra()
 	switch {
@@ -151,6 +199,7 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended, w *rootv1.Wind
 		a.add(OverlappingWindows, era, at, "era %d was given %ss (%d, %d], up to %d may have been served before", era, what, from, to, *serve)
 	}
 	*serve = max(*serve, to)
+	windows.add(to)
 	if what == "timestamp" && era == a.era {
 		if a.firstTSO == 0 {
 			a.firstTSO = to
@@ -159,9 +208,9 @@ func (a *Audit) extended(at state.Token, e *rootv1.FenceExtended, w *rootv1.Wind
 	}
 }
 
-// ended judges a retirement. Mandates that the era does not have count for
-// nothing; a frontier below what it inherited says that nothing was served.
-func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
+// consumed is what a retirement says. Mandates that the era does not have count
+// for nothing; a frontier below what it inherited says that nothing was served.
+func (a *Audit) consumed(e *rootv1.TenureRetired) Frontiers {
 	c, starts := a.serve, frontiers(a.handover.GetInherited())
 	if slices.Contains(a.mandates, rootv1.Mandate_MANDATE_ALLOC_ID) {
 		c.ID = max(e.GetConsumed().GetAllocId(), starts.ID)
@@ -169,6 +218,13 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 	if slices.Contains(a.mandates, rootv1.Mandate_MANDATE_TSO) {
 		c.TSO = max(e.GetConsumed().GetTso(), starts.TSO)
 	}
+	return c
+}
+
+// ended judges a retirement.
+func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
+	c := a.consumed(e)
+	below := a.below(c)
 	switch {
 	case e.GetEra() != a.era || !a.isHeldBy(e.GetHolderId(), e.GetHolderIncarnation()):
 		a.add(TwoActive, e.GetEra(), at, "%s (%x) retired era %d; era %d of %s (%x) was active", e.GetHolderId(), e.GetHolderIncarnation(), e.GetEra(),
@@ -180,8 +236,10 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 		a.add(ConsumedUnfenced, e.GetEra(), at, "era %d retired at id %d, it was given up to %d", e.GetEra(), c.ID, a.serve.ID)
 	case c.TSO > a.serve.TSO:
 		a.add(ConsumedUnfenced, e.GetEra(), at, "era %d retired at timestamp %d, it was given up to %d", e.GetEra(), c.TSO, a.serve.TSO)
+	case below != "":
+		a.add(ConsumedBelow, e.GetEra(), at, "%s", below)
 	}
-	a.retired, a.serve = true, Frontiers{max(c.ID, a.rootTop), c.TSO}
+	a.retired, a.serve = true, Frontiers{max(c.ID, a.rootTop, a.ids.usedUp), max(c.TSO, a.stamps.usedUp)}
 }
 
 // advanced judges a stage, by the rules for records.

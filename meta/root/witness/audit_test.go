@@ -53,6 +53,48 @@ func alter(i int, change func(*step)) func([]step) []step {
 	}
 }
 
+// A retirement that an older build let take effect, and one that this build
+// refuses and a claim builds on, are found; an orderly one is not.
+func TestAuditFindsARetirementBelowItsWindows(t *testing.T) {
+	given := func(consumed uint64, claims bool) *witness.Report {
+		b := newBook(t)
+		a := witness.NewAudit(witness.Of(b.state))
+		steps := []*rootv1.Event{
+			claim("c1", 11, 0, false), extend(idMandate, 1, 0, 100), extend(idMandate, 1, 100, 200), extend(idMandate, 1, 200, 300),
+			retire("c1", 11, 1, consumed, 0), claim("c2", 22, 1, false),
+		}
+		if !claims {
+			steps = steps[:len(steps)-1]
+		}
+		for _, e := range steps {
+			entry, out := b.apply(e)
+			a.Entry(out.Token, entry, out)
+		}
+		return a.Report(witness.Of(b.state))
+	}
+	if r := given(0, true); r.Verdict() != witness.Broken || find(r, witness.ConsumedBelow) == nil || find(r, witness.ConsumedBelow).At.Index != 7 {
+		t.Errorf("forged and built on: %v", r.Anomalies)
+	}
+	for name, r := range map[string]*witness.Report{"refused, and nobody builds on it": given(0, false), "orderly": given(100, true)} {
+		if r.Findings[witness.Inheritance].Verdict != witness.Holds {
+			t.Errorf("%s: %v", name, r.Anomalies)
+		}
+	}
+
+	b := newBook(t)
+	for _, e := range []*rootv1.Event{
+		claim("c1", 11, 0, false), extend(tsoMandate, 1, 0, at(3000)), extend(tsoMandate, 1, at(3000), at(6000)), extend(tsoMandate, 1, at(6000), at(9000)),
+		retire("c1", 11, 1, 0, at(4000)),
+	} {
+		b.must(e)
+	}
+	last := len(b.steps) - 1
+	b.steps[last].event.GetTenureRetired().Consumed.Tso = at(2999)
+	if x := find(audit(b.steps, witness.Of(b.state)), witness.ConsumedBelow); x == nil || x.At != b.steps[last].at {
+		t.Errorf("forged and applied: %v", x)
+	}
+}
+
 // Each fault in the middle of a log is found, at its entry, though the records
 // at the end show nothing of it.
 func TestAuditFindsEveryFault(t *testing.T) {

@@ -91,6 +91,9 @@ const (
 	OverlappingWindows Kind = "overlapping_windows"
 	// ConsumedUnfenced (Inheritance): an era served values it was never given.
 	ConsumedUnfenced Kind = "consumed_unfenced"
+	// ConsumedBelow (Inheritance): an era retired below what it has used up of
+	// its windows.
+	ConsumedBelow Kind = "consumed_below"
 	// WindowAfterEnd (Silence): an era that had ended was given values.
 	WindowAfterEnd Kind = "window_after_end"
 	// MissingConfirm (Finality): an era ended, its handover never confirmed.
@@ -111,7 +114,7 @@ func (k Kind) guarantee() Guarantee {
 	switch k {
 	case EraGap, TwoActive, TenureMismatch:
 		return Primacy
-	case SuccessorIncomplete, LineageMismatch, OverlappingWindows, ConsumedUnfenced:
+	case SuccessorIncomplete, LineageMismatch, OverlappingWindows, ConsumedUnfenced, ConsumedBelow:
 		return Inheritance
 	case WindowAfterEnd:
 		return Silence

@@ -925,7 +925,8 @@ type TenureRetired struct {
 	Era               uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
 	HolderId          string                 `protobuf:"bytes,2,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
 	HolderIncarnation uint64                 `protobuf:"fixed64,3,opt,name=holder_incarnation,json=holderIncarnation,proto3" json:"holder_incarnation,omitempty"`
-	// Consumed exactly; not above the fences.
+	// Consumed exactly; not above the fences, and not below what the era has used
+	// up of its windows: see Allocators.
 	Consumed      *Frontiers `protobuf:"bytes,4,opt,name=consumed,proto3" json:"consumed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1680,6 +1680,14 @@ type Allocators struct {
 	// Last window given to a holder, so that a repeated request is recognised.
 	LastIdWindow  *Window `protobuf:"bytes,3,opt,name=last_id_window,json=lastIdWindow,proto3" json:"last_id_window,omitempty"`
 	LastTsoWindow *Window `protobuf:"bytes,4,opt,name=last_tso_window,json=lastTsoWindow,proto3" json:"last_tso_window,omitempty"`
+	// Ends of the two windows that the era of the last window was given before it;
+	// 0: there were not so many. Who asks for a window has given up what lies below
+	// the newest one it knows, and at most one is asked for and not known: so the
+	// era has used up everything to the end of the second last before the last.
+	IdBeforeLast  uint64 `protobuf:"varint,5,opt,name=id_before_last,json=idBeforeLast,proto3" json:"id_before_last,omitempty"`
+	IdUsedUp      uint64 `protobuf:"varint,6,opt,name=id_used_up,json=idUsedUp,proto3" json:"id_used_up,omitempty"`
+	TsoBeforeLast uint64 `protobuf:"varint,7,opt,name=tso_before_last,json=tsoBeforeLast,proto3" json:"tso_before_last,omitempty"`
+	TsoUsedUp     uint64 `protobuf:"varint,8,opt,name=tso_used_up,json=tsoUsedUp,proto3" json:"tso_used_up,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1740,6 +1748,34 @@ func (x *Allocators) GetLastTsoWindow() *Window {
 		return x.LastTsoWindow
 	}
 	return nil
+}
+
+func (x *Allocators) GetIdBeforeLast() uint64 {
+	if x != nil {
+		return x.IdBeforeLast
+	}
+	return 0
+}
+
+func (x *Allocators) GetIdUsedUp() uint64 {
+	if x != nil {
+		return x.IdUsedUp
+	}
+	return 0
+}
+
+func (x *Allocators) GetTsoBeforeLast() uint64 {
+	if x != nil {
+		return x.TsoBeforeLast
+	}
+	return 0
+}
+
+func (x *Allocators) GetTsoUsedUp() uint64 {
+	if x != nil {
+		return x.TsoUsedUp
+	}
+	return 0
 }
 
 // Window is a run of values (from, to] that an era may serve.
@@ -4376,13 +4412,18 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\breplaces\x18\x05 \x01(\x04R\breplaces\"8\n" +
 	"\tFrontiers\x12\x19\n" +
 	"\balloc_id\x18\x01 \x01(\x04R\aallocId\x12\x10\n" +
-	"\x03tso\x18\x02 \x01(\x04R\x03tso\"\xbe\x01\n" +
+	"\x03tso\x18\x02 \x01(\x04R\x03tso\"\xca\x02\n" +
 	"\n" +
 	"Allocators\x12\x19\n" +
 	"\bid_fence\x18\x01 \x01(\x04R\aidFence\x12\x1b\n" +
 	"\ttso_fence\x18\x02 \x01(\x04R\btsoFence\x12:\n" +
 	"\x0elast_id_window\x18\x03 \x01(\v2\x14.nokv.root.v1.WindowR\flastIdWindow\x12<\n" +
-	"\x0flast_tso_window\x18\x04 \x01(\v2\x14.nokv.root.v1.WindowR\rlastTsoWindow\">\n" +
+	"\x0flast_tso_window\x18\x04 \x01(\v2\x14.nokv.root.v1.WindowR\rlastTsoWindow\x12$\n" +
+	"\x0eid_before_last\x18\x05 \x01(\x04R\fidBeforeLast\x12\x1c\n" +
+	"\n" +
+	"id_used_up\x18\x06 \x01(\x04R\bidUsedUp\x12&\n" +
+	"\x0ftso_before_last\x18\a \x01(\x04R\rtsoBeforeLast\x12\x1e\n" +
+	"\vtso_used_up\x18\b \x01(\x04R\ttsoUsedUp\">\n" +
 	"\x06Window\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +

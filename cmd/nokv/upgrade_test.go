@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// oldBuild builds a nokv that understands feature level 1 and no more.
+func oldBuild(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nokv-old")
+	out, err := exec.Command("go", "build", "-ldflags", "-X github.com/nokv/nokv/meta/root/state.supported=1", "-o", path, ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// upgrading is a cluster whose members run one of two builds.
+type upgrading struct {
+	*proctest.Cluster
+	t   *testing.T
+	old string
+}
+
+func newUpgrading(t *testing.T, old string) *upgrading {
+	t.Helper()
+	u := &upgrading{Cluster: newCluster(t, 2), t: t, old: old}
+	u.Builds = map[int]string{}
+	for i := range u.Size() {
+		u.Builds[i] = old
+	}
+	u.StartAll()
+	u.WaitHealthy(recoverWithin)
+	return u
+}
+
+// restart restarts a member in order, with the old build or the new one.
+func (u *upgrading) restart(member int, old bool) {
+	u.t.Helper()
+	u.begin(member, old)
+	proctest.Eventually(u.t, recoverWithin, func() error { return u.Healthy(member) })
+}
+
+// begin is restart that does not wait until the member serves.
+func (u *upgrading) begin(member int, old bool) *proctest.Process {
+	u.t.Helper()
+	u.Process(member).Signal(syscall.SIGTERM)
+	if code := u.Process(member).Wait(recoverWithin); code != 0 {
+		u.t.Errorf("%s: exit status %d\n%s", u.Name(member), code, u.Process(member).Tail())
+	}
+	delete(u.Builds, member)
+	if old {
+		u.Builds[member] = u.old
+	}
+	return u.Start(member)
+}
+
+// levels is what `nokv root upgrade` says.
+func (u *upgrading) levels(args ...string) (upgradeOutput, proctest.Result) {
+	u.t.Helper()
+	r := u.Run(append(append([]string{"root", "upgrade", "-o", "json"}, args...), u.RootFlags()...)...)
+	var out upgradeOutput
+	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil {
+		u.t.Fatalf("root upgrade: %v\n%s\n%s", err, r.Stdout, r.Stderr)
+	}
+	return out, r
+}
+
+// planMove tries what feature level 2 is for, of a region that there is not.
+func (u *upgrading) planMove() error {
+	u.t.Helper()
+	cl, err := client.New(client.Config{Endpoints: u.CoordinatorAddrs})
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(u.t.Context(), recoverWithin)
+	defer cancel()
+	_, err = cl.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
+		RegionId: 1 << 40, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, From: &rootv1.Owner{MemberId: "a"}, To: &rootv1.Owner{MemberId: "b"},
+	}}})
+	return err
+}
+
+// TestRollingUpgrade takes a cluster from one build to the next under load, with
+// one step back on the way. Nothing above the feature level is taken before it is
+// raised, and nobody below it is let in afterwards.
+func TestRollingUpgrade(t *testing.T) {
+	old := oldBuild(t)
+	t.Run("raised by the operator", func(t *testing.T) {
+		t.Parallel()
+		u := newUpgrading(t, old)
+		l := startPacedLoad(t, u.CoordinatorAddrs, tryFor, 20*time.Millisecond)
+		l.waitProgress(lowLoad, recoverWithin, "all old")
+		last := u.Size() - 1
+		for member := range last {
+			u.restart(member, false)
+			l.waitProgress(lowLoad, recoverWithin, u.Name(member)+" is new")
+		}
+		proctest.Eventually(t, recoverWithin, func() error { // A coordinator registers after it serves.
+			said, _ := u.levels("--dry-run", "--to", "2")
+			if said.FeatureLevel != 1 || said.CommonLevel != 1 || len(said.Below) == 0 {
+				return fmt.Errorf("one is old: %+v", said)
+			}
+			for _, p := range said.Below {
+				if p.ID != "c2" || p.FeatureLevel != 1 {
+					return fmt.Errorf("below is %+v", p)
+				}
+			}
+			return nil
+		})
+		if _, r := u.levels("--to", "2"); r.Code != 1 || !strings.Contains(r.Stderr, "the feature level stays 1") {
+			t.Errorf("raised with one old: exit status %d, %s", r.Code, r.Stderr)
+		}
+		if err := u.planMove(); !errors.Is(err, client.ErrFeatureLevel) {
+			t.Errorf("above the feature level: %v", err)
+		}
+		u.restart(1, true)
+		l.waitProgress(lowLoad, recoverWithin, "one went back down")
+		u.restart(last, false)
+		if said, _ := u.levels("--dry-run"); said.FeatureLevel != 1 || said.CommonLevel != 1 {
+			t.Errorf("root peer 2 went back down: %+v", said)
+		}
+		u.restart(1, false)
+		begin := time.Now()
+		proctest.Eventually(t, recoverWithin, func() error {
+			if said, r := u.levels("--to", "2"); r.Code != 0 || said.FeatureLevel != 2 {
+				return fmt.Errorf("not raised: %+v, %s", said, r.Stderr)
+			}
+			return nil
+		})
+		raised := time.Since(begin)
+		if err := u.planMove(); err == nil || errors.Is(err, client.ErrFeatureLevel) {
+			t.Errorf("a move of no region, at its level: %v", err)
+		}
+		l.waitProgress(lowLoad, recoverWithin, "raised")
+		for _, member := range []int{2, last} {
+			p := u.begin(member, true)
+			if code := p.Wait(recoverWithin); code != 1 {
+				t.Errorf("%s: exit status %d, want 1", u.Name(member), code)
+			}
+			if !strings.Contains(p.Tail(), "understands feature level 1") {
+				t.Errorf("%s does not say why it ends:\n%s", u.Name(member), p.Tail())
+			}
+			delete(u.Builds, member)
+			u.Start(member)
+			proctest.Eventually(t, recoverWithin, func() error { return u.Healthy(member) })
+		}
+		l.waitProgress(lowLoad, recoverWithin, "after the old ones were refused")
+		l.finish()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		judge(ctx, t, u.Cluster, l)
+		testreport.Linef(t, "real processes: two builds, a rolling upgrade of %d under load with a step back: raised after %s, %d calls failed, the old build refused",
+			u.Size(), raised.Round(time.Millisecond), l.failed[loadID].Load()+l.failed[loadTso].Load()+l.failed[loadPublish].Load())
+	})
+	t.Run("raised by itself", func(t *testing.T) {
+		t.Parallel()
+		u := newUpgrading(t, old)
+		for member := range u.Size() {
+			u.begin(member, false)
+		}
+		u.WaitHealthy(recoverWithin)
+		begin := time.Now()
+		proctest.Eventually(t, recoverWithin, func() error {
+			if said, _ := u.levels("--dry-run"); said.FeatureLevel != 2 {
+				return fmt.Errorf("not raised: %+v", said)
+			}
+			return nil
+		})
+		sameState(t, u.Cluster)
+		testreport.Linef(t, "real processes: two builds, the feature level raised by itself %s after the last one was new", time.Since(begin).Round(100*time.Millisecond))
+	})
+}
