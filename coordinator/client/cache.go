@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"iter"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -29,6 +31,11 @@ type Cache struct {
 	byID map[rooted.RegionID]*rooted.Region
 	// refuted are revisions of regions that a member said were out of date.
 	refuted map[rooted.RegionID]uint64
+	// untold are the regions that are not what OnChange heard of last, as it heard
+	// of them; nil: it knows of none.
+	untold map[rooted.RegionID]*rooted.Region
+	// telling: OnChange reads the snapshot in All, and no answer comes into it.
+	telling bool
 }
 
 // maxRefuted bounds what a Cache remembers of Invalidate.
@@ -43,7 +50,8 @@ type CacheConfig struct {
 	MaxRegions int
 	// OnChange, if set, hears of every batch after the cache shows it, in order and
 	// signs of life among them, on the goroutine of Run, which goes on when it
-	// returns.
+	// returns. With a batch it hears of what Route and Invalidate changed since the
+	// one before.
 	OnChange func(Update)
 }
 
@@ -57,7 +65,7 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 	}
 	k := &Cache{
 		c: c, cfg: cfg, ready: make(chan struct{}),
-		byID: map[rooted.RegionID]*rooted.Region{}, refuted: map[rooted.RegionID]uint64{},
+		byID: map[rooted.RegionID]*rooted.Region{}, refuted: map[rooted.RegionID]uint64{}, untold: map[rooted.RegionID]*rooted.Region{},
 	}
 	k.table.Store(&table{})
 	return k
@@ -181,7 +189,7 @@ func (k *Cache) keep(r Route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t := k.table.Load()
-	if !t.complete || r.Region.Keyspace != t.keyspace || r.At.Compare(t.at.Token) < 0 {
+	if !t.complete || k.telling || r.Region.Keyspace != t.keyspace || r.At.Compare(t.at.Token) < 0 {
 		return
 	}
 	e := t.edit()
@@ -227,9 +235,13 @@ func (k *Cache) Invalidate(stale Route) {
 // apply takes in one batch of the watch, and shows it all at once.
 func (k *Cache) apply(n *news) {
 	update := k.applied(n)
-	if k.cfg.OnChange != nil {
-		k.cfg.OnChange(update)
+	if k.cfg.OnChange == nil {
+		return
 	}
+	k.cfg.OnChange(update)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.telling = false
 }
 
 func (k *Cache) applied(n *news) Update {
@@ -237,10 +249,12 @@ func (k *Cache) applied(n *news) Update {
 	defer k.mu.Unlock()
 	if n.snapshot {
 		k.swap(n)
+		clear(k.untold)
+		k.telling = k.cfg.OnChange != nil
 		return Update{At: n.at, Whole: true}
 	}
 	update := Update{At: n.at}
-	t := k.renamed(k.table.Load(), n, &update)
+	t := k.renamed(k.table.Load(), n)
 	e := t.edit()
 	for _, c := range n.regions {
 		mine := k.byID[c.region.ID]
@@ -251,11 +265,10 @@ func (k *Cache) applied(n *news) Update {
 			k.drop(e, mine)
 		}
 	}
-	for _, old := range e.before {
-		if now := k.byID[old.id]; now != old.region {
-			update.Regions = append(update.Regions, RegionUpdate{Old: old.region, New: now})
-		}
+	for _, id := range slices.Sorted(maps.Keys(k.untold)) {
+		update.Regions = append(update.Regions, RegionUpdate{Old: k.untold[id], New: k.byID[id]})
 	}
+	clear(k.untold)
 	next := e.done(t)
 	next.members = t.members.with(n.members)
 	next.at = n.at
@@ -265,7 +278,7 @@ func (k *Cache) applied(n *news) Update {
 
 // renamed takes in what became of the keyspace itself: another one under its
 // name begins empty.
-func (k *Cache) renamed(t *table, n *news, update *Update) *table {
+func (k *Cache) renamed(t *table, n *news) *table {
 	for _, c := range n.keyspaces {
 		id := rooted.KeyspaceID(c.keyspace.GetId())
 		if c.keyspace.GetName() != k.cfg.Keyspace || (c.removed && id != t.keyspace) {
@@ -273,10 +286,9 @@ func (k *Cache) renamed(t *table, n *news, update *Update) *table {
 		}
 		if c.removed || id != t.keyspace {
 			t = &table{at: t.at, members: t.members, complete: t.complete}
-			for _, r := range k.byID {
-				update.Regions = append(update.Regions, RegionUpdate{Old: r})
+			for id := range k.byID {
+				k.set(id, nil)
 			}
-			clear(k.byID)
 		}
 		if !c.removed {
 			described := *t
@@ -338,8 +350,7 @@ func (k *Cache) put(e *edit, r *rooted.Region) {
 		}
 		if mine.Start == r.Start && mine.End == r.End {
 			e.replace(r)
-			e.note(r.ID, mine)
-			k.byID[r.ID] = r
+			k.set(r.ID, r)
 			return
 		}
 		k.drop(e, mine)
@@ -358,12 +369,28 @@ func (k *Cache) put(e *edit, r *rooted.Region) {
 		return
 	}
 	e.insert(r)
-	e.note(r.ID, k.byID[r.ID])
-	k.byID[r.ID] = r
+	k.set(r.ID, r)
 }
 
 func (k *Cache) drop(e *edit, r *rooted.Region) {
 	e.remove(r)
-	e.note(r.ID, r)
-	delete(k.byID, r.ID)
+	k.set(r.ID, nil)
+}
+
+// set makes r the region of an id; nil: there is none.
+func (k *Cache) set(id rooted.RegionID, r *rooted.Region) {
+	was := k.byID[id]
+	if r != nil {
+		k.byID[id] = r
+	} else {
+		delete(k.byID, id)
+	}
+	if k.cfg.OnChange == nil {
+		return
+	}
+	if told, ok := k.untold[id]; !ok {
+		k.untold[id] = was
+	} else if told == r {
+		delete(k.untold, id)
+	}
 }

@@ -1,9 +1,11 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -443,6 +445,70 @@ func TestCacheAllAndOnChange(t *testing.T) {
 		if want := []string{"1  7", "3 k 7"}; !slices.Equal(all, want) {
 			t.Errorf("all %q, want %q", all, want)
 		}
+	})
+}
+
+// Whoever keeps a copy by OnChange has what All has: also when an answer that was
+// newer than the watch has taken regions out of the cache before, when a member
+// refused one, and when both happen while OnChange reads a snapshot.
+func TestOnChangeMissesNothingBesideAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answer *rootv1.Region
+		f := &fake{lookup: func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+			return &coordinatorv1.GetRegionByKeyResponse{Region: answer, Disclosure: says(answer.GetRevision())}, nil
+		}}
+		var k *client.Cache
+		ask := func(r *rootv1.Region) client.Route {
+			answer = r
+			route, err := k.Route(t.Context(), []byte("a"), client.Strong())
+			must(t, err)
+			return route
+		}
+		copied := map[rooted.RegionID]uint64{}
+		cfg := client.CacheConfig{OnChange: func(u client.Update) {
+			if u.Whole {
+				answered := ask(region(7, "", "", u.At.Token.Index+1))
+				clear(copied)
+				for r := range k.All() {
+					copied[r.Region.ID] = r.Region.Revision
+				}
+				k.Invalidate(answered)
+			}
+			for _, r := range u.Regions {
+				if revision(r.Old) != copied[cmp.Or(r.Old, r.New).ID] {
+					t.Errorf("at %d: region %d, told %d before", u.At.Token.Index, cmp.Or(r.Old, r.New).ID, revision(r.Old))
+				}
+				if r.New != nil {
+					copied[r.New.ID] = r.New.Revision
+				} else {
+					delete(copied, r.Old.ID)
+				}
+			}
+		}}
+		k, ch, end := cached(t, f, cfg)
+		defer end()
+		same := func() {
+			t.Helper()
+			all := map[rooted.RegionID]uint64{}
+			for r := range k.All() {
+				all[r.Region.ID] = r.Region.Revision
+			}
+			if at, _ := k.At(); !maps.Equal(all, copied) {
+				t.Errorf("at %d the cache has regions %v, who follows OnChange has %v", at.Token.Index, all, copied)
+			}
+		}
+		ch.snapshot(5, region(1, "", "m", 2), region(2, "m", "", 3))
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(6)})
+		same()
+		whole := region(1, "", "", 9) // what a merge makes of both
+		ask(whole)
+		gone := now(region(2, "m", "", 3))
+		gone[0].Removed = true
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(9), Changes: append(gone, now(whole)...)})
+		same()
+		k.Invalidate(ask(whole))
+		ch.send(&coordinatorv1.WatchRegionsResponse{Token: at(10)})
+		same()
 	})
 }
 

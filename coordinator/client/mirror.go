@@ -79,8 +79,8 @@ func (m *Mirror) clear() {
 func placeOf(r *rooted.Region) cow.Key { return cow.Key{Group: uint64(r.Keyspace), Text: r.Start} }
 
 // Run keeps the copy current until ctx ends, which is no error. It returns the
-// errors of WatchRegions, and ErrMirrorFull. The copy stays as it was and may be
-// run again, by one caller at a time.
+// errors of WatchRegions, and ErrMirrorFull before it takes in what is too much.
+// The copy stays as it was and may be run again, by one caller at a time.
 func (m *Mirror) Run(ctx context.Context) error {
 	opts := slices.Clone(m.cfg.Read)
 	if m.cfg.Keyspace != "" {
@@ -155,8 +155,8 @@ func (m *Mirror) Members() []*rootv1.Member {
 func (m *Mirror) apply(n *news) (Update, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n.skipped > 0 {
-		return Update{}, fmt.Errorf("%w: there are %d regions, MaxRegions is %d", ErrMirrorFull, len(n.regions)+n.skipped, m.cfg.MaxRegions)
+	if after := m.after(n); after > m.cfg.MaxRegions {
+		return Update{}, fmt.Errorf("%w: there are %d regions, MaxRegions is %d", ErrMirrorFull, after, m.cfg.MaxRegions)
 	}
 	update := Update{At: n.at, Whole: n.snapshot}
 	if n.snapshot {
@@ -180,10 +180,30 @@ func (m *Mirror) apply(n *news) (Update, error) {
 		}
 	}
 	m.at = n.at
-	if len(m.byID) > m.cfg.MaxRegions {
-		return update, fmt.Errorf("%w: there are %d regions, MaxRegions is %d", ErrMirrorFull, len(m.byID), m.cfg.MaxRegions)
-	}
 	return update, nil
+}
+
+// after is how many regions there are after a batch.
+func (m *Mirror) after(n *news) int {
+	if n.snapshot {
+		return len(n.regions) + n.skipped
+	}
+	count := len(m.byID)
+	there := map[rooted.RegionID]bool{}
+	for _, c := range n.regions {
+		id := c.region.ID
+		was, ok := there[id]
+		if !ok {
+			was = m.byID[id] != nil
+		}
+		if there[id] = !c.removed; was {
+			count--
+		}
+		if !c.removed {
+			count++
+		}
+	}
+	return count
 }
 
 // remove takes a region out; another one may stand in its place already.

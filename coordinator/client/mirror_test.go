@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,6 +78,40 @@ func TestMirrorSavesAndLoads(t *testing.T) {
 		full := c.NewMirror(client.MirrorConfig{Keyspace: "k", MaxRegions: 299})
 		if err := full.Load(bytes.NewReader(saved.Bytes())); !errors.Is(err, client.ErrMirrorFull) {
 			t.Errorf("too large: %v", err)
+		}
+	})
+}
+
+// A mirror that is full stays as it was, at the position that it was at: what
+// OnChange did not hear of is not in it. A batch that leaves no more than there may
+// be is taken in, whatever its order.
+func TestAFullMirrorStaysAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+			first := snapshot(5)
+			first.Changes = now(region(1, "", "m", 2))
+			must(t, s.Send(first))
+			gone := now(region(1, "", "m", 2))
+			gone[0].Removed = true
+			_ = s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: append(now(region(2, "m", "", 6)), gone...), Disclosure: says(6)})
+			_ = s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(7), Changes: now(region(2, "m", "", 7), region(3, "", "m", 7)), Disclosure: says(7)})
+			<-s.Context().Done()
+			return nil
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var told uint64
+		m := c.NewMirror(client.MirrorConfig{Keyspace: "k", MaxRegions: 1, OnChange: func(u client.Update) { told = u.At.Token.Index }})
+		wantIs(t, m.Run(t.Context()), client.ErrMirrorFull)
+		var all []uint64
+		for r := range m.All() {
+			all = append(all, uint64(r.ID), r.Revision)
+		}
+		if at, _ := m.At(); told != 6 || at.Token.Index != told || !slices.Equal(all, []uint64{2, 6}) {
+			t.Errorf("OnChange heard of %d, want 6; the mirror is at %d with regions and revisions %v", told, at.Token.Index, all)
 		}
 	})
 }

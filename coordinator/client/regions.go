@@ -30,8 +30,8 @@ type Split struct {
 
 // PublishRegion roots a region. Id 0: the root
 // gives one. With the zero Epoch a known region gets the epoch that follows the
-// rooted one: the version rises with another range, the conf version with other
-// owners. ErrEpochStale: somebody changed it meanwhile.
+// rooted one: the version rises with another range or frontier, the conf version
+// with other owners, in whatever order. ErrEpochStale: somebody changed it meanwhile.
 func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published, error) {
 	event := &rootv1.RegionPublished{Region: r.Proto()}
 	if r.ID != 0 && r.Epoch == (rooted.Epoch{}) {
@@ -140,12 +140,22 @@ func (c *Client) complete(ctx context.Context, kind rootv1.TransitionKind, known
 // followed is the epoch of next behind known.
 func followed(known, next *rooted.Region) rooted.Epoch {
 	epoch := known.Epoch
-	if known.Start != next.Start || known.End != next.End {
+	if known.Start != next.Start || known.End != next.End || next.Frontier != "" && known.Frontier != next.Frontier {
 		epoch.Version++
 	}
-	same := func(a, b rooted.Owner) bool { return a.Member == b.Member && a.Peer == b.Peer && a.Role == b.Role }
-	if !slices.EqualFunc(known.Owners, next.Owners, same) {
+	if !sameOwners(known.Owners, next.Owners) {
 		epoch.ConfVersion++
 	}
 	return epoch
+}
+
+// sameOwners judges as the root does: the order says nothing, and incarnation 0
+// is any.
+func sameOwners(known, next []rooted.Owner) bool {
+	return len(known) == len(next) && !slices.ContainsFunc(next, func(n rooted.Owner) bool {
+		return !slices.ContainsFunc(known, func(k rooted.Owner) bool {
+			return n.Member == k.Member && n.Peer == k.Peer && n.Role == k.Role &&
+				(n.Incarnation == 0 || k.Incarnation == 0 || n.Incarnation == k.Incarnation)
+		})
+	})
 }

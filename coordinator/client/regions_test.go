@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -30,7 +31,7 @@ func TestPublishRegionFollows(t *testing.T) {
 			asked = cmd.GetEvents()[0].GetRegionPublished()
 			return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Token: &rootv1.RootToken{Incarnation: 1, Term: 1, Index: 9}}
 		}}
-		was := &rooted.Region{ID: 4, Keyspace: 1, Start: "a", End: "m", Epoch: rooted.Epoch{Version: 3, ConfVersion: 5}, Owners: []rooted.Owner{{Member: "m1"}}}
+		was := &rooted.Region{ID: 4, Keyspace: 1, Start: "a", End: "m", Frontier: "1", Epoch: rooted.Epoch{Version: 3, ConfVersion: 5}, Owners: []rooted.Owner{{Member: "m1", Incarnation: 2}, {Member: "m3"}}}
 		w.start("a", &known{fake: f, region: was.Proto()})
 		c, end := w.client(client.Config{}, "a")
 		defer end()
@@ -41,6 +42,11 @@ func TestPublishRegionFollows(t *testing.T) {
 			{func(r *rooted.Region) { r.End = "z" }, rooted.Epoch{Version: 4, ConfVersion: 5}},
 			{func(r *rooted.Region) { r.Owners[0].Member = "m2" }, rooted.Epoch{Version: 3, ConfVersion: 6}},
 			{func(r *rooted.Region) { r.End, r.Owners = "z", nil }, rooted.Epoch{Version: 4, ConfVersion: 6}},
+			{func(r *rooted.Region) { r.Frontier = "2" }, rooted.Epoch{Version: 4, ConfVersion: 5}},
+			{func(r *rooted.Region) { r.Owners[0].Incarnation = 3 }, rooted.Epoch{Version: 3, ConfVersion: 6}},
+			// Nothing that the root would call a change.
+			{func(r *rooted.Region) { r.Frontier, r.Owners[0].Incarnation = "", 0 }, was.Epoch},
+			{func(r *rooted.Region) { slices.Reverse(r.Owners) }, was.Epoch},
 		} {
 			next := was.Clone()
 			next.Epoch = rooted.Epoch{}

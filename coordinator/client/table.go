@@ -114,27 +114,6 @@ func (t *table) fill(regions []*rooted.Region) {
 type edit struct {
 	chunks  []*chunk
 	touched bool
-	// before is what regions were that the edit changed, in order, each once.
-	before []struct {
-		id     rooted.RegionID
-		region *rooted.Region // nil: it was not there
-	}
-	noted map[rooted.RegionID]bool
-}
-
-// note remembers what a region was before its first change.
-func (e *edit) note(id rooted.RegionID, region *rooted.Region) {
-	if e.noted[id] {
-		return
-	}
-	if e.noted == nil {
-		e.noted = map[rooted.RegionID]bool{}
-	}
-	e.noted[id] = true
-	e.before = append(e.before, struct {
-		id     rooted.RegionID
-		region *rooted.Region
-	}{id, region})
 }
 
 func (t *table) edit() *edit { return &edit{chunks: t.chunks} }

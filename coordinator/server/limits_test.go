@@ -3,8 +3,10 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -321,4 +323,46 @@ func TestBigRequestsOnAStream(t *testing.T) {
 	if got, err := drain(stream.Recv); err != nil || len(got) != requests {
 		t.Errorf("%d answers, %v", len(got), err)
 	}
+}
+
+// A reader that takes nothing costs a coordinator no more than a few parts of
+// answers, however many of its lookups waited for the root: 16 requests of 10 KB,
+// where 256 may wait.
+func TestAnswersOfLookupsThatWaitedAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		req := &coordinatorv1.GetRegionsByKeysRequest{Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}}
+		long := strings.Repeat("k", server.MaxKeyBytes-8)
+		for i := range server.MaxKeys {
+			key := fmt.Sprintf("%04d", i)
+			w.root.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+				KeyspaceId: 1, StartKey: []byte(key + "a" + long), EndKey: []byte(key + "z" + long), Frontier: []byte(long),
+			}}}})
+			req.Keys = append(req.Keys, []byte(key+"m"))
+		}
+		w.catchUp(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stream, err := w.client.RouteStream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heap := func() uint64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		for id := range uint64(16) {
+			req.RequestId = id
+			if err := stream.Send(req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(5 * time.Second) // all have looked up, and the stream is not cut yet
+		if grown := int64(heap()) - int64(before); grown > 16<<20 {
+			t.Errorf("16 lookups of a reader that takes nothing hold %d MB", grown>>20)
+		}
+	})
 }

@@ -55,11 +55,13 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 	if err != nil {
 		return nil, err
 	}
-	parts, err := v.lookUp(ctx, req, MaxReplyBytes)
+	a, err := v.lookUp(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	return parts[0], nil
+	defer a.release()
+	p, _ := a.next(&v, MaxReplyBytes)
+	return p, nil
 }
 
 // routeStream serves RouteStream. What is answered from the view is answered in
@@ -124,7 +126,7 @@ func (a *routeAnswers) await(req *keysRequest) error {
 	leave := func() { a.count.Add(-1); a.bytes.Add(-size) }
 	if count > int64(limits.MaxQueued) || count > 1 && bytes > int64(limits.MaxMessageBytes) {
 		defer leave()
-		refusal := a.s.routeRefusal(req, errManyWait)
+		refusal := a.s.routeRefusal(req.id, errManyWait)
 		req.free()
 		return a.l.send(a.stream, refusal)
 	}
@@ -145,62 +147,83 @@ var errManyWait = func() error {
 	return e
 }()
 
-// one answers a request, with a refusal if need be.
+// one answers a request, with a refusal if need be. What is sent is made when it
+// is this answer's turn, a part at a time: for a reader that takes nothing there
+// is one part, however many answers wait.
 func (a *routeAnswers) one(ctx context.Context, req *keysRequest) error {
-	parts, err := a.s.route(ctx, req)
-	if err != nil {
-		parts = []*packet{a.s.routeRefusal(req, err)}
-	}
+	id := req.id
+	v, found, err := a.s.route(ctx, req)
 	req.free()
-	return a.l.sendAll(a.stream, parts)
+	if err == nil {
+		defer found.release()
+	}
+	if cut := a.l.turn(); cut != nil {
+		return cut
+	}
+	defer a.l.pass()
+	if err != nil {
+		return a.l.sendLocked(a.stream, a.s.routeRefusal(id, err))
+	}
+	for more := true; more && err == nil; {
+		var p *packet
+		p, more = found.next(&v, maxPartBytes)
+		err = a.l.sendLocked(a.stream, p)
+	}
+	return err
 }
 
-// routeRefusal is a refusal as an answer of the stream.
-func (s *Server) routeRefusal(req *keysRequest, err error) *packet {
+// routeRefusal is a refusal of the request of an id as an answer of the stream.
+func (s *Server) routeRefusal(id uint64, err error) *packet {
 	p := newPacket()
 	p.data = appendDetail(p.data, 5, s.detail(err))
-	p.data = appendUint(p.data, 6, req.id)
+	p.data = appendUint(p.data, 6, id)
 	return p
 }
 
-func (s *Server) route(ctx context.Context, req *keysRequest) ([]*packet, error) {
+func (s *Server) route(ctx context.Context, req *keysRequest) (served, *answer, error) {
 	if err := req.check(); err != nil {
-		return nil, err
+		return served{}, nil, err
 	}
 	v, err := s.serve(ctx, req.read)
 	if err != nil {
-		return nil, err
+		return served{}, nil, err
 	}
-	return v.lookUp(ctx, req, maxPartBytes)
+	found, err := v.lookUp(ctx, req)
+	return v, found, err
 }
 
 // maxPartBytes is about how long a response of a route stream is at most, in
 // bytes: what a client's window for the stream takes.
 const maxPartBytes = 1 << 20
 
-// lookUp answers a request for many keys from one view, in parts of so many
-// bytes.
-func (v *served) lookUp(ctx context.Context, req *keysRequest, most int) ([]*packet, error) {
+// lookUp finds the answer to a request for many keys in one view. The caller
+// releases it.
+func (v *served) lookUp(ctx context.Context, req *keysRequest) (*answer, error) {
 	a := answers.Get().(*answer)
-	defer a.release()
+	a.id, a.made = req.id, 0
 	for {
 		if err := catalog.LookupBatch(v.state, req.keyspace, req.keys, &a.found); err != nil {
+			a.release()
 			return nil, v.atToken(err)
 		}
 		newer, err := v.atRevision(ctx, req.read, a.oldest())
 		if err != nil {
+			a.release()
 			return nil, err
 		}
 		if newer == v.view {
-			return a.packets(v, req.id, most), nil
+			return a, nil
 		}
 		v.view, v.state = newer, newer.State
 	}
 }
 
-// answer is the room in which an answer to many keys is put together.
+// answer is the answer to a request for many keys, and the room in which it is
+// put together.
 type answer struct {
+	id    uint64 // of the request
 	found catalog.Batch
+	made  int // keys in the parts that were made
 	// owners is the place of each owner in the message, plus one; leaders that
 	// of each region's leader.
 	owners  map[state.MemberID]uint32
@@ -208,9 +231,12 @@ type answer struct {
 	// part is the regions and positions of one part of a long answer.
 	part      []*state.Region
 	positions []uint32
+	places    map[uint32]uint32 // in found, in the part
 }
 
-var answers = sync.Pool{New: func() any { return &answer{owners: map[state.MemberID]uint32{}} }}
+var answers = sync.Pool{New: func() any {
+	return &answer{owners: map[state.MemberID]uint32{}, places: map[uint32]uint32{}}
+}}
 
 func (a *answer) release() {
 	clear(a.owners)
@@ -227,36 +253,38 @@ func (a *answer) oldest() uint64 {
 	return lowest
 }
 
-// packets is the answer in as many GetRegionsByKeysResponses as it needs. A
-// part has the regions of its own keys.
-func (a *answer) packets(v *served, id uint64, most int) []*packet {
-	bytes := len(a.found.RegionOfKey) * positionBytes
-	for _, r := range a.found.Regions {
+// next makes the next part, a GetRegionsByKeysResponse of so many bytes, which has
+// the regions of its own keys, and says whether there are more.
+func (a *answer) next(v *served, most int) (p *packet, more bool) {
+	regions, keys := a.found.Regions, a.found.RegionOfKey
+	bytes := len(keys) * positionBytes
+	for _, r := range regions {
 		bytes += routeBytes(r)
 	}
 	if bytes <= most {
-		return []*packet{a.packet(v, id, a.found.Regions, a.found.RegionOfKey, false)}
+		return a.packet(v, regions, keys, false), false
 	}
-	var out []*packet
-	places := map[uint32]uint32{} // in found, in the part
+	clear(a.places)
 	a.part, a.positions, bytes = a.part[:0], a.positions[:0], 0
-	for _, n := range a.found.RegionOfKey {
-		more := positionBytes
-		if n > 0 && places[n] == 0 {
-			more += routeBytes(a.found.Regions[n-1])
+	for _, n := range keys[a.made:] {
+		place := a.places[n]
+		bytes += positionBytes
+		if n > 0 && place == 0 {
+			bytes += routeBytes(regions[n-1])
 		}
-		if bytes += more; bytes > most && len(a.positions) > 0 {
-			out = append(out, a.packet(v, id, a.part, a.positions, true))
-			clear(places)
-			a.part, a.positions, bytes = a.part[:0], a.positions[:0], more
+		if bytes > most && len(a.positions) > 0 {
+			break
 		}
-		if n > 0 && places[n] == 0 {
-			a.part = append(a.part, a.found.Regions[n-1])
-			places[n] = uint32(len(a.part))
+		if n > 0 && place == 0 {
+			a.part = append(a.part, regions[n-1])
+			place = uint32(len(a.part))
+			a.places[n] = place
 		}
-		a.positions = append(a.positions, places[n])
+		a.positions = append(a.positions, place)
 	}
-	return append(out, a.packet(v, id, a.part, a.positions, false))
+	a.made += len(a.positions)
+	more = a.made < len(keys)
+	return a.packet(v, a.part, a.positions, more), more
 }
 
 // positionBytes is what a key takes of an answer.
@@ -276,7 +304,7 @@ func routeBytes(r *state.Region) int {
 const ownerBytes = 96
 
 // packet is a GetRegionsByKeysResponse.
-func (a *answer) packet(v *served, id uint64, regions []*state.Region, positions []uint32, partial bool) *packet {
+func (a *answer) packet(v *served, regions []*state.Region, positions []uint32, partial bool) *packet {
 	p := newPacket()
 	for _, r := range regions {
 		p.data = appendRegion(p.data, 1, r)
@@ -306,7 +334,7 @@ func (a *answer) packet(v *served, id uint64, regions []*state.Region, positions
 		a.leaders = append(a.leaders, leader)
 	}
 	p.data = appendDisclosure(p.data, 4, v.disclosure())
-	p.data = appendUint(p.data, 6, id)
+	p.data = appendUint(p.data, 6, a.id)
 	p.data = appendBool(p.data, 7, partial)
 	if led {
 		p.data = appendPositions(p.data, 8, a.leaders)

@@ -22,7 +22,7 @@ type live struct {
 	received atomic.Uint64
 	sending  atomic.Uint64
 	slow     atomic.Pointer[reason.Error] // what a reader that takes nothing is cut with
-	writing  sync.Mutex                   // held while messages are sent; I/O, but of one stream and cut by guard
+	writing  chan struct{}                // full while somebody sends
 
 	once sync.Once
 	end  chan struct{} // closed when the stream is to end
@@ -55,7 +55,7 @@ func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) erro
 		return err
 	}
 	defer g.leave()
-	l := &live{ctx: ctx, end: make(chan struct{})}
+	l := &live{ctx: ctx, writing: make(chan struct{}, 1), end: make(chan struct{})}
 	l.slow.Store(errSlowReader)
 	if err := s.streams.add(l); err != nil {
 		return err
@@ -136,23 +136,26 @@ var (
 
 // send sends one message, watched by guard.
 func (l *live) send(stream grpc.ServerStream, m any) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	if err := l.turn(); err != nil {
+		return err
+	}
+	defer l.pass()
 	return l.sendLocked(stream, m)
 }
 
-// sendAll sends messages with no other between them.
-func (l *live) sendAll(stream grpc.ServerStream, packets []*packet) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	for _, p := range packets {
-		if err := l.sendLocked(stream, p); err != nil {
-			return err
-		}
+// turn waits until nobody else sends; then, until pass, it is the caller's turn.
+func (l *live) turn() error {
+	select {
+	case l.writing <- struct{}{}:
+		return nil
+	case <-l.ctx.Done():
+		return l.ctx.Err()
 	}
-	return nil
 }
 
+func (l *live) pass() { <-l.writing }
+
+// sendLocked is send in the caller's turn.
 func (l *live) sendLocked(stream grpc.ServerStream, m any) error {
 	l.sending.Add(1)
 	err := stream.SendMsg(m)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/holdertest"
 	"github.com/nokv/nokv/meta/root/replica"
@@ -49,6 +50,8 @@ func (h *holder) start(n *node) {
 			UnknownAfter: 40 * time.Millisecond, Mandates: []rootv1.Mandate{ids, timestamps},
 		},
 		IDStart: 1, TSOStart: 1, IDWindow: idWindow, TSOAhead: tsoAhead, Wall: n.clock.Wall,
+		// Not drawn: seeds that are known to show something still do.
+		Identities: identity.SourceOf(^n.incarnation),
 	}, h.count, offOf[n.r.k.variant], holdertest.Env{
 		Now: n.now, After: n.after, Between: n.between, Send: n.send, Left: n.leave,
 	}, before)

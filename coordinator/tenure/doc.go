@@ -9,7 +9,9 @@
 //  1. Primacy: it acts for an era only after the root has given that era to
 //     this very process, and for each era once.
 //  2. Inheritance: nothing is served at or below the era's inherited frontier,
-//     nor outside a window rooted for the era.
+//     nor outside a window rooted for the era. A window that cannot be the one that
+//     was asked for is not used, and nobody can ask in the holder's name: the origin
+//     of its commands is secret.
 //  3. Silence: a value is taken first and checked after; the check
 //     says yes only while a confirmation that was sent at s is younger than the
 //     ttl, counted from s, or when one was sent after the question. Once the era

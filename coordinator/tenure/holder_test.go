@@ -3,6 +3,7 @@ package tenure_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
@@ -181,11 +183,13 @@ func TestFirstWindowsComeWithTheEra(t *testing.T) {
 	}
 }
 
-// Windows that are not the era's own are not served, and nor is the era.
+// Of windows that are not what the claim asked for nothing is served: others are asked
+// for.
 func TestForeignFirstWindows(t *testing.T) {
 	for name, change := range map[string]func(*rootv1.Window){
 		"of another era":  func(w *rootv1.Window) { w.Era++ },
-		"below the fence": func(w *rootv1.Window) { w.From-- },
+		"below the fence": func(w *rootv1.Window) { w.From, w.To = w.From-1, w.To-1 },
+		"larger":          func(w *rootv1.Window) { w.To++ },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -197,16 +201,59 @@ func TestForeignFirstWindows(t *testing.T) {
 				r.changeFirst = change
 				h := startHolder(t, r, "c2", nil)
 				time.Sleep(100 * time.Millisecond)
-				if _, _, err := h.AllocID(within(time.Millisecond), 1); err == nil {
-					t.Error("an id was served")
+				if again, _ := must(t)(h.AllocID(within(time.Second), 1)); again <= idalloc.DefaultWindow {
+					t.Errorf("%d is served: it is of the window that came with the claim", again)
 				}
-				if h.Counters().Violations.Inheritance.Load() == 0 {
-					t.Error("no violation was counted")
+				must(t)(h.Tso(within(time.Second), 1))
+				if n := h.Counters().Violations.Inheritance.Load(); n != 1 || r.extends != 2 {
+					t.Errorf("%d violations were counted, %d windows asked for", n, r.extends)
 				}
 				h.stop()
 			})
 		})
 	}
+}
+
+// Commands that somebody publishes under the numbers that the Tenure shows are not
+// taken for the holder's: no id is given to two.
+func TestCommandsUnderTheIncarnation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		publish := func(n uint64, identity *rootv1.CommandIdentity) uint64 {
+			key := func(n uint64) []byte { return fmt.Appendf(nil, "%08d", n) }
+			result := r.applyLocked(&rootv1.Command{Identity: identity, Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{
+				RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{KeyspaceId: 1, StartKey: key(n), EndKey: key(n + 1)}},
+			}}}})
+			if result.GetError() != nil {
+				t.Fatal(result)
+			}
+			return result.Events[0].Region.Id
+		}
+		const incarnation = 77
+		h := startHolder(t, r, "c1", func(c *tenure.Config) { c.Incarnation, c.IDWindow = incarnation, 10 })
+		time.Sleep(time.Second)
+		taken := map[uint64]bool{}
+		serve := func(n int) {
+			for range n {
+				id, _ := must(t)(h.AllocID(within(time.Second), 1))
+				if taken[id] {
+					t.Errorf("id %d was served, and given before", id)
+				}
+				taken[id] = true
+			}
+		}
+		serve(1)
+		r.inspect(func(m *machine) {
+			for n := range uint64(100) {
+				taken[publish(n, &rootv1.CommandIdentity{Origin: incarnation, Sequence: n + 1, KnownIndex: m.index})] = true
+			}
+		})
+		serve(100)
+		if n := h.Counters().Violations.Total(); n != 0 {
+			t.Errorf("%d violations: somebody else's commands reach the holder", n)
+		}
+		h.stop()
+	})
 }
 
 // An idle holder renews its confirmations and writes nothing.

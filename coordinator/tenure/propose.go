@@ -47,7 +47,8 @@ func (r *RawHolder) send(m *Message) { r.outbox = append(r.outbox, m) }
 
 func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 	r.log.Debug("claiming", "era", claim.ExpectedEra+1)
-	r.send(&Message{Claim: claim, Windows: r.firstWindows(), answer: func(a Answer, now clock.Instant) {
+	r.first = r.firstWindows()
+	r.send(&Message{Claim: claim, Windows: r.first, answer: func(a Answer, now clock.Instant) {
 		r.log.Debug("claim answered", "era", claim.ExpectedEra+1, "outcome", a.Claim.GetResult().GetOutcome(),
 			"retry_after_millis", a.Claim.GetRetryAfterMillis(), "err", a.Err)
 		r.core.OnClaimed(a.Claim, a.Err, now)
@@ -147,13 +148,12 @@ func (r *RawHolder) nextExtension(e *era, a *allocator, now clock.Instant) bool 
 	floor, size, want := a.need(waiting, now)
 	switch {
 	case want:
-		r.sequence++
 		x.floor, x.size = floor, size
 		x.command = &rootv1.Command{
 			Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{
 				FenceExtended: &rootv1.FenceExtended{Mandate: a.mandate, Era: e.number, Floor: floor, Size: size},
 			}}},
-			Identity: &rootv1.CommandIdentity{Origin: r.cfg.Incarnation, Sequence: r.sequence, KnownIndex: r.index},
+			Identity: r.cfg.Identities.Next(r.index),
 		}
 	case waiting > 0 && a.window.Exhausted():
 		a.fail(e, exhausted(a.mandate))
@@ -176,17 +176,21 @@ func (r *RawHolder) onExtension(e *era, a *allocator, answer Answer, now clock.I
 		answer = Answer{Result: &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: d}}
 	}
 	if answer.Err == nil && answer.Result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
-		x.command, x.fails = nil, 0
-		fenced := e.fenced()
-		if err := r.extended(e, a, answer.Result); err != nil {
-			r.inheritanceBroken(e.number, err.Error(), now)
-		} else if e.fenced() && !fenced {
+		x.command = nil
+		if err := e.extended(a, windowOf(answer.Result), x.floor, x.size); err != nil {
+			r.windowForeign(e, err)
+			a.window.Refused(0) // It is asked for anew.
+			x.backOff(r, now)
+			return
+		}
+		x.fails = 0
+		a.serve(e)
+		if e.fenced() {
 			r.core.OnFenced(e.number, now)
 		}
 		return
 	}
-	x.retryAt = now.Add(r.core.backoff(x.fails))
-	x.fails++
+	x.backOff(r, now)
 	if answer.Err != nil {
 		return
 	}
@@ -206,35 +210,26 @@ func (r *RawHolder) onExtension(e *era, a *allocator, answer Answer, now clock.I
 	}
 	r.log.Warn("window refused", "era", e.number, "mandate", a.mandate, "err", d.GetMessage())
 	a.window.Refused(d.GetFence())
+	if at := d.GetCurrentToken().GetIndex(); d.GetReason() == rootv1.Reason_REASON_OUTCOME_UNKNOWN && at > r.index {
+		// The view lags behind what the root remembers. The next command is asked from
+		// where the root is; what an earlier try of this one may have rooted is a gap.
+		r.index, x.retryAt = at, 0
+	}
 }
 
-// extended makes the window available. It must be what was asked for, of this era:
-// otherwise nothing of it may be served (2).
-func (r *RawHolder) extended(e *era, a *allocator, result *rootv1.CommandResult) error {
-	x := &a.extension
+// backOff has the next window asked for a while later.
+func (x *extension) backOff(r *RawHolder, now clock.Instant) {
+	x.retryAt = now.Add(r.core.backoff(x.fails))
+	x.fails++
+}
+
+// windowOf is the window that a result tells, nil when it tells none.
+func windowOf(result *rootv1.CommandResult) *rootv1.Window {
 	for _, event := range result.GetEvents() {
-		w := event.GetWindow()
-		if w == nil {
-			continue
+		if w := event.GetWindow(); w != nil {
+			return w
 		}
-		if w.Era != e.number || w.From < x.floor || w.To-w.From != x.size {
-			return fmt.Errorf("asked for %d values above %d in era %d, was told of (%d, %d] of era %d", x.size, x.floor, e.number, w.From, w.To, w.Era)
-		}
-		if err := a.extended(w); err != nil {
-			return err
-		}
-		a.serve(e)
-		return nil
 	}
-	return fmt.Errorf("asked for %d values above %d in era %d, was told of no window", x.size, x.floor, e.number)
-}
-
-func (a *allocator) extended(w *rootv1.Window) error {
-	if err := a.window.Extended(w.From, w.To); err != nil {
-		return fmt.Errorf("extend %s: %w", a.mandate, err)
-	}
-	a.extensions.Add(1)
-	a.rooted = true
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -21,6 +22,9 @@ type RawConfig struct {
 	Logger                      hclog.Logger
 	// Wall is the wall clock, in Unix milliseconds.
 	Wall func() uint64
+	// Identities makes those of commands. Nil: one of a secret origin, unlike
+	// Incarnation, which every Tenure shows.
+	Identities *identity.Source
 }
 
 // RawHolder is a Holder without goroutines, locks and a clock: it is told what
@@ -50,9 +54,10 @@ type RawHolder struct {
 
 	outbox     []*Message
 	retirement *retirement
-	// index is the position of the newest view, sequence the number of the last
-	// command with an identity.
-	index, sequence uint64
+	// index is the position of the newest view, or one that the root told since.
+	index uint64
+	// first is what the last claim asked for.
+	first []*rootv1.FirstWindow
 
 	leaving bool
 	// An orderly end: requests in flight may finish until drainBy, what follows
@@ -67,6 +72,9 @@ func NewRaw(cfg RawConfig, counters *Counters) *RawHolder {
 	}
 	if cfg.MaxWaiting <= 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
+	}
+	if cfg.Identities == nil {
+		cfg.Identities = identity.NewSource()
 	}
 	return &RawHolder{
 		cfg: cfg, count: counters, log: cfg.Logger, core: NewCore(cfg.Settings, counters),
@@ -280,13 +288,12 @@ func (r *RawHolder) begin(a Action, now clock.Instant) {
 		return
 	}
 	e := r.newEra(tenure)
-	if err := e.takeFirst(a.Windows); err != nil {
-		r.inheritanceBroken(tenure.Era, err.Error(), now)
-		return
-	}
 	r.era = e
 	r.count.Eras.Add(1)
 	r.log.Info("era begins", "era", tenure.Era)
+	if err := e.takeFirst(r.first, a.Windows); err != nil {
+		r.windowForeign(e, err)
+	}
 	if e.fenced() {
 		r.core.OnFenced(tenure.Era, now)
 	}
@@ -328,6 +335,12 @@ func (r *RawHolder) inheritanceBroken(era uint64, what string, now clock.Instant
 	r.count.Violations.Inheritance.Add(1)
 	r.log.Error("inheritance is broken; stepping down", "era", era, "err", what)
 	r.core.StepDown(era, now)
+}
+
+// windowForeign counts a violation that costs nothing but a window (2).
+func (r *RawHolder) windowForeign(e *era, err error) {
+	r.count.Violations.Inheritance.Add(1)
+	r.log.Error("the root told a window that was not asked for; it is not used", "era", e.number, "err", err)
 }
 
 // renewRefusal renews the answer that callers get while no era is held.

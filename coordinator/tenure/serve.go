@@ -1,6 +1,7 @@
 package tenure
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -189,20 +190,31 @@ func (e *era) of(m rootv1.Mandate) *allocator {
 }
 
 // takeFirst makes the windows available that were rooted with the era, in the order
-// of RawHolder.firstWindows; none is all right.
-func (e *era) takeFirst(windows []*rootv1.Window) error {
-	allocators := []*allocator{e.ids, e.tso}
-	if n := len(windows); n != 0 && n != len(allocators) {
-		return fmt.Errorf("asked for %d windows, was told of %d", len(allocators), n)
+// of RawHolder.firstWindows; none is all right. Those that are not used are asked for
+// like later ones.
+func (e *era) takeFirst(asked []*rootv1.FirstWindow, windows []*rootv1.Window) (err error) {
+	if n := len(windows); n != 0 && n != len(asked) {
+		return fmt.Errorf("asked for %d windows, was told of %d", len(asked), n)
 	}
 	for i, w := range windows {
-		if w.Era != e.number {
-			return fmt.Errorf("window (%d, %d] is of era %d", w.From, w.To, w.Era)
-		}
-		if err := allocators[i].extended(w); err != nil {
-			return err
-		}
+		err = errors.Join(err, e.extended(e.of(asked[i].Mandate), w, asked[i].Floor, asked[i].Size))
 	}
+	return err
+}
+
+// extended makes a window of a available if it can be the one that was asked for:
+// size values of this era, behind floor and behind all that were given before. Of
+// any other nothing may be served (2).
+func (e *era) extended(a *allocator, w *rootv1.Window, floor, size uint64) error {
+	if w.GetEra() != e.number || w.From < floor || w.To < w.From || w.To-w.From != size {
+		return fmt.Errorf("%s: asked for %d values above %d in era %d, was told of (%d, %d] of era %d",
+			a.mandate, size, floor, e.number, w.GetFrom(), w.GetTo(), w.GetEra())
+	}
+	if err := a.window.Extended(w.From, w.To); err != nil {
+		return fmt.Errorf("extend %s: %w", a.mandate, err)
+	}
+	a.extensions.Add(1)
+	a.rooted = true
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/testing/holdertest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -54,6 +55,8 @@ func (n *simNode) start() {
 		},
 		IDStart: 1, TSOStart: 1, IDWindow: 7, TSOAhead: 20 * time.Millisecond,
 		Wall: func() uint64 { return uint64(int64(n.w.wall()) + n.wallOffset) },
+		// Not drawn: seeds that are known to show something still do.
+		Identities: identity.SourceOf(^n.incarnation),
 	}, &n.count, offOf[n.w.knobs.variant], holdertest.Env{
 		Now: n.now, Send: n.send, Left: n.crash,
 		After: func(d time.Duration, step func()) { n.w.after(d, n.then(step)) },

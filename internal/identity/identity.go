@@ -19,14 +19,19 @@ type Source struct {
 	sequence atomic.Uint64
 }
 
-// NewSource makes a Source with an origin of its own.
+// NewSource makes a Source with an origin of its own, which nobody can guess: who
+// knows it can take identities before the Source makes them.
 func NewSource() *Source {
 	var b [8]byte
 	for binary.LittleEndian.Uint64(b[:]) == 0 {
 		_, _ = rand.Read(b[:]) // never fails: crypto/rand crashes the process instead
 	}
-	return &Source{origin: binary.LittleEndian.Uint64(b[:])}
+	return SourceOf(binary.LittleEndian.Uint64(b[:]))
 }
+
+// SourceOf makes a Source of an origin, not 0, that its caller drew: for simulations,
+// which must be repeatable.
+func SourceOf(origin uint64) *Source { return &Source{origin: origin} }
 
 // Next makes the identity of a command that was never sent. known is the
 // highest log index that the sender knows to be committed.

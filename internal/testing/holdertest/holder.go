@@ -311,7 +311,7 @@ func (h *Holder) changeAnswer(m *tenure.Message, a tenure.Answer) tenure.Answer 
 		}
 		if len(windows) == 2 {
 			h.FirstWindows++
-			h.changeFirst(given, windows)
+			h.changeFirst(m, given, windows)
 		}
 		for i, w := range windows {
 			h.tops[mandates[i]] = w.To
@@ -349,15 +349,17 @@ func (h *Holder) change(t *rootv1.Tenure) *rootv1.Tenure {
 	return h.changed
 }
 
-// changeFirst changes the windows that came with an era.
-func (h *Holder) changeFirst(t *rootv1.Tenure, windows []*rootv1.Window) {
+// changeFirst changes the windows that came with an era into others that the holder
+// could have been given: as large, and not below what it asked for.
+func (h *Holder) changeFirst(m *tenure.Message, t *rootv1.Tenure, windows []*rootv1.Window) {
 	switch {
 	case h.Off == StartAboveFence:
-		windows[0].From -= min(2, windows[0].From)
+		down := min(2, windows[0].From-m.Windows[0].Floor)
+		windows[0].From, windows[0].To = windows[0].From-down, windows[0].To-down
 	case h.Off == WindowPerEra && h.left != nil && h.left.era < t.GetEra():
 		for i, w := range windows {
-			if h.left.from[i] < h.left.top[i] {
-				w.From, w.To = h.left.from[i], h.left.top[i]
+			if from := h.left.from[i]; from < h.left.top[i] && from >= m.Windows[i].Floor {
+				w.From, w.To = from, from+m.Windows[i].Size
 			}
 		}
 	}

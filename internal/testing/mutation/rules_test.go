@@ -119,8 +119,13 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
-		4, "a frontier above the fence is taken", "meta/root/state/tenure.go",
-		"if hasTSO && tso > t.alloc.tso.value {", "if false {",
+		4, "a frontier above the fence is taken", "meta/root/state/fence.go",
+		"case consumed > f.value:", "case false:",
+		[]string{state},
+	},
+	{
+		4, "a retirement gives back what its era has used up", "meta/root/state/fence.go",
+		"case consumed < f.usedUp:", "case false:",
 		[]string{state},
 	},
 
@@ -438,6 +443,11 @@ var mutations = []mutation{
 		"if r.turnBegun == 0 || ", "if true || ",
 		[]string{replica},
 	},
+	{
+		12, "what stalls at the end of a turn is vouched for", "meta/root/replica/loop.go",
+		"r.clock.Now(), r.overdue(), 0", "r.clock.Now(), false, 0",
+		[]string{replica},
+	},
 
 	{
 		13, "a repetition is not recognised", "meta/root/state/remember.go",
@@ -484,10 +494,20 @@ var mutations = []mutation{
 		"if len(named) == 0 && !g.Changes(method) {", "if len(named) == 0 {",
 		[]string{server, client},
 	},
+	{
+		13, "a change asked of the root may name no cluster", "meta/root/server/limits.go",
+		"if id != 0 {\n\t\treturn s.checkCluster", "if true {\n\t\treturn s.checkCluster",
+		[]string{peers},
+	},
 
 	{
 		14, "what not everybody understands enters the log", "meta/root/state/feature.go",
 		"if need <= rooted {", "if true {",
+		[]string{peers},
+	},
+	{
+		14, "an old leader judges the feature level", "meta/root/server/propose.go",
+		"return s.currentAsLeader(ctx)", "return st, nil",
 		[]string{peers},
 	},
 	{

@@ -65,24 +65,20 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
 	// Ticks come more often than that: the process or the machine stood still,
 	// and the others have elected somebody else.
-	in.Stalled = r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
+	in.Stalled = r.late || r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
 	out, err := r.core.Turn(*in)
 	if err != nil {
 		return false, err
-	}
-	if out.View != nil {
-		r.publish(out.View)
 	}
 	if out.Checkpoint != nil {
 		// One at a time: there is room.
 		tasks <- out.Checkpoint
 	}
-	r.endTurn()
+	r.endTurn(out.View)
 	for _, request := range out.Done {
 		close(request.answered())
 	}
-	r.idleSince = r.clock.Now()
-	return out.More, nil
+	return out.More || r.late, nil
 }
 
 // beginTurn and endTurn enclose everything that the loop could wait for.
@@ -92,17 +88,33 @@ func (r *Replica) beginTurn() {
 	r.turnBegun = r.clock.Now()
 }
 
-func (r *Replica) endTurn() {
+// endTurn publishes the Turn's view, if it has one. The Core looks at the time
+// before it does the last things of a Turn: when one of those took too long, its
+// view is of before, and nobody may go by it until the next Turn, which follows at
+// once, has stepped down.
+func (r *Replica) endTurn(v *View) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.turnBegun = 0
-	if !isClosed(*r.stall.Load()) {
-		return
+	begun := r.turnBegun
+	r.idleSince, r.late, r.turnBegun = r.clock.Now(), r.overdue(), 0
+	noted := isClosed(*r.stall.Load())
+	if old := r.view.Load(); v == nil && old.unstalled != nil {
+		v = old.unstalled // It took long, and yet not too long.
+	} else if v == nil && r.late {
+		v = old
 	}
-	if v := r.view.Load().unstalled; v != nil { // It took long, and yet not too long.
+	if r.late {
+		v = v.StalledSince(begun)
+	}
+	if v != nil {
 		r.publish(v)
 	}
-	r.stall.Store(new(make(chan struct{})))
+	switch {
+	case r.late && !noted:
+		close(*r.stall.Load())
+	case !r.late && noted:
+		r.stall.Store(new(make(chan struct{})))
+	}
 }
 
 // overdue implements Config.Overdue: only the loop changes turnBegun.

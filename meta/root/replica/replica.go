@@ -37,8 +37,10 @@ type Replica struct {
 
 	applied rpcstats.Histogram
 
-	// idleSince is when the last Turn ended; the loop's alone.
+	// idleSince is when the last Turn ended, late that it took too long; the loop's
+	// alone.
 	idleSince clock.Instant
+	late      bool
 }
 
 // New makes a replica over an open log. It reads the newest checkpoint and

@@ -46,8 +46,9 @@ type Peer struct {
 	input     replica.Input
 	waiting   map[replica.Request]func(replica.Request)
 	lastTik   int64
-	// idle is when the last turn ended.
+	// idle is when the last turn ended, late that it took too long.
 	idle clock.Instant
+	late bool
 	// streams are the open tails and snapshots, in the order they were opened.
 	streams []*session
 	// Err is why the process stopped by itself last; nil after a kill.
@@ -132,7 +133,7 @@ func (p *Peer) Start() error {
 		return fmt.Errorf("open core: %w", err)
 	}
 	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
-	p.slow, p.turnBegun, p.idle, p.streams = 0, 0, 0, nil
+	p.slow, p.turnBegun, p.idle, p.late, p.streams = 0, 0, 0, false, nil
 	p.core = &running{Core: core, view: &replica.View{State: st, LeaderlessSince: p.Clock.Now()}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
 	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
@@ -225,18 +226,22 @@ func (p *Peer) turn() {
 	p.input = replica.Input{}
 	in.Now, in.Wall = p.Clock.Now(), p.Clock.Wall()
 	p.turnBegun = in.Now
-	in.Stalled = p.idle != 0 && in.Now.Sub(p.idle) > stoodStill*p.electionTimeout()
+	in.Stalled = p.late || p.idle != 0 && in.Now.Sub(p.idle) > stoodStill*p.electionTimeout()
 	out, err := core.Turn(in)
 	if p.core != core {
 		return // it was killed inside
 	}
-	p.turning, p.turnBegun = false, 0
+	begun := p.turnBegun
+	p.late, p.turning, p.turnBegun = p.overdue(), false, 0
 	if err != nil {
 		p.fail(err)
 		return
 	}
 	if out.View != nil {
 		core.view = out.View
+	}
+	if p.late {
+		core.view = core.view.StalledSince(begun)
 	}
 	p.cluster.Log.record(p)
 	if p.cluster.AfterTurn != nil {
@@ -248,10 +253,10 @@ func (p *Peer) turn() {
 		p.checkpoint(out.Checkpoint)
 	}
 	p.idle = p.Clock.Now()
-	if out.View != nil {
+	if out.View != nil || p.late {
 		p.wakeStreams()
 	}
-	if out.More || p.hasInput() {
+	if out.More || p.late || p.hasInput() {
 		p.wake()
 	}
 }

@@ -28,7 +28,7 @@ func (s *Server) ReadIndex(ctx context.Context, req *rootv1.ReadIndexRequest) (*
 
 // ClaimTenure implements rootv1.RootServer.
 func (s *Server) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureRequest) (*rootv1.ClaimTenureResponse, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	if req.GetClaim() == nil {
@@ -81,7 +81,7 @@ func (s *Server) ConfirmStream(stream grpc.BidiStreamingServer[rootv1.ConfirmTen
 
 // TransferLeadership implements rootv1.RootServer.
 func (s *Server) TransferLeadership(ctx context.Context, req *rootv1.TransferLeadershipRequest) (*rootv1.TransferLeadershipResponse, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	leader, err := s.cfg.Replica.TransferLeadership(ctx, req.GetNodeId())

@@ -43,7 +43,8 @@ type fakeReplica struct {
 	held     int
 	reads    int
 	readErr  error
-	encoded  int // calls of Committed
+	reading  func() // called before a read; nil: nothing happens
+	encoded  int    // calls of Committed
 	claims   []*rootv1.TenureClaimed
 	reshaped int                       // steps that were asked for
 	judge    func(*rootv1.Event) error // refuses steps; nil: it does not
@@ -142,6 +143,9 @@ func (r *fakeReplica) Propose(ctx context.Context, commands []*rootv1.Command) (
 }
 
 func (r *fakeReplica) ReadIndex(context.Context) (state.Token, error) {
+	if r.reading != nil {
+		r.reading()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reads++

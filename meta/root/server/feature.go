@@ -14,7 +14,7 @@ import (
 // RaiseFeatureLevel implements rootv1.RootServer: it roots what every process
 // understands by now, or says who does not.
 func (s *Server) RaiseFeatureLevel(ctx context.Context, req *rootv1.RaiseFeatureLevelRequest) (*rootv1.RaiseFeatureLevelResponse, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	v := s.cfg.Replica.View()
@@ -92,11 +92,11 @@ func (s *Server) raiseWhenLevel(ctx context.Context) {
 		case <-every.C:
 		}
 		try, cancel := context.WithTimeout(ctx, s.cfg.ProposeTimeout)
-		resp, err := s.RaiseFeatureLevel(try, &rootv1.RaiseFeatureLevelRequest{DryRun: true})
+		resp, err := s.RaiseFeatureLevel(try, &rootv1.RaiseFeatureLevelRequest{ClusterId: s.cfg.ClusterID, DryRun: true})
 		if err != nil || resp.GetCommonLevel() <= resp.GetFeatureLevel() || resp.GetCommonLevel() != level {
 			level, since = resp.GetCommonLevel(), time.Now()
 		} else if time.Since(since) >= s.cfg.RaiseAfter {
-			if resp, err = s.RaiseFeatureLevel(try, &rootv1.RaiseFeatureLevelRequest{To: level}); err == nil {
+			if resp, err = s.RaiseFeatureLevel(try, &rootv1.RaiseFeatureLevelRequest{ClusterId: s.cfg.ClusterID, To: level}); err == nil {
 				s.cfg.Logger.Info("feature level raised: every process understands it", "level", resp.GetFeatureLevel())
 			}
 			level = 0

@@ -29,7 +29,7 @@ func TestFeatureLevelWaitsForEverybody(t *testing.T) {
 		defer cancel()
 		before := len(r.log)
 		raise := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{To: 2}}}}}
-		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{move(), raise}})
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move(), raise}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,14 +41,14 @@ func TestFeatureLevelWaitsForEverybody(t *testing.T) {
 		if len(r.log) != before {
 			t.Error("what is above the feature level is in the log")
 		}
-		told, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{To: 2})
+		told, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: 2})
 		if err != nil || told.GetFeatureLevel() != 1 || told.GetCommonLevel() != 0 {
 			t.Fatalf("%v, %v", told, err)
 		}
 		if !slices.ContainsFunc(told.Below, func(p *rootv1.FeatureSupport) bool { return p.GetProcess() == "root peer" && p.GetId() == "3" }) {
 			t.Errorf("the peer that is not heard from is not named: %v", told.Below)
 		}
-		if _, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{To: 9}); reason.Of(err) != rootv1.Reason_REASON_TOO_OLD {
+		if _, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: 9}); reason.Of(err) != rootv1.Reason_REASON_TOO_OLD {
 			t.Errorf("above what the leader understands: %v", err)
 		}
 	})
@@ -81,7 +81,7 @@ func TestFeatureLevelIsRaised(t *testing.T) {
 		defer cancel()
 		raise := func(to uint32, dryRun bool) *rootv1.RaiseFeatureLevelResponse {
 			t.Helper()
-			resp, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{To: to, DryRun: dryRun})
+			resp, err := s.root().RaiseFeatureLevel(ctx, &rootv1.RaiseFeatureLevelRequest{ClusterId: cluster, To: to, DryRun: dryRun})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ func TestFeatureLevelIsRaised(t *testing.T) {
 		if got := raise(2, false); got.GetFeatureLevel() != 2 || len(r.log) != before {
 			t.Errorf("raised again: %v, %d entries", got, len(r.log)-before)
 		}
-		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{move()}})
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,4 +150,56 @@ func TestFeatureLevelRaisesItself(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A peer that does not lead does not judge by its own, older feature level: a
+// rejection is final, and the command may have been applied by the leader before.
+func TestFollowersDoNotJudgeFeatureLevels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeReplica(t) // has not applied the raise yet
+		s := serve(t, r, nil)
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		r.lead(2)
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move()}})
+		if reason.Of(err) != rootv1.Reason_REASON_NOT_LEADER {
+			t.Errorf("a follower that lags answers %v (err %v), want %v", resp.GetResults(), err, rootv1.Reason_REASON_NOT_LEADER)
+		}
+	})
+}
+
+// A leader does not judge by what it had applied before others raised the level
+// either: it looks whether it still leads, and has everything, before it rejects.
+func TestOldLeadersDoNotJudgeFeatureLevels(t *testing.T) {
+	raise := &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 2}}}
+	for _, c := range []struct {
+		name   string
+		finds  func(*fakeReplica)
+		err    rootv1.Reason
+		reject rootv1.Reason
+	}{
+		{name: "no quorum", finds: func(r *fakeReplica) {
+			r.readErr = reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "no quorum answered")
+		}, err: rootv1.Reason_REASON_ROOT_UNAVAILABLE},
+		{name: "another leader", finds: func(r *fakeReplica) { r.lead(2) }, err: rootv1.Reason_REASON_NOT_LEADER},
+		{name: "a raise", finds: func(r *fakeReplica) { r.apply([]*rootv1.Command{{Events: []*rootv1.Event{raise}}}) }, reject: rootv1.Reason_REASON_NOT_FOUND},
+		{name: "nothing", finds: func(*fakeReplica) {}, reject: rootv1.Reason_REASON_FEATURE_LEVEL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newFakeReplica(t)
+				r.reading = func() { c.finds(r) }
+				s := serve(t, r, nil)
+				ctx, cancel := within(time.Minute)
+				defer cancel()
+				resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{move()}})
+				if reason.Of(err) != c.err {
+					t.Fatalf("%v, want %v", err, c.err)
+				}
+				if c.err == 0 && resp.Results[0].GetError().GetReason() != c.reject {
+					t.Errorf("rejected with %v, want %v", resp.Results[0].GetError(), c.reject)
+				}
+			})
+		})
+	}
 }

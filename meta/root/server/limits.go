@@ -37,6 +37,18 @@ func (s *Server) checkCluster(id uint64) error {
 		"the request is for cluster %016x, root peer %d belongs to cluster %016x", id, s.cfg.NodeID, s.cfg.ClusterID)
 }
 
+// checkChange is checkCluster for a request that changes something: it says which
+// cluster it is for.
+func (s *Server) checkChange(id uint64) error {
+	if id != 0 {
+		return s.checkCluster(id)
+	}
+	err := reason.New(rootv1.Reason_REASON_CLUSTER_REQUIRED,
+		"a request that changes something names its cluster in cluster_id: %016x, if this cluster is meant", s.cfg.ClusterID)
+	err.Detail.ClusterId = s.cfg.ClusterID
+	return err
+}
+
 func overloaded(what string, limit int64) error {
 	err := reason.New(rootv1.Reason_REASON_OVERLOADED, "this peer has %d %s already", limit, what)
 	err.Detail.Limit = uint64(limit)

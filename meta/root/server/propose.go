@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 )
@@ -26,7 +28,7 @@ func (s *Server) Propose(ctx context.Context, req *rootv1.ProposeRequest) (*root
 
 // propose has a request judged. Errors are *reason.Error.
 func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*rootv1.CommandResult, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	if n := len(req.GetCommands()); n == 0 || n > maxCommands {
@@ -48,7 +50,10 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 // admitted has commands judged that may enter the log: what only root peers make,
 // and what is above the rooted feature level, is answered here, each by itself.
 func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error) {
-	st := s.cfg.Replica.View().State
+	st, err := s.levelled(ctx, commands)
+	if err != nil {
+		return nil, err
+	}
 	results := make([]*rootv1.CommandResult, len(commands))
 	var kept []*rootv1.Command
 	for i, c := range commands {
@@ -77,6 +82,19 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 		}
 	}
 	return results, nil
+}
+
+// levelled is a state to judge the feature level of commands by. A rejection is
+// final, so one that would reject any is the leader's, and has everything that was
+// acknowledged by now. The level never falls: what is above it there was not
+// applied before, so that no repetition is rejected.
+func (s *Server) levelled(ctx context.Context, commands []*rootv1.Command) (*state.State, error) {
+	st := s.cfg.Replica.View().State
+	above := func(c *rootv1.Command) bool { return st.CheckLevel(c) != nil }
+	if !slices.ContainsFunc(commands, above) {
+		return st, nil
+	}
+	return s.currentAsLeader(ctx)
 }
 
 // clearVerdict removes what only a root leader may say.

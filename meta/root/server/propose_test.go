@@ -28,7 +28,7 @@ func TestProposeStreamDoesNotWaitForEarlierRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for id := range uint64(8) {
-			if err := stream.Send(&rootv1.ProposeRequest{RequestId: id, Commands: []*rootv1.Command{joined(fmt.Sprintf("m%d", id), 1)}}); err != nil {
+			if err := stream.Send(&rootv1.ProposeRequest{ClusterId: cluster, RequestId: id, Commands: []*rootv1.Command{joined(fmt.Sprintf("m%d", id), 1)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -61,7 +61,7 @@ func TestFollowerNamesTheLeader(t *testing.T) {
 		root := s.root()
 		ctx, cancel := within(time.Minute)
 		defer cancel()
-		_, err := root.Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{joined("a", 1)}})
+		_, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{joined("a", 1)}})
 		check := func(d *rootv1.ErrorDetail) {
 			t.Helper()
 			if d.GetReason() != rootv1.Reason_REASON_NOT_LEADER || d.GetLeaderId() != 2 || d.GetLeaderAddress() != "b:1" {
@@ -84,7 +84,7 @@ func TestFollowerNamesTheLeader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&rootv1.ProposeRequest{RequestId: 4, Commands: []*rootv1.Command{joined("a", 1)}}); err != nil {
+		if err := stream.Send(&rootv1.ProposeRequest{ClusterId: cluster, RequestId: 4, Commands: []*rootv1.Command{joined("a", 1)}}); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := stream.Recv()
@@ -151,7 +151,7 @@ func TestBadCommandStandsAlone(t *testing.T) {
 			commands = append(commands, joined(fmt.Sprintf("m%d", n), 1))
 		}
 		commands[3].RequireEra = 666
-		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: commands})
+		resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: commands})
 		if err != nil || len(resp.Results) != 9 {
 			t.Fatalf("Propose = %v, %v", resp, err)
 		}
@@ -182,11 +182,11 @@ func TestRefusalsBeforeTheReplica(t *testing.T) {
 			}
 		}
 		one := []*rootv1.Command{joined("a", 1)}
-		_, err := root.Propose(context.Background(), &rootv1.ProposeRequest{Commands: one})
+		_, err := root.Propose(context.Background(), &rootv1.ProposeRequest{ClusterId: cluster, Commands: one})
 		expect("no deadline", err, rootv1.Reason_REASON_DEADLINE_REQUIRED)
-		_, err = root.Propose(ctx, &rootv1.ProposeRequest{})
+		_, err = root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster})
 		expect("no commands", err, rootv1.Reason_REASON_INVALID_REQUEST)
-		_, err = root.Propose(ctx, &rootv1.ProposeRequest{Commands: make([]*rootv1.Command, 1025)})
+		_, err = root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: make([]*rootv1.Command, 1025)})
 		expect("too many commands", err, rootv1.Reason_REASON_INVALID_REQUEST)
 		_, err = root.Propose(ctx, &rootv1.ProposeRequest{Commands: one, ClusterId: 5})
 		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
@@ -194,16 +194,19 @@ func TestRefusalsBeforeTheReplica(t *testing.T) {
 		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
 		_, err = root.TransferLeadership(ctx, &rootv1.TransferLeadershipRequest{ClusterId: 5})
 		expect("other cluster", err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
-		_, err = root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{})
+		_, err = root.ClaimTenure(ctx, &rootv1.ClaimTenureRequest{ClusterId: cluster})
 		expect("no claim", err, rootv1.Reason_REASON_INVALID_REQUEST)
 		large := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: make([]byte, 3<<20)}}}}}
-		if _, err = root.Propose(ctx, &rootv1.ProposeRequest{Commands: []*rootv1.Command{large}}); status.Code(err) != codes.ResourceExhausted {
+		if _, err = root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{large}}); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("oversized message: %v", err)
 		}
 		first := make(chan error, 1)
-		go func() { _, err := root.Propose(ctx, &rootv1.ProposeRequest{Commands: one}); first <- err }()
+		go func() {
+			_, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: one})
+			first <- err
+		}()
 		synctest.Wait()
-		_, err = root.Propose(ctx, &rootv1.ProposeRequest{Commands: one})
+		_, err = root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: one})
 		expect("queue full", err, rootv1.Reason_REASON_OVERLOADED)
 		close(r.hold)
 		if err := <-first; err != nil {
@@ -218,7 +221,7 @@ func TestOnlyTheLeaderSaysExpired(t *testing.T) {
 		s := serve(t, r, nil)
 		ctx, cancel := within(time.Minute)
 		defer cancel()
-		resp, err := s.root().ClaimTenure(ctx, &rootv1.ClaimTenureRequest{Claim: &rootv1.TenureClaimed{HolderId: "c1", PredecessorExpired: true}})
+		resp, err := s.root().ClaimTenure(ctx, &rootv1.ClaimTenureRequest{ClusterId: cluster, Claim: &rootv1.TenureClaimed{HolderId: "c1", PredecessorExpired: true}})
 		if err != nil || resp.RetryAfterMillis != 5 {
 			t.Fatalf("ClaimTenure = %v, %v", resp, err)
 		}

@@ -25,12 +25,31 @@ const (
 // each looks at the rooted peers and takes the step that is next there, so that
 // anybody may go on where another one stopped, or died without an answer.
 func (s *Server) ReplacePeer(ctx context.Context, req *rootv1.ReplacePeerRequest) (*rootv1.ReplacePeerResponse, error) {
-	if err := s.checkCluster(req.GetClusterId()); err != nil {
+	if err := s.checkChange(req.GetClusterId()); err != nil {
 		return nil, err
 	}
 	if err := checkReplace(req); err != nil {
 		return nil, err
 	}
+	st, err := s.currentAsLeader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &replacement{Server: s, req: req, st: st}
+	next := r.step
+	if req.GetCancel() {
+		next = r.cancel
+	}
+	resp, err := next(ctx)
+	if err != nil {
+		return nil, s.withLeader(err)
+	}
+	return resp, nil
+}
+
+// currentAsLeader is a state that has everything that was acknowledged by now, on the
+// peer that leads.
+func (s *Server) currentAsLeader(ctx context.Context) (*state.State, error) {
 	if err := s.onlyLeader(); err != nil {
 		return nil, err
 	}
@@ -41,16 +60,7 @@ func (s *Server) ReplacePeer(ctx context.Context, req *rootv1.ReplacePeerRequest
 	if err := s.onlyLeader(); err != nil {
 		return nil, err
 	}
-	r := &replacement{Server: s, req: req, st: s.cfg.Replica.View().State}
-	next := r.step
-	if req.GetCancel() {
-		next = r.cancel
-	}
-	resp, err := next(ctx)
-	if err != nil {
-		return nil, s.withLeader(err)
-	}
-	return resp, nil
+	return s.cfg.Replica.View().State, nil
 }
 
 // onlyLeader refuses on a peer that does not lead.

@@ -165,7 +165,7 @@ func TestReplacementAfterAnUnknownOutcome(t *testing.T) {
 func TestReplacementIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startReplacing(t, 4, 5)
-		cancel := &rootv1.ReplacePeerRequest{With: 4, Cancel: true}
+		cancel := &rootv1.ReplacePeerRequest{ClusterId: cluster, With: 4, Cancel: true}
 		p.refuse("nobody to give up", cancel, rootv1.Reason_REASON_NOT_FOUND, "there are 1 2 3")
 		p.want(replace(3, 4), catchingUp, 1)
 		for steps := range 2 {
@@ -210,15 +210,15 @@ func TestReplacementRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startReplacing(t, 1, 2, 4, 5)
 		invalid, exists, missing := rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_ALREADY_EXISTS, rootv1.Reason_REASON_NOT_FOUND
-		p.refuse("nothing", &rootv1.ReplacePeerRequest{}, invalid, "new root peer is missing")
+		p.refuse("nothing", &rootv1.ReplacePeerRequest{ClusterId: cluster}, invalid, "new root peer is missing")
 		p.refuse("no new one", replace(3, 0), invalid, "new root peer is missing")
 		p.refuse("no lost one", replace(0, 4), invalid, "lost root peer is missing")
 		p.refuse("by itself", replace(3, 3), invalid, "replace itself")
 		p.refuse("huge", replace(3, ^uint64(0)), invalid, "at most")
 		p.refuse("huge", replace(^uint64(0), 4), invalid, "at most")
-		p.refuse("cancel and lost", &rootv1.ReplacePeerRequest{Lost: 3, With: 4, Cancel: true}, invalid, "alone")
-		p.refuse("cancel by force", &rootv1.ReplacePeerRequest{With: 4, Cancel: true, Force: true}, invalid, "alone")
-		p.refuse("cancel a voter", &rootv1.ReplacePeerRequest{With: 2, Cancel: true}, exists, "votes")
+		p.refuse("cancel and lost", &rootv1.ReplacePeerRequest{ClusterId: cluster, Lost: 3, With: 4, Cancel: true}, invalid, "alone")
+		p.refuse("cancel by force", &rootv1.ReplacePeerRequest{ClusterId: cluster, With: 4, Cancel: true, Force: true}, invalid, "alone")
+		p.refuse("cancel a voter", &rootv1.ReplacePeerRequest{ClusterId: cluster, With: 2, Cancel: true}, exists, "votes")
 		p.refuse("another cluster", &rootv1.ReplacePeerRequest{ClusterId: 5, Lost: 3, With: 4}, rootv1.Reason_REASON_CLUSTER_MISMATCH)
 		p.refuse("by a voter", replace(3, 2), exists, "root peer 2 votes already", "never used")
 		p.refuse("nobody", replace(9, 4), missing, "there is no root peer 9", "there are 1 2 3")

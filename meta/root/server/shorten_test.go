@@ -70,7 +70,7 @@ func TestAnswersAreBounded(t *testing.T) {
 				for i := range commands {
 					commands[i] = joined("m", 1)
 				}
-				resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{Commands: commands})
+				resp, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: commands})
 				if err != nil {
 					t.Fatal(err)
 				}

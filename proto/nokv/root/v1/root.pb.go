@@ -138,7 +138,7 @@ func (RaftRole) EnumDescriptor() ([]byte, []int) {
 
 type RaiseFeatureLevelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Cluster the caller means. 0: any.
+	// Cluster the request is for; needed, because it may change something.
 	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Level to raise to. 0: the highest that every process understands.
 	To uint32 `protobuf:"varint,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -344,7 +344,7 @@ func (x *FeatureSupport) GetFeatureLevel() uint32 {
 
 type ReplacePeerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Cluster the caller means. 0: any.
+	// Cluster the request is for; needed, because it may change something.
 	ClusterId uint64 `protobuf:"fixed64,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Node id of the root peer that is lost. 0 with cancel.
 	Lost uint64 `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
@@ -509,7 +509,7 @@ type ProposeRequest struct {
 	RequestId uint64 `protobuf:"varint,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// 1 to 1,024 commands, each judged on its own, 1 MiB together at most.
 	Commands []*Command `protobuf:"bytes,2,rep,name=commands,proto3" json:"commands,omitempty"`
-	// Cluster the caller means. 0: any.
+	// Cluster the request is for; needed, because it may change something.
 	ClusterId     uint64 `protobuf:"fixed64,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1095,9 +1095,10 @@ func (x *ReadIndexResponse) GetToken() *RootToken {
 }
 
 type ClaimTenureRequest struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Claim     *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
-	ClusterId uint64                 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Claim *TenureClaimed         `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	// Cluster the request is for; needed, because it may change something.
+	ClusterId uint64 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Windows to begin the era with: rooted by the same command as the claim, or
 	// not at all. The result has an event for each, in order, behind that of the
 	// claim.
@@ -1807,7 +1808,7 @@ type TransferLeadershipRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Peer to hand over to. 0: the most advanced one.
 	NodeId uint64 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	// Cluster the caller means. 0: any.
+	// Cluster the request is for; needed, because it may change something.
 	ClusterId     uint64 `protobuf:"fixed64,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
