@@ -206,13 +206,13 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
-		10, "windows of another era begin an era", "coordinator/tenure/serve.go",
-		"if w.Era != e.number {", "if false {",
+		10, "a window of another era is served", "coordinator/tenure/serve.go",
+		"if w.GetEra() != e.number || w.From < floor", "if w == nil || w.From < floor",
 		[]string{tenure},
 	},
 	{
-		10, "a window that was not asked for is served", "coordinator/tenure/propose.go",
-		"if w.Era != e.number || w.From < x.floor || w.To-w.From != x.size {", "if false {",
+		10, "a window that was not asked for is served", "coordinator/tenure/serve.go",
+		" || w.From < floor || w.To < w.From || w.To-w.From != size {", " {",
 		[]string{tenure},
 	},
 	{
