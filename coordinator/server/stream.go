@@ -21,8 +21,7 @@ type live struct {
 	// received counts messages taken; sending is odd while one is being sent.
 	received atomic.Uint64
 	sending  atomic.Uint64
-	slow     atomic.Pointer[reason.Error] // what a reader that takes nothing is cut with
-	writing  chan struct{}                // full while somebody sends
+	writing  chan struct{} // full while somebody sends
 
 	once sync.Once
 	end  chan struct{} // closed when the stream is to end
@@ -56,7 +55,6 @@ func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) erro
 	}
 	defer g.leave()
 	l := &live{ctx: ctx, writing: make(chan struct{}, 1), end: make(chan struct{})}
-	l.slow.Store(errSlowReader)
 	if err := s.streams.add(l); err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func (s *Server) guard(l *live) *time.Timer {
 		received, sending = r, q
 		switch {
 		case stuck >= s.cfg.Limits.SendTimeout:
-			l.cut(l.slow.Load())
+			l.cut(errSlowReader)
 		case silent >= s.cfg.Limits.StreamIdle:
 			l.cut(errIdle)
 		default:
