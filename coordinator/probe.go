@@ -63,8 +63,8 @@ const (
 	knockPause = 2 * time.Millisecond
 	// knockFor bounds all knocks, connectFor one and the connection of the probes:
 	// TCP repeats a lost packet only after 200 ms to 1 s.
-	knockFor   = tenure.DefaultProbeEvery
-	connectFor = tenure.DefaultProbeEvery / 2
+	knockFor   = 50 * time.Millisecond
+	connectFor = knockFor / 2
 )
 
 // refuses says whether nobody listens at an address. A process that dies closes
@@ -119,7 +119,7 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 
 // A holder that is back is to be found by the next probe.
 var probePace = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: tenure.DefaultProbeEvery, Multiplier: 1, MaxDelay: tenure.DefaultProbeEvery},
+	Backoff:           backoff.Config{BaseDelay: knockFor, Multiplier: 1, MaxDelay: knockFor},
 	MinConnectTimeout: time.Second,
 }
 

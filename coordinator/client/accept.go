@@ -109,7 +109,7 @@ func (c *Client) nameCluster(ctx context.Context, e *endpoint) error {
 	// A stream's context has no deadline, and coordinators want one.
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 	defer cancel()
-	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
+	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
 	if err != nil {
 		return err
 	}

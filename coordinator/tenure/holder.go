@@ -212,6 +212,9 @@ type Status struct {
 	Era uint64
 	// Confirmed: a confirmation is good now, so that requests do not wait.
 	Confirmed bool
+	// ConfirmedAt is when the newest confirmation was sent: later than that the
+	// root's leader answered, and a quorum stood behind it; 0: with a ttl of 0.
+	ConfirmedAt clock.Instant
 	// Superseded: a newer process runs under this id.
 	Superseded bool
 	// Stage is how far the handover to the era held is.
@@ -397,7 +400,7 @@ func (h *Holder) probe(ctx context.Context) {
 		if address == "" {
 			continue
 		}
-		attempt, cancel := context.WithTimeout(ctx, 2*h.cfg.ProbeEvery)
+		attempt, cancel := context.WithTimeout(ctx, h.cfg.ProbeEvery)
 		health := h.cfg.Probe(attempt, address)
 		cancel()
 		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(address, health, now) })

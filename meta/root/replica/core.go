@@ -21,8 +21,9 @@ type Input struct {
 	Now clock.Instant
 	// Wall is Unix milliseconds by this machine's clock.
 	Wall uint64
-	// Ticks of Config.Tick that have passed.
-	Ticks int
+	// TicksBefore and Ticks of Config.Tick have passed: until the first of Messages
+	// came, and since.
+	TicksBefore, Ticks int
 	// Messages of other peers, in order of arrival.
 	Messages []*raftpb.Message
 	// MessagesSince is before the arrival of the first of Messages; 0: they came
@@ -254,7 +255,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	}
 	c.muted = false
 	c.log.ReleaseCheckpoint() // If raft did not want it.
-	if err := c.saveCommit(in.Ticks, &out); err != nil {
+	if err := c.saveCommit(in.TicksBefore+in.Ticks, &out); err != nil {
 		return out, err
 	}
 	out.More = len(out.Done) > 0 && c.mayPropose()
@@ -288,6 +289,9 @@ func (c *Core) take(in Input, out *Output) error {
 		if err := c.observePeer(e); err != nil {
 			return err
 		}
+	}
+	for range in.TicksBefore {
+		c.tick(out)
 	}
 	recent := c.now.Sub(in.MessagesSince) <= c.cfg.electionTimeout() || in.MessagesSince == 0
 	for _, m := range in.Messages {
@@ -332,6 +336,24 @@ func (c *Core) step(m *raftpb.Message, recent bool) {
 		// What raft refuses it has dropped; its sender tries again.
 		_ = c.raft.Step(m)
 	}
+}
+
+// Patience is how many ticks may pass before the next Turn, when nothing else asks
+// for one: all of them are counted in it. A leader that nobody waits for has
+// nothing to do between two heartbeats, a follower while these come. It is half an
+// election timeout at most.
+func (c *Core) Patience() int {
+	busy := c.reads.count() > 0 || c.proposals.count > 0 || len(c.authority.claims) > 0 || c.hardDirty ||
+		c.elections.campaignIn > 0 || len(c.elections.transfers) > 0
+	switch {
+	case busy || c.leader == 0:
+		return 1
+	case c.leads():
+		return c.cfg.HeartbeatTicks
+	case c.heard[c.leader] == c.ticks:
+		return max(1, min(c.cfg.HeartbeatTicks+2, c.cfg.ElectionTicks/2))
+	}
+	return 1
 }
 
 func (c *Core) tick(out *Output) {

@@ -23,7 +23,11 @@ func (r *Replica) Run(ctx context.Context) (err error) {
 	defer r.stop()
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { r.tick(background) })
+	r.ticked, r.ticker = r.clock.Now(), time.NewTimer(r.cfg.Tick)
+	defer r.ticker.Stop()
+	r.overseer = time.NewTimer(r.cfg.electionTimeout())
+	defer r.overseer.Stop()
+	wg.Go(func() { r.oversee(background) })
 	wg.Go(func() { r.writeCheckpoints(background, tasks) })
 	if err := r.loop(ctx, tasks); err != nil {
 		return err
@@ -42,14 +46,36 @@ func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error 
 		if ctx.Err() != nil {
 			return nil
 		}
-		if more {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.box.wake:
+		if !more {
+			r.await(ctx)
 		}
 	}
+}
+
+// await waits until there is something to take, ticks are due, or ctx ends.
+func (r *Replica) await(ctx context.Context) {
+	if due := r.ticked.Add(time.Duration(r.core.Patience()) * r.cfg.Tick); due != r.armed {
+		r.armed = due
+		r.ticker.Reset(max(0, due.Sub(r.idleSince)))
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.box.wake:
+	case <-r.ticker.C:
+		r.armed = 0
+	}
+}
+
+// tick counts the ticks since the last ones. No more than half an election timeout:
+// a loop that was late must not take the time it was away for silence of the
+// others, whose messages wait.
+func (r *Replica) tick(now clock.Instant) int {
+	n := max(0, int(now.Sub(r.ticked)/r.cfg.Tick))
+	if n > 0 {
+		r.ticked = r.ticked.Add(time.Duration(n) * r.cfg.Tick)
+		r.overseer.Reset(r.stallAfter())
+	}
+	return min(n, max(1, r.cfg.ElectionTicks/2))
 }
 
 // stoodStill is the number of election timeouts without a Turn after which a
@@ -63,6 +89,10 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 	*in = r.box.take(*in)
 	// After the mailbox: what is in it came before Now.
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
+	if since := in.MessagesSince; since != 0 {
+		in.TicksBefore = r.tick(since)
+	}
+	in.Ticks = r.tick(in.Now)
 	// Ticks come more often than that: the process or the machine stood still,
 	// and the others have elected somebody else.
 	in.Stalled = r.late || r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
@@ -120,28 +150,45 @@ func (r *Replica) endTurn(v *View) {
 // overdue implements Config.Overdue: only the loop changes turnBegun.
 func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
 
-// judgeTurn notices a Turn that does not end: callers are told and the view says
-// so, before others can have elected another leader for long. Called every tick.
-func (r *Replica) judgeTurn() {
-	if r.noteStall() { // Without the lock: who writes the log may stall too.
-		r.cfg.Logger.Warn(standsStill, "peer", r.cfg.NodeID)
+// stallAfter is how long a Turn may take before others are told that it stalls:
+// before they can have elected another leader for long.
+func (r *Replica) stallAfter() time.Duration { return r.cfg.electionTimeout() - r.cfg.Tick }
+
+// oversee notices Turns that do not end.
+func (r *Replica) oversee(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.overseer.C:
+			if left, stalls := r.judgeTurn(); stalls { // Without the lock: who writes the log may stall too.
+				r.cfg.Logger.Warn(standsStill, "peer", r.cfg.NodeID)
+			} else if left > 0 {
+				r.overseer.Reset(left)
+			}
+		}
 	}
 }
 
-// noteStall reports whether the Turn under way begins to be one that stalls.
-func (r *Replica) noteStall() bool {
+// judgeTurn reports whether the Turn under way begins to be one that stalls: callers
+// are told and the view says so. left is the time that it has until then; 0: the
+// next tick comes first.
+func (r *Replica) judgeTurn() (left time.Duration, stalls bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.turnBegun == 0 || r.clock.Now().Sub(r.turnBegun) < r.cfg.electionTimeout()-r.cfg.Tick || isClosed(*r.stall.Load()) {
-		return false
+	if r.turnBegun == 0 || isClosed(*r.stall.Load()) {
+		return 0, false
+	}
+	if left = r.turnBegun.Add(r.stallAfter()).Sub(r.clock.Now()); left > 0 {
+		return left, false
 	}
 	v := r.view.Load()
 	if !r.view.CompareAndSwap(v, v.StalledSince(r.turnBegun)) {
-		return false // It is about to end.
+		return 0, false // It is about to end.
 	}
 	r.wakeWatchers()
 	close(*r.stall.Load())
-	return true
+	return 0, true
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -190,12 +237,8 @@ func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 			return nil
 		default:
 		}
-		if more {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.box.wake:
+		if !more {
+			r.await(ctx)
 		}
 	}
 }
@@ -204,20 +247,6 @@ func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 func (r *Replica) stop() {
 	r.box.close()
 	close(r.stopped)
-}
-
-func (r *Replica) tick(ctx context.Context) {
-	ticker := time.NewTicker(r.cfg.Tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			r.box.tick(max(1, r.cfg.ElectionTicks/2))
-			r.judgeTurn()
-		}
-	}
 }
 
 func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *CheckpointTask) {
@@ -329,15 +358,6 @@ func (b *mailbox) event(e Event) {
 		return
 	}
 	b.in.Events = append(b.in.Events, e)
-	b.signal()
-}
-
-// tick counts a tick. No more than most wait: a loop that was late must not
-// take the time it was away for silence of the others, whose messages wait.
-func (b *mailbox) tick(most int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.in.Ticks = min(b.in.Ticks+1, most)
 	b.signal()
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
@@ -34,6 +35,8 @@ type Replica struct {
 	// mu guards turnBegun, which is 0 between Turns, and a change of stall.
 	mu        sync.Mutex
 	turnBegun clock.Instant
+	// overseer fires when no tick has put it off for about an election timeout.
+	overseer *time.Timer
 
 	applied rpcstats.Histogram
 
@@ -41,6 +44,10 @@ type Replica struct {
 	// alone.
 	idleSince clock.Instant
 	late      bool
+	// ticked is the moment up to which ticks were counted. ticker fires at armed,
+	// when the next ones are to be counted at the latest; 0: it has. The loop's alone.
+	ticked, armed clock.Instant
+	ticker        *time.Timer
 }
 
 // New makes a replica over an open log. It reads the newest checkpoint and

@@ -4630,7 +4630,9 @@ func (x *ListCoordinatorsResponse) GetMore() bool {
 }
 
 type StatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without root_peers: the answer does not wait for those that say nothing.
+	Brief         bool `protobuf:"varint,1,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4663,6 +4665,13 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *StatusRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
 }
 
 type StatusResponse struct {
@@ -5565,8 +5574,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x0f\n" +
-	"\rStatusRequest\"\x8e\x06\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"%\n" +
+	"\rStatusRequest\x12\x14\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\x8e\x06\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
