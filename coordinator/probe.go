@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/flow"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -129,8 +130,8 @@ func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())
+	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())...)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ const (
 	// that wait for confirmations.
 	DefaultMaxWaiting = 16_384
 	// DefaultProbeEvery is the time between two probes of the holder.
-	DefaultProbeEvery = 100 * time.Millisecond
+	DefaultProbeEvery = 150 * time.Millisecond
 
 	// alarmPause is the least time between two probes that alarms asked for.
 	alarmPause = 5 * time.Millisecond

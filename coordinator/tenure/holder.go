@@ -407,21 +407,19 @@ func (h *Holder) probe(ctx context.Context) {
 	}
 }
 
-// probeDue waits for the time of the next probe, or for an alarm; it reports
-// false when ctx ended first.
+// probeDue waits for the time of the next probe, or for an alarm and alarmPause since
+// the last one; it reports false when ctx ended first.
 func (h *Holder) probeDue(ctx context.Context) bool {
-	if !sleep(ctx, alarmPause) {
-		return false
-	}
-	timer := time.NewTimer(max(h.cfg.ProbeEvery-alarmPause, 0))
+	last, timer := h.cfg.Clock.Now(), time.NewTimer(h.cfg.ProbeEvery)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+		return true
 	case <-h.cfg.Alarm:
+		return sleep(ctx, alarmPause-h.cfg.Clock.Now().Sub(last))
 	}
-	return true
 }
 
 // sleep waits for d; it reports false when ctx ended first.
