@@ -16,7 +16,7 @@ const (
 	reachTimeout = 250 * time.Millisecond
 	// reachEvery is the time between looks that nobody asked for: the root client
 	// learns from them of peers that are new.
-	reachEvery = 5 * time.Second
+	reachEvery = 30 * time.Second
 )
 
 // reachability says which root peers answer.

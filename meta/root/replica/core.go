@@ -112,8 +112,11 @@ type Core struct {
 	ticks uint64
 	// heard is the tick at which each other member was heard from last, ledSince
 	// the one at which this peer began to lead.
-	heard     map[uint64]uint64
-	ledSince  uint64
+	heard    map[uint64]uint64
+	ledSince uint64
+	// asked is the tick at which each other member was sent a heartbeat with a read
+	// index.
+	asked     map[uint64]uint64
 	muted     bool
 	responses appendResponses
 	intake    intake
@@ -136,7 +139,7 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID)), heard: make(map[uint64]uint64)}
+	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID)), heard: make(map[uint64]uint64), asked: make(map[uint64]uint64)}
 	c.reads.nonce = binary.BigEndian.AppendUint64(nil, cfg.Seed)
 	c.hashes.init(cfg)
 	c.setMembers()
