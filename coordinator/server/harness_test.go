@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -224,12 +225,14 @@ func (r *memoryRoot) token() state.Token {
 
 // counter is an authority that always serves.
 type counter struct {
-	mu      sync.Mutex
-	last    uint64
-	calls   int
-	err     error
-	blocked chan struct{} // not nil: calls wait for it
-	arrived chan struct{} // gets one for every call that waits
+	mu    sync.Mutex
+	last  uint64
+	calls int
+	err   error
+	// confirmedAt is a clock.Instant.
+	confirmedAt atomic.Int64
+	blocked     chan struct{} // not nil: calls wait for it
+	arrived     chan struct{} // gets one for every call that waits
 }
 
 // block makes calls wait until the returned function is called.
@@ -300,7 +303,7 @@ func (c *counter) give(count uint64) (first, era uint64, err error) {
 }
 
 func (c *counter) Status() tenure.Status {
-	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
+	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, ConfirmedAt: clock.Instant(c.confirmedAt.Load()), Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
 }
 
 // world is a coordinator over a memoryRoot, and a connection to it.
