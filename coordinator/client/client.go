@@ -13,10 +13,11 @@ import (
 // Client talks to the coordinators of one cluster. Its methods may be called
 // by any number of goroutines.
 type Client struct {
-	cfg   Config
-	log   hclog.Logger
-	ends  *endpoints
-	count counters
+	cfg    Config
+	log    hclog.Logger
+	ends   *endpoints
+	count  counters
+	hedges allowance
 
 	// Highest era seen, the cluster pinned, and the newest index of its log seen.
 	era, cluster, index atomic.Uint64

@@ -206,7 +206,7 @@ func (l *lookups) launch(b *lookupBatch) {
 		l.finish(b, nil, invalid("GetRegionByKey", "the read options cannot be encoded: %v", err))
 		return
 	}
-	r := &request[keysRequest, keysReply]{msg: msg, expires: b.expires, bytes: len(msg.raw), deserted: b.deserted}
+	r := &request[keysRequest, keysReply]{msg: msg, expires: b.expires, bytes: len(msg.raw), deserted: b.deserted, waits: msg.waits}
 	r.finish = func(reply *keysReply, err error) { l.finish(b, append(r.parts, reply), err) }
 	l.c.routes.send(r)
 }

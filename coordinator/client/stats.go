@@ -6,7 +6,7 @@ import "sync/atomic"
 type Stats struct {
 	// Retries counts tries after the first of a call.
 	Retries uint64
-	// Hedges counts tries begun because another one was silent for Config.TryTimeout.
+	// Hedges counts questions asked because a coordinator was silent.
 	Hedges uint64
 	// Redirects counts moves to a Tenure holder that a refusal named.
 	Redirects uint64
