@@ -57,7 +57,9 @@ func doAfter[Q, R any](ctx context.Context, c *Client, op operation, before errE
 		reply, by, err := hedged(ctx, c, op, &w, e, req, m)
 		if err == nil {
 			w.succeeded(by)
-			c.hedges.earn()
+			if !op.changes {
+				c.hedges.earn()
+			}
 			return reply, nil
 		}
 		if err := w.failed(ctx, by, err); err != nil {

@@ -45,7 +45,7 @@ func (a *allowance) spend() bool {
 	}
 }
 
-// earn notes an answer. One that is lost to a race is no harm.
+// earn notes an answer to a read. One that is lost to a race is no harm.
 func (a *allowance) earn() {
 	if n := a.spent.Load(); n > 0 {
 		a.spent.CompareAndSwap(n, n-1)
@@ -110,6 +110,15 @@ func (a *asked) others(ctx context.Context, ask func(*endpoint) error) *endpoint
 	return nil
 }
 
+// giveUp makes others preferred to the one that was asked as the nth.
+func (a *asked) giveUp(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n < len(a.tries) {
+		a.c.ends.shun(a.tries[n].at)
+	}
+}
+
 // settles says whether an answer ends a question.
 func settles(err error) bool {
 	if err == nil {
@@ -132,11 +141,13 @@ func hedged[Q, R any](ctx context.Context, c *Client, op operation, w *walk, e *
 	defer cancel()
 	h := &hedge[R]{cancel: cancel, asked: asked{c: c, first: w.first(), tried: w.tried, tries: []attempt{{e, errSilent}}}}
 	h.ask = func(e *endpoint) (*R, error) { return once(ctx, c, op, e, req, m) }
-	if op.changes {
-		h.arm(ctx, c.cfg.TryTimeout, false)
-	} else {
-		h.arm(ctx, c.hedgeDelay(), true)
+	delay := c.cfg.TryTimeout
+	if !op.changes {
+		delay = c.hedgeDelay()
 	}
+	h.mu.Lock()
+	h.timer = time.AfterFunc(delay, func() { h.extra(ctx, !op.changes) })
+	h.mu.Unlock()
 	reply, err := h.ask(e)
 	return h.settle(ctx, w, e, reply, err)
 }
@@ -159,38 +170,16 @@ type hedge[R any] struct {
 	idle    chan struct{} // closed when running falls to 0, if the first one waits for it
 }
 
-// arm asks another coordinator after a delay; early: before anybody is given up.
-func (h *hedge[R]) arm(ctx context.Context, delay time.Duration, early bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.over && !h.settled {
-		h.timer = time.AfterFunc(delay, func() { h.extra(ctx, early) })
-	}
-}
-
-// extra runs on its own goroutine.
+// extra asks others, on a goroutine of its own; early: before anybody is given up.
 func (h *hedge[R]) extra(ctx context.Context, early bool) {
 	c := h.asked.c
 	if !c.enter() {
 		return
 	}
 	defer c.leave()
-	if !early {
-		h.giveUp()
-		h.arm(ctx, c.cfg.TryTimeout, false)
-	} else {
-		h.arm(ctx, c.cfg.TryTimeout-c.hedgeDelay(), false)
-		if !c.hedges.spend() {
-			return
-		}
-	}
-	h.mu.Lock()
-	if h.over || h.settled {
-		h.mu.Unlock()
+	if !h.begin(ctx, early) {
 		return
 	}
-	h.running++
-	h.mu.Unlock()
 	var reply *R
 	var err error
 	by := h.asked.others(ctx, func(e *endpoint) error {
@@ -200,14 +189,27 @@ func (h *hedge[R]) extra(ctx context.Context, early bool) {
 	h.finish(by, reply, err)
 }
 
-// giveUp makes others preferred to the coordinator that has been silent longest.
-func (h *hedge[R]) giveUp() {
-	h.asked.mu.Lock()
-	defer h.asked.mu.Unlock()
-	if h.givenUp < len(h.asked.tries) {
-		h.asked.c.ends.shun(h.asked.tries[h.givenUp].at)
+// begin says whether there is one more question, and arms the next. Unless it is
+// early, others are preferred to the coordinator that has been silent longest.
+func (h *hedge[R]) begin(ctx context.Context, early bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over || h.settled {
+		return false
+	}
+	c, next := h.asked.c, h.asked.c.cfg.TryTimeout
+	if early {
+		next -= c.hedgeDelay()
+	} else {
+		h.asked.giveUp(h.givenUp)
 		h.givenUp++
 	}
+	h.timer = time.AfterFunc(next, func() { h.extra(ctx, false) })
+	if early && !c.hedges.spend() {
+		return false
+	}
+	h.running++
+	return true
 }
 
 // finish ends questions beside the first; a nil by: nobody settled them.
@@ -228,9 +230,7 @@ func (h *hedge[R]) finish(by *endpoint, reply *R, err error) {
 // nothing, the others are waited for.
 func (h *hedge[R]) settle(ctx context.Context, w *walk, e *endpoint, reply *R, err error) (*R, *endpoint, error) {
 	h.mu.Lock()
-	if h.timer != nil {
-		h.timer.Stop()
-	}
+	h.timer.Stop()
 	if !h.settled && !settles(err) && h.running > 0 {
 		h.idle = make(chan struct{})
 		h.mu.Unlock()
@@ -304,7 +304,9 @@ func (h *streamHedge[Q, R]) ask(ctx context.Context, leave context.CancelCauseFu
 	if by == nil || len(h.p.remove(func(other *request[Q, R]) bool { return other == r })) == 0 {
 		return
 	}
-	h.p.c.ends.near.Store(by)
+	var w walk
+	w.reset(h.p.c, h.p.op)
+	w.succeeded(by)
 	leave(errSilent)
 	if err != nil {
 		var t trail

@@ -196,6 +196,7 @@ func TestAStreamThatHangsIsLeftByEverybody(t *testing.T) {
 		}
 		callers.Wait()
 		wantWithin(t, start, time.Second, time.Second)
+		time.Sleep(time.Second) // of the bubble: what was left comes to its end
 	})
 }
 
@@ -207,9 +208,11 @@ func TestSlowCoordinatorsAreNotAskedTwice(t *testing.T) {
 			k := newCluster(7)
 			a, b := &hanging{fake: &fake{cluster: k}}, &hanging{fake: &fake{cluster: k}}
 			var asked atomic.Int64
-			slow := func(context.Context, string) error {
-				asked.Add(1)
-				time.Sleep(300 * time.Millisecond)
+			slow := func(_ context.Context, method string) error {
+				if method != "TsoStream" {
+					asked.Add(1)
+					time.Sleep(300 * time.Millisecond)
+				}
 				return nil
 			}
 			for address, h := range map[string]*hanging{"a": a, "b": b} {
@@ -226,6 +229,10 @@ func TestSlowCoordinatorsAreNotAskedTwice(t *testing.T) {
 			const rounds = 100
 			for range rounds {
 				must(t, read(t.Context(), c))
+				for range 20 { // answers of another kind pay for nothing
+					_, err := c.Now(t.Context())
+					must(t, err)
+				}
 			}
 			if twice := asked.Load() - rounds; twice > rounds/10+4 {
 				t.Errorf("%s: %d questions beside %d", name, twice, rounds)

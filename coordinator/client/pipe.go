@@ -336,7 +336,7 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q
 			case io.EOF:
 				err = status.Error(codes.Unavailable, "the stream was ended")
 			}
-			if err == nil {
+			if err == nil && p.alone != nil {
 				p.c.hedges.earn()
 			}
 			if err == nil && !helped {
