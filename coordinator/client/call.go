@@ -127,7 +127,7 @@ func (c *Client) learnCluster(ctx context.Context, name string) error {
 	if c.cluster.Load() != 0 && c.index.Load() != 0 {
 		return nil
 	}
-	_, err := do(ctx, c, operation{name: name}, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
+	_, err := do(ctx, c, operation{name: name}, &coordinatorv1.StatusRequest{Brief: true}, coordinatorv1.CoordinatorClient.Status)
 	return err
 }
 
