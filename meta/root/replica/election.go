@@ -140,27 +140,37 @@ func (c *Core) checkOverdue(out *Output) bool {
 		return false
 	}
 	c.overdue = true
-	c.stepDown(c.now, out)
+	c.stepDown(out)
 	return true
 }
 
-// stepDown ends what this peer knows of the others, and a leadership that went on
-// without it: while it stood still, since a moment, others may have elected a new
-// leader. Ticking through two election timeouts without a message makes raft's
-// quorum check fail. What came before it is not answered by what was known before
-// it. The heartbeats that the ticks make are not sent: they would keep the others
-// from electing.
-func (c *Core) stepDown(since clock.Instant, out *Output) {
-	err := errUnavailable("this peer stood still")
-	c.failReads(err, out)
-	c.failClaims(err, out)
-	c.changed = true
+// stoodStill ends what this peer knows of the others: while it stood still, since a
+// moment, they may have elected a new leader. It knows again when a quorum has
+// followed its leader, or itself, in a read index that begins now. What comes from
+// others does not do: it may have waited in a socket all the time.
+func (c *Core) stoodStill(since clock.Instant) {
 	if c.members.alone() {
 		return
 	}
 	c.uninformed(since)
 	c.known.silent = true
-	if !c.leads() {
+	c.retryRead()
+	clear(c.heard)
+	c.ledSince = c.ticks
+}
+
+// stepDown ends a leadership that went on without this peer, which stood still in the
+// Turn at hand. Ticking through two election timeouts without a message makes raft's
+// quorum check fail. What came before it is not answered by what was known before
+// it. The heartbeats that the ticks make are not sent: they would keep the others
+// from electing.
+func (c *Core) stepDown(out *Output) {
+	err := errUnavailable("this peer stood still")
+	c.failReads(err, out)
+	c.failClaims(err, out)
+	c.changed = true
+	c.stoodStill(c.now)
+	if !c.leads() || c.members.alone() {
 		return
 	}
 	c.cfg.Logger.Warn("stepping down: this peer stood still", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())

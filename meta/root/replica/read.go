@@ -64,12 +64,12 @@ func (c *Core) failRequest(r Request, err error, out *Output) {
 	out.Done = append(out.Done, r)
 }
 
-// startRead begins an attempt when none is in flight and somebody waits. A
-// leader first applies an entry of its own term: raft itself waits for that,
-// except in a cluster of one.
+// startRead begins an attempt when none is in flight and somebody waits: this peer
+// itself when it stood still. A leader first applies an entry of its own term: raft
+// itself waits for that, except in a cluster of one.
 func (c *Core) startRead() {
 	r := &c.reads
-	if r.id != nil || len(r.waiting) == 0 || c.leader == 0 || (c.leads() && !c.settled()) {
+	if r.id != nil || len(r.waiting) == 0 && !c.known.silent || c.leader == 0 || (c.leads() && !c.settled()) {
 		return
 	}
 	r.flight, r.waiting = r.waiting, r.flight[:0]
@@ -135,8 +135,11 @@ func (c *Core) readConfirmed(states []raft.ReadState) {
 		if r.id == nil || !bytes.Equal(s.RequestCtx, r.id) {
 			continue
 		}
-		r.confirmed = append(r.confirmed, confirmed{index: s.Index, requests: r.flight})
+		if len(r.flight) > 0 {
+			r.confirmed = append(r.confirmed, confirmed{index: s.Index, requests: r.flight})
+		}
 		r.flight, r.id = nil, nil
+		c.heardQuorum(s.Index)
 	}
 }
 

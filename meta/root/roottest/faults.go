@@ -97,6 +97,9 @@ func (p *Peer) Resume() {
 		return
 	}
 	p.paused, p.woken = false, false
+	if len(p.input.Messages) > 0 {
+		p.input.MessagesSince = p.Clock.Now() // They waited in its sockets.
+	}
 	p.wake()
 	p.wakeStreams()
 }
