@@ -39,14 +39,14 @@ type Storage struct {
 	// log belongs to the goroutine of Append.
 	log appender
 
-	// segments guards files, and is held while segment files are made and
-	// retired. Append takes it only when no segment was made ahead.
+	// segments is held while a segment is made. Append takes it only when none was
+	// made ahead.
 	segments token
 	files    segmentFiles
 
-	// maintain is held by whoever puts the mark: the end of WriteCheckpoint,
-	// InstallCheckpoint, Maintain, Close. It is taken before segments, never by
-	// Append or Compact.
+	// maintain is held by whoever puts the mark or retires segments: the end of
+	// WriteCheckpoint, InstallCheckpoint, Maintain, Close. It is taken before
+	// segments, never by Append or Compact.
 	maintain token
 	marked   mark
 
@@ -230,14 +230,7 @@ func (s *Storage) retireSpent() error {
 	}
 	// A crash from here on finds segments below the mark's first, and Open
 	// removes them.
-	s.segments.take()
-	defer s.segments.give()
-	for _, old := range spent {
-		if err := s.files.retire(old.sequence, old.bytes); err != nil {
-			return s.fail("retire a segment", err)
-		}
-	}
-	if err := s.fs.SyncDir(s.files.dir); err != nil {
+	if err := s.files.retire(spent); err != nil {
 		return s.fail("retire a segment", err)
 	}
 	return nil
