@@ -117,7 +117,7 @@ func (f *Fake) settleNames(n *node) {
 		}
 	}
 	n.pending = nil
-	n.names = cloneNames(n.durable)
+	n.names = maps.Clone(n.durable)
 }
 
 // Reboot cuts the power and starts again: what was not synced is kept, lost or
@@ -233,7 +233,5 @@ func (f *Fake) parentLocked(name string) (*node, string, error) {
 func split(name string) []string {
 	return strings.FieldsFunc(path.Clean(name), func(r rune) bool { return r == '/' || r == '.' && path.Clean(name) == "." })
 }
-
-func cloneNames(m map[string]*node) map[string]*node { return maps.Clone(m) }
 
 func sortedNames(m map[string]*node) []string { return slices.Sorted(maps.Keys(m)) }

@@ -150,6 +150,9 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 	return c, err
 }
 
+// maxInflightMessages bounds the append messages in flight to one peer.
+const maxInflightMessages = 256
+
 func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 	defer recoverRaft(&err)
 	applied := st.(*raftStorage).applied
@@ -162,7 +165,7 @@ func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 		MaxSizePerMsg:             cfg.MaxMessageBytes,
 		MaxCommittedSizePerReady:  4 * cfg.MaxMessageBytes,
 		MaxUncommittedEntriesSize: cfg.MaxUncommittedBytes,
-		MaxInflightMsgs:           cfg.MaxInflightMessages,
+		MaxInflightMsgs:           maxInflightMessages,
 		CheckQuorum:               true,
 		PreVote:                   true,
 		ReadOnlyOption:            raft.ReadOnlySafe,

@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"slices"
+
 	"github.com/nokv/nokv/internal/clock"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -72,16 +74,14 @@ func (c *Core) tickElections(out *Output) {
 			}
 		}
 	}
-	kept := e.transfers[:0]
-	for _, t := range e.transfers {
-		if t.ticks++; t.ticks > 2*c.cfg.ElectionTicks {
+	e.transfers = slices.DeleteFunc(e.transfers, func(t *Transfer) bool {
+		t.ticks++
+		late := t.ticks > 2*c.cfg.ElectionTicks
+		if late {
 			c.failRequest(t, errUnavailable("no other peer took over in time"), out)
-			continue
 		}
-		kept = append(kept, t)
-	}
-	clear(e.transfers[len(kept):])
-	e.transfers = kept
+		return late
+	})
 }
 
 func (c *Core) acceptTransfer(t *Transfer, out *Output) {
@@ -184,11 +184,5 @@ func (c *Core) stepDown(out *Output) {
 }
 
 func withoutHeartbeats(messages []*raftpb.Message) []*raftpb.Message {
-	var kept []*raftpb.Message
-	for _, m := range messages {
-		if m.GetType() != raftpb.MsgHeartbeat {
-			kept = append(kept, m)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(messages), func(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgHeartbeat })
 }

@@ -135,13 +135,15 @@ func (r *Replica) wakeWatchers() {
 	}
 }
 
-// handOver gives leadership to another peer before this one stops. It tries
-// for TransferTimeout.
+// transferTimeout bounds the leadership transfer when a Replica stops.
+const transferTimeout = 500 * time.Millisecond
+
+// handOver gives leadership to another peer before this one stops.
 func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || r.core.members.alone() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.TransferTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), transferTimeout)
 	defer cancel()
 	t := NewTransfer(0)
 	if r.box.request(t) != nil {

@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 )
@@ -99,22 +100,11 @@ func (c *Core) retryRead() {
 // messages may be lost.
 func (c *Core) tickReads() {
 	r := &c.reads
-	r.waiting = withoutAbandoned(r.waiting)
+	r.waiting = slices.DeleteFunc(r.waiting, abandoned)
 	if r.id != nil && c.ticks-r.sent >= uint64(max(1, c.cfg.ElectionTicks/2)) {
 		c.retryRead()
-		r.waiting = withoutAbandoned(r.waiting)
+		r.waiting = slices.DeleteFunc(r.waiting, abandoned)
 	}
-}
-
-func withoutAbandoned(requests []Request) []Request {
-	kept := requests[:0]
-	for _, r := range requests {
-		if !abandoned(r) {
-			kept = append(kept, r)
-		}
-	}
-	clear(requests[len(kept):])
-	return kept
 }
 
 func abandoned(r Request) bool {
@@ -169,16 +159,13 @@ func (c *Core) serveReads(out *Output) {
 func (c *Core) failConfirms(err error, out *Output) {
 	r := &c.reads
 	keep := func(requests []Request) []Request {
-		kept := requests[:0]
-		for _, request := range requests {
-			if confirm, ok := request.(*Confirm); ok {
-				c.failRequest(confirm, err, out)
-				continue
+		return slices.DeleteFunc(requests, func(request Request) bool {
+			_, confirms := request.(*Confirm)
+			if confirms {
+				c.failRequest(request, err, out)
 			}
-			kept = append(kept, request)
-		}
-		clear(requests[len(kept):])
-		return kept
+			return confirms
+		})
 	}
 	r.waiting, r.flight = keep(r.waiting), keep(r.flight)
 	for i := range r.confirmed {

@@ -201,7 +201,7 @@ func (r *Replica) call(ctx context.Context, request Request) error {
 	}
 	select {
 	case <-request.answered():
-		return request.err()
+		return request.Refusal()
 	case <-ctx.Done():
 		return unanswered(request, "the deadline passed")
 	case <-stall:
@@ -210,7 +210,7 @@ func (r *Replica) call(ctx context.Context, request Request) error {
 	}
 	select {
 	case <-request.answered():
-		return request.err()
+		return request.Refusal()
 	default:
 		return unanswered(request, "this peer stopped")
 	}

@@ -312,7 +312,7 @@ func (p *Peer) receiveCheckpoint(from *Peer, announced *raftpb.Message, raw []by
 func (p *Peer) fail(err error) {
 	p.down()
 	p.Err = err
-	if !errors.Is(err, disk.ErrCrashed) && !p.cluster.expected(err) {
+	if !errors.Is(err, disk.ErrCrashed) {
 		p.cluster.Failures = append(p.cluster.Failures, fmt.Errorf("root %d at %v: %w", p.ID, p.cluster.World.Now(), err))
 	}
 }

@@ -210,11 +210,7 @@ func (s *Storage) createLog(known rooted) error {
 		if err != nil {
 			return err
 		}
-		encoded, err := encodeRegisters(map[string]any{registerFormat: format{Version: registersVersion, Log: id.String()}})
-		if err != nil {
-			return err
-		}
-		if err := s.registers.Put(encoded); err != nil {
+		if err := putRegisters(s.registers, map[string]any{registerFormat: format{Version: registersVersion, Log: id.String()}}); err != nil {
 			return err
 		}
 		s.files.log = id

@@ -109,17 +109,17 @@ func (r *rooted) check(path string) error {
 	return nil
 }
 
-// encode turns values into what Registers.Put takes.
-func encodeRegisters(values map[string]any) (map[string][]byte, error) {
-	out := make(map[string][]byte, len(values))
+// putRegisters changes registers, all or none.
+func putRegisters(r Registers, values map[string]any) error {
+	encoded := make(map[string][]byte, len(values))
 	for key, v := range values {
 		b, err := json.Marshal(v)
 		if err != nil {
-			return nil, fmt.Errorf("encode register %s: %w", key, err)
+			return fmt.Errorf("encode register %s: %w", key, err)
 		}
-		out[key] = b
+		encoded[key] = b
 	}
-	return out, nil
+	return r.Put(encoded)
 }
 
 // Identity is who a workdir belongs to.

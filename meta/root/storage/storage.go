@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -132,14 +133,8 @@ func (s *Storage) currentMark() mark {
 // putMark makes a mark durable, with more registers. The maintain token is held.
 func (s *Storage) putMark(m mark, more map[string]any) error {
 	values := map[string]any{registerMark: m}
-	for k, v := range more {
-		values[k] = v
-	}
-	encoded, err := encodeRegisters(values)
-	if err == nil {
-		err = s.registers.Put(encoded)
-	}
-	if err != nil {
+	maps.Copy(values, more)
+	if err := putRegisters(s.registers, values); err != nil {
 		return s.fail("put the durable mark", err)
 	}
 	s.marked = m
@@ -165,11 +160,7 @@ func (s *Storage) SaveIdentity(id Identity) error {
 		return err
 	}
 	id.Peers, id.Former = slices.Clone(id.Peers), slices.Clone(id.Former)
-	encoded, err := encodeRegisters(map[string]any{registerIdentity: id})
-	if err == nil {
-		err = s.registers.Put(encoded)
-	}
-	if err != nil {
+	if err := putRegisters(s.registers, map[string]any{registerIdentity: id}); err != nil {
 		return s.fail("save the identity", err)
 	}
 	s.adoptIdentity(id)

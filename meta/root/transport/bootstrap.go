@@ -100,11 +100,8 @@ type agreement struct {
 
 func newAgreement(cfg AgreeConfig) (*agreement, error) {
 	a := &agreement{
-		cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, trouble: map[uint64]error{},
+		cfg: cfg, log: cmp.Or(cfg.Logger, hclog.NewNullLogger()), heard: map[uint64]welcome{}, trouble: map[uint64]error{},
 		change: make(chan struct{}, 1), asked: map[uint64]bool{},
-	}
-	if a.log == nil {
-		a.log = hclog.NewNullLogger()
 	}
 	a.cfg.HandshakeTimeout = cmp.Or(a.cfg.HandshakeTimeout, 3*time.Second)
 	if cfg.Join {

@@ -142,9 +142,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = hclog.NewNullLogger()
-	}
+	c.Logger = cmp.Or(c.Logger, hclog.NewNullLogger())
 	if c.Dial == nil {
 		c.Dial = (&TCP{}).Dial
 	}
