@@ -28,6 +28,7 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -202,20 +203,15 @@ func metaOf(st *state.State) storage.CheckpointMeta {
 
 // Open reads a backup, checks every bit of it, and builds its state.
 func Open(fsys disk.FS, file string) (*Copy, error) {
-	meta, err := read(fsys, file, nil)
+	meta, err := storage.PeekCheckpointFile(fsys, file)
 	if err != nil {
-		return nil, err
+		return nil, useless(err)
 	}
-	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
-		_, err := read(fsys, file, fn)
-		return err
+	st, err := restore.State(meta, func(fn func([]byte) error) (storage.CheckpointMeta, error) {
+		return storage.ReadCheckpointFile(fsys, file, fn)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if st.Hash() != meta.StateHash {
-		return nil, fmt.Errorf("%s: its records give the state hash %016x, its header says %016x", file, st.Hash(), meta.StateHash)
+		return nil, fmt.Errorf("%s: %w", file, useless(err))
 	}
 	if st.Cluster().GetClusterId() != meta.ClusterID {
 		return nil, fmt.Errorf("%s: its records are of cluster %016x, its header says %016x", file, st.Cluster().GetClusterId(), meta.ClusterID)
@@ -223,11 +219,10 @@ func Open(fsys disk.FS, file string) (*Copy, error) {
 	return &Copy{State: st, Meta: meta}, nil
 }
 
-// read is storage's, and says what to do about damage of a copy.
-func read(fsys disk.FS, file string, fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
-	meta, err := storage.ReadCheckpointFile(fsys, file, fn)
+// useless says what to do about damage of a copy.
+func useless(err error) error {
 	if damage := new(storage.DamageError); errors.As(err, &damage) {
 		damage.Do = "this copy cannot be used: take another one"
 	}
-	return meta, err
+	return err
 }

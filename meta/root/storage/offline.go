@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/nokv/nokv/internal/disk"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Offline is a workdir that is read and not changed: no process has it open,
@@ -138,7 +137,7 @@ func (w *Offline) readLog(known rooted) error {
 }
 
 // ReadCheckpoint streams the checkpoint, as Storage.ReadCheckpoint does.
-func (w *Offline) ReadCheckpoint(fn func(*rootv1.Record) error) (CheckpointMeta, error) {
+func (w *Offline) ReadCheckpoint(fn func(packed []byte) error) (CheckpointMeta, error) {
 	if !w.HasCheckpoint {
 		return CheckpointMeta{}, ErrNoCheckpoint
 	}
@@ -166,7 +165,7 @@ func (w *Offline) Entries(fn func(*raftpb.Entry) error) error {
 // ReadCheckpointFile streams a checkpoint file that may lie anywhere, and
 // checks every bit of it. What fn got is right only if the error is nil.
 // *DamageError, *VersionError, what fn returned, or what the file system said.
-func ReadCheckpointFile(fsys disk.FS, name string, fn func(*rootv1.Record) error) (_ CheckpointMeta, err error) {
+func ReadCheckpointFile(fsys disk.FS, name string, fn func(packed []byte) error) (_ CheckpointMeta, err error) {
 	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return CheckpointMeta{}, err
