@@ -58,6 +58,17 @@ func DecodePart(packed []byte) (*Part, error) {
 	return p, nil
 }
 
+// PartOf is DecodePart for records that were decoded already; it keeps them.
+func PartOf(records []*rootv1.Record) (*Part, error) {
+	p := &Part{}
+	for n, m := range records {
+		if err := p.add(m); err != nil {
+			return nil, fmt.Errorf("record %d of a part: %w", n, err)
+		}
+	}
+	return p, nil
+}
+
 // add takes a record as a message.
 func (p *Part) add(m *rootv1.Record) error {
 	if err := knownRecord(m); err != nil {
