@@ -118,9 +118,9 @@ const (
 	// serverGC is how much a server's heap may grow before it is collected, in
 	// percent of what is live: with millions of regions that is what a server
 	// takes, and a region stays below 400 bytes of memory.
-	serverGC = 50
+	serverGC = 45
 	// spareBytes count as live: a heap that is small beside what its calls go
-	// through may grow by half of them more, which is seldom enough.
+	// through may grow by so much of them more, which is seldom enough.
 	spareBytes = 32 << 20
 )
 

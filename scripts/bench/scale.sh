@@ -7,8 +7,8 @@ cluster
 about
 vars() { curl -s "127.0.0.1:$((port + $1))/debug/vars"; }
 # live PORT_OFFSET: bytes of heap found live by the last collection, and what
-# counts as such. The next one is due at one and a half times that.
-live() { vars "$1" | jq '.memstats.NextGC / 1.5 | floor'; }
+# counts as such. The next one is due at 1.45 times that (serverGC).
+live() { vars "$1" | jq '.memstats.NextGC / 1.45 | floor'; }
 rss() { awk '/VmRSS/ { print $2 * 1024 }' "/proc/${pid_of[$1]}/status"; }
 
 empty_live=$(live 11) begin=$SECONDS
