@@ -7,8 +7,8 @@ import (
 	"runtime"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
-	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -432,9 +432,5 @@ func LoadState(log Checkpoints) (*state.State, error) {
 	if !ok {
 		return state.New(), nil
 	}
-	return restore(log, meta)
-}
-
-func tokenOf(meta storage.CheckpointMeta) state.Token {
-	return state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
+	return restore.State(meta, log.ReadCheckpoint)
 }
