@@ -34,9 +34,9 @@ func goodEvidence(t *testing.T) *small {
 	first := s.publish("a", "t1", 1)
 	s.watched("w", s.snapshot(), 95)
 	second := s.publish("a", "t2", 2)
-	s.watched("w", &batch{to: second, regions: []*state.Region{s.st.RegionAt(1, "a")}}, 105)
+	s.watched("w", &batch{to: second, regions: []regionChange{{s.st.RegionAt(1, "a"), false}}}, 105)
 	third := s.publish("b", "t3", 1)
-	s.watched("w", &batch{to: third, regions: []*state.Region{s.st.RegionAt(1, "b")}}, 115)
+	s.watched("w", &batch{to: third, regions: []regionChange{{s.st.RegionAt(1, "b"), false}}}, 115)
 	applied, rejected := rootv1.Outcome_OUTCOME_APPLIED, rootv1.Outcome_OUTCOME_REJECTED
 	for _, w := range []*write{
 		{client: "x", key: "a", tag: "t1", conf: 1, called: 80, lastTry: 80, returned: 90, outcome: applied, token: first},
@@ -124,7 +124,7 @@ func published(key, tag string, conf uint64) *rootv1.Event {
 }
 
 func (s *small) snapshot() *batch {
-	return &batch{to: s.st.Token(), snapshot: true, snapshotBegin: true, snapshotEnd: true, regions: []*state.Region{s.st.RegionAt(1, "a")}}
+	return &batch{to: s.st.Token(), snapshot: true, snapshotBegin: true, snapshotEnd: true, regions: []regionChange{{s.st.RegionAt(1, "a"), false}}}
 }
 
 // again puts another entry at the end of the log, as if it had always been there.
@@ -166,25 +166,27 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 				s.peers[i].applied, s.peers[i].hash = s.writes[2].token.Index, s.hashAt(s.writes[2].token.Index)
 			}
 		}},
-		"a peer with another state":       {"Durability", func(s *small) { s.peers[2].hash++ }},
-		"a peer away":                     {"Durability", func(s *small) { s.peers = s.peers[:2] }},
-		"an entry that cannot be":         {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
-		"an older value after a newer":    {"Root writes", func(s *small) { s.writes[0].called, s.writes[0].returned = 118, 119 }},
-		"refused without cause":           {"Root writes", func(s *small) { s.writes[2].conf = 7 }},
-		"refused for another cause":       {"Root writes", func(s *small) { s.writes[2].reason = rootv1.Reason_REASON_RANGE_OVERLAP }},
-		"a strong read of an old value":   {"Root writes", func(s *small) { s.reads[0].region = s.writtenFirst() }},
-		"another value than the log's":    {"Freshness", func(s *small) { s.reads[1].region = nil }},
-		"a value from nowhere":            {"Freshness", func(s *small) { s.reads[2].region = s.writtenFirst() }},
-		"a strong read that is behind":    {"Freshness", func(s *small) { s.reads[0].token, s.reads[0].region = s.watches["w"][0].to, s.writtenFirst() }},
-		"older than the bound":            {"Freshness", func(s *small) { s.late() }},
-		"more lag than the bound":         {"Freshness", func(s *small) { s.reads[1].lag = 2 }},
-		"before the required token":       {"Freshness", func(s *small) { s.reads[2].required.Index += 9 }},
-		"a session that went back":        {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, s.writes[2].token }},
-		"an answer before everything":     {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, state.Token{} }},
-		"peers with different logs":       {"Tail", func(s *small) { s.committed("root2", 3, 1, []byte("other")) }},
-		"a gap in a peer's log":           {"Tail", func(s *small) { s.committed("root2", 99, 1, nil) }},
-		"a change that a watch missed":    {"Tail", func(s *small) { s.watches["w"][1].regions = nil }},
-		"a change that never was":         {"Tail", func(s *small) { s.watches["w"][2].regions = append(s.watches["w"][2].regions, s.writtenFirst()) }},
+		"a peer with another state":     {"Durability", func(s *small) { s.peers[2].hash++ }},
+		"a peer away":                   {"Durability", func(s *small) { s.peers = s.peers[:2] }},
+		"an entry that cannot be":       {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
+		"an older value after a newer":  {"Root writes", func(s *small) { s.writes[0].called, s.writes[0].returned = 118, 119 }},
+		"refused without cause":         {"Root writes", func(s *small) { s.writes[2].conf = 7 }},
+		"refused for another cause":     {"Root writes", func(s *small) { s.writes[2].reason = rootv1.Reason_REASON_RANGE_OVERLAP }},
+		"a strong read of an old value": {"Root writes", func(s *small) { s.reads[0].region = s.writtenFirst() }},
+		"another value than the log's":  {"Freshness", func(s *small) { s.reads[1].region = nil }},
+		"a value from nowhere":          {"Freshness", func(s *small) { s.reads[2].region = s.writtenFirst() }},
+		"a strong read that is behind":  {"Freshness", func(s *small) { s.reads[0].token, s.reads[0].region = s.watches["w"][0].to, s.writtenFirst() }},
+		"older than the bound":          {"Freshness", func(s *small) { s.late() }},
+		"more lag than the bound":       {"Freshness", func(s *small) { s.reads[1].lag = 2 }},
+		"before the required token":     {"Freshness", func(s *small) { s.reads[2].required.Index += 9 }},
+		"a session that went back":      {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, s.writes[2].token }},
+		"an answer before everything":   {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, state.Token{} }},
+		"peers with different logs":     {"Tail", func(s *small) { s.committed("root2", 3, 1, []byte("other")) }},
+		"a gap in a peer's log":         {"Tail", func(s *small) { s.committed("root2", 99, 1, nil) }},
+		"a change that a watch missed":  {"Tail", func(s *small) { s.watches["w"][1].regions = nil }},
+		"a change that never was": {"Tail", func(s *small) {
+			s.watches["w"][2].regions = append(s.watches["w"][2].regions, regionChange{s.writtenFirst(), false})
+		}},
 		"half an entry in a watch":        {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
 		"a watch that went back":          {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
 		"a snapshot without a region":     {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
@@ -242,7 +244,7 @@ func openClaim() *rootv1.Event {
 }
 
 // writtenFirst is the region of "a" as it was first.
-func (s *small) writtenFirst() *state.Region { return s.watches["w"][0].regions[0] }
+func (s *small) writtenFirst() *state.Region { return s.watches["w"][0].regions[0].Region }
 
 // late has the bounded read asked long after what it shows was over.
 func (s *small) late() {
