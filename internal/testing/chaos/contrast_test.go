@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -61,6 +63,7 @@ func goodEvidence(t *testing.T) *small {
 		{Client: "i", Op: history.OpID, CallNS: 30, ReturnNS: 40, First: 11, Count: 1, Era: 2, Holder: "c2"},
 		{Client: "t", Op: history.OpTSO, CallNS: 30, ReturnNS: 40, First: 101, Count: 1, Era: 2},
 	}
+	s.comeAndGo()
 	for _, name := range []string{"root1", "root2", "root3"} {
 		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash()})
 	}
@@ -68,13 +71,43 @@ func goodEvidence(t *testing.T) *small {
 	return s
 }
 
+// comeAndGo has a region made and removed, and somebody follow that.
+func (s *small) comeAndGo() {
+	made := s.publish("c", "t6", 1)
+	region := s.st.RegionAt(1, "c")
+	s.watched("w", &batch{to: made, regions: []regionChange{{region, false}}}, 200)
+	s.wrote(&write{client: "v", key: "c", tag: "t6", conf: 1, called: 190, lastTry: 190, returned: 195, outcome: rootv1.Outcome_OUTCOME_APPLIED, token: made})
+	id := &rootv1.CommandIdentity{Origin: 9, Sequence: 1, KnownIndex: made.Index}
+	gone := s.commitAs(id, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1003}}})
+	s.watched("w", &batch{to: gone, regions: []regionChange{{region, true}}}, 210)
+	s.changed(&change{client: "v", what: "remove c", id: ofIdentity(id), tries: 1, answered: true, changed: true, token: gone}, 205)
+	s.wrote(&write{client: "v", key: "c", removes: true, id: ofIdentity(id), conf: 1, called: 201, lastTry: 201, returned: 205, outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, token: gone})
+	s.wrote(&write{client: "v", key: "c", removes: true, id: identityOf{9, 2}, called: 206, lastTry: 206, returned: 207, absent: true})
+	s.changed(&change{client: "v", what: "remove c", id: identityOf{9, 3}, tries: 1, answered: true, rejected: true}, 208)
+	s.shown(shown{made, &region.Region}, 209)
+	s.copied(copied{
+		name: "cache", at: client.Position{Token: gone}, keyspace: "default",
+		regions: map[state.RegionID]*rooted.Region{1001: &s.st.RegionAt(1, "a").Region, 1002: &s.st.RegionAt(1, "b").Region},
+	})
+	s.copied(copied{
+		name: "mirror", at: client.Position{Token: made}, keyspaces: []*rootv1.Keyspace{s.st.Keyspace(1)},
+		regions: map[state.RegionID]*rooted.Region{1001: &s.st.RegionAt(1, "a").Region, 1002: &s.st.RegionAt(1, "b").Region, 1003: &region.Region},
+	})
+}
+
 // commit appends one entry with one command; its events must apply.
 func (s *small) commit(events ...*rootv1.Event) state.Token {
+	s.t.Helper()
+	return s.commitAs(nil, events...)
+}
+
+// commitAs is commit of a command with an identity.
+func (s *small) commitAs(id *rootv1.CommandIdentity, events ...*rootv1.Event) state.Token {
 	s.t.Helper()
 	var data []byte
 	if events[0] != nil {
 		var err error
-		if data, err = proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events}}}); err != nil {
+		if data, err = proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Identity: id, Events: events}}}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -117,7 +150,7 @@ func (s *small) publish(key, tag string, conf uint64) state.Token {
 }
 
 func published(key, tag string, conf uint64) *rootv1.Event {
-	id := map[string]uint64{"a": 1001, "b": 1002}[key]
+	id := map[string]uint64{"a": 1001, "b": 1002, "c": 1003}[key]
 	return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 		Id: id, KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: conf}, Frontier: []byte(tag),
 	}}}}
@@ -187,15 +220,31 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 		"a change that never was": {"Tail", func(s *small) {
 			s.watches["w"][2].regions = append(s.watches["w"][2].regions, regionChange{s.writtenFirst(), false})
 		}},
-		"half an entry in a watch":        {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
-		"a watch that went back":          {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
-		"a snapshot without a region":     {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
-		"a watch ahead of the log":        {"Tail", func(s *small) { s.watches["w"][2].to.Index = 99 }},
-		"alive with a failed disk":        {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
-		"an end without an error":         {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
-		"an end without a reason":         {"Fail-stop", func(s *small) { s.failed[0].said = false }},
-		"a violation that a process knew": {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},
-		"no log":                          {"Durability", func(s *small) { s.log = nil }},
+		"half an entry in a watch":            {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
+		"a watch that went back":              {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
+		"a snapshot without a region":         {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
+		"a watch ahead of the log":            {"Tail", func(s *small) { s.watches["w"][2].to.Index = 99 }},
+		"a removal that a watch missed":       {"Tail", func(s *small) { s.watches["w"][4].regions = nil }},
+		"a removal that is none":              {"Tail", func(s *small) { s.watches["w"][4].regions[0].removed = false }},
+		"a copy that kept what is gone":       {"Tail", func(s *small) { s.copies[0].regions[1003] = s.copies[1].regions[1003] }},
+		"a copy without a region":             {"Tail", func(s *small) { delete(s.copies[1].regions, 1003) }},
+		"a copy without a keyspace":           {"Tail", func(s *small) { s.copies[1].keyspaces[0] = &rootv1.Keyspace{Id: 7, Name: "other"} }},
+		"a copy with a member":                {"Tail", func(s *small) { s.copies[1].members = []*rootv1.Member{{Id: "m1"}} }},
+		"a copy ahead of the log":             {"Tail", func(s *small) { s.copies[0].at.Token.Index = 99 }},
+		"a route of what is gone":             {"Freshness", func(s *small) { s.routes[0].at = s.copies[0].at.Token }},
+		"a change that nobody logged":         {"Root writes", func(s *small) { s.typed[0].id.sequence = 8 }},
+		"a change that is later than told":    {"Root writes", func(s *small) { s.typed[0].token = s.copies[1].at.Token }},
+		"a change told of behind the log":     {"Root writes", func(s *small) { s.typed[0].token.Index = 99 }},
+		"rejected and carried out":            {"Root writes", func(s *small) { s.typed[1].id = s.typed[0].id }},
+		"removed before it was there":         {"Root writes", func(s *small) { s.move(removal, 150, 151) }},
+		"absent while it was there":           {"Root writes", func(s *small) { s.move(absence, 196, 197) }},
+		"refused as stale with its epoch":     {"Root writes", func(s *small) { s.stale(196) }},
+		"removed at an epoch that it had not": {"Root writes", func(s *small) { s.writes[removal].conf = 7 }},
+		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
+		"an end without an error":             {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
+		"an end without a reason":             {"Fail-stop", func(s *small) { s.failed[0].said = false }},
+		"a violation that a process knew":     {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},
+		"no log":                              {"Durability", func(s *small) { s.log = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := goodEvidence(t)
@@ -251,4 +300,23 @@ func (s *small) late() {
 	r := s.reads[1]
 	r.token, r.region = s.watches["w"][0].to, nil
 	r.called, r.returned = 2*time.Second, 2*time.Second+1
+}
+
+// Places of the two removals among the writes.
+const (
+	removal = 6
+	absence = 7
+)
+
+// move has a write called and answered at other times.
+func (s *small) move(n int, called, returned time.Duration) {
+	w := s.writes[n]
+	w.called, w.lastTry, w.returned = called, called, returned
+}
+
+// stale has the second removal refused for the epoch that was there.
+func (s *small) stale(at time.Duration) {
+	w := s.writes[absence]
+	w.absent, w.conf, w.outcome, w.reason = false, 1, rootv1.Outcome_OUTCOME_REJECTED, rootv1.Reason_REASON_EPOCH_STALE
+	s.move(absence, at, at+1)
 }
