@@ -400,7 +400,8 @@ func TestWatchOverAKeyspaceMadeAgain(t *testing.T) {
 	}
 	resume := func(want int) {
 		t.Helper()
-		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: m.token.Proto()})
+		other := startOn(t, w.root) // where nobody has watched the name
+		stream, err := other.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: m.token.Proto()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,6 +417,26 @@ func TestWatchOverAKeyspaceMadeAgain(t *testing.T) {
 	resume(0) // it is gone, and waited for
 	w.must(t, create("k", slots(3)))
 	resume(3)
+}
+
+// Who was at a position before the cluster was restored gets everything anew, and
+// nothing of a keyspace that there is no more.
+func TestWatchFromBeforeARestore(t *testing.T) {
+	root := restoredRoot(t)
+	root.must(t, create("k", slots(4)))
+	w := startOn(t, root)
+	before := state.Token{Incarnation: 1, Term: 1, Index: 500}
+	for keyspace, want := range map[string]int{"": 4, "k": 4, "gone": 0} {
+		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: keyspace, After: before.Proto()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newMirror()
+		m.load(t, stream)
+		if len(m.regions) != want || m.token != root.token() {
+			t.Errorf("%q: %d regions at %s, want %d at %s", keyspace, len(m.regions), m.token, want, root.token())
+		}
+	}
 }
 
 // A watch brings what it asks for, in whatever company.
