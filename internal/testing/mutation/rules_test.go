@@ -466,7 +466,7 @@ var mutations = []mutation{
 	{
 		12, "a keyspace that had a name is not that of the name", "coordinator/rootview/feed.go",
 		"c.Keyspace.GetName() == name {", "c.Keyspace.GetName() == name && false {",
-		[]string{view, server},
+		[]string{server},
 	},
 	{
 		12, "a bounded watch outlives its bound", "coordinator/server/watch.go",
@@ -481,11 +481,6 @@ var mutations = []mutation{
 	{
 		12, "a position of another log is read on from", "coordinator/server/watch.go",
 		"case w.at.Incarnation > now.Incarnation || w.at.Index <= now.Index && w.at.Term > now.Term:", "case false:",
-		[]string{server},
-	},
-	{
-		12, "a reader from before a restore reads on", "coordinator/server/watch.go",
-		"if !w.resumed || w.at.Incarnation < v.view.Token.Incarnation {", "if !w.resumed {",
 		[]string{server},
 	},
 	{
