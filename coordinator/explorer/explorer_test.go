@@ -35,7 +35,7 @@ var complete = []config{
 	{name: "restore, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, calm: true, onwards: true, mandate: stamps},
 	{name: "restore, first windows by claims, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, claimed: true, calm: true, onwards: true, mandate: stamps},
 	{name: "first windows by claims, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, claimed: true, onwards: true, mandate: ids},
-	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 3, window: 1, flights: 1, claimed: true, mandate: ids},
+	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, claimed: true, mandate: ids},
 	{name: "3 processes, ttl 0", processes: 3, calls: 1, eras: 2, values: 2, window: 1, flights: 1, onwards: true, mandate: ids},
 }
 
