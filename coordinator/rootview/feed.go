@@ -3,6 +3,8 @@ package rootview
 import (
 	"context"
 	"errors"
+	"iter"
+	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -63,18 +65,42 @@ type feed struct {
 	batches     []Batch
 	head        int
 	size, bytes int
+	// named counts the changes that are retained of each keyspace, by the name
+	// that it had.
+	named map[string]map[state.KeyspaceID]int
 }
 
 func (f *feed) addLocked(b Batch) {
 	if b.Snapshot {
-		f.base, f.batches, f.head, f.size, f.bytes = b.Token, nil, 0, 0, 0
+		f.base, f.batches, f.head, f.size, f.bytes, f.named = b.Token, nil, 0, 0, 0, nil
 		return
 	}
 	b.bytes = b.measure()
 	f.batches = append(f.batches, b)
+	for name, id := range b.keyspaces() {
+		if f.named == nil {
+			f.named = map[string]map[state.KeyspaceID]int{}
+		}
+		if f.named[name] == nil {
+			f.named[name] = map[state.KeyspaceID]int{}
+		}
+		f.named[name][id]++
+	}
 	f.size, f.bytes = f.size+b.cost(), f.bytes+b.bytes
 	for (f.size > f.limit || f.bytes > f.limitBytes) && len(f.batches)-f.head > 1 {
 		f.dropOldestLocked()
+	}
+}
+
+// keyspaces yields name and id of each keyspace that the batch changed.
+func (b *Batch) keyspaces() iter.Seq2[string, state.KeyspaceID] {
+	return func(yield func(string, state.KeyspaceID) bool) {
+		for i := range b.Changes {
+			c := &b.Changes[i]
+			if c.Kind == state.ChangeKeyspace && !yield(c.Keyspace.GetName(), state.KeyspaceID(c.Keyspace.GetId())) {
+				return
+			}
+		}
 	}
 }
 
@@ -128,6 +154,14 @@ func (f *feed) dropOldestLocked() {
 	b := &f.batches[f.head]
 	f.base = b.Token
 	f.size, f.bytes = f.size-b.cost(), f.bytes-b.bytes
+	for name, id := range b.keyspaces() {
+		if f.named[name][id]--; f.named[name][id] == 0 {
+			delete(f.named[name], id)
+		}
+		if len(f.named[name]) == 0 {
+			delete(f.named, name)
+		}
+	}
 	*b = Batch{}
 	f.head++
 	if f.head > len(f.batches)/2 && f.head > 16 {
@@ -161,17 +195,9 @@ func (f *feed) after(at state.Token) (b Batch, ok bool, err error) {
 func (f *Follower) KeyspacesNamed(name string) []state.KeyspaceID {
 	f.feed.mu.Lock()
 	defer f.feed.mu.Unlock()
-	var ids []state.KeyspaceID
+	ids := slices.Collect(maps.Keys(f.feed.named[name]))
 	if k := f.View().State.KeyspaceByName(name); k != nil {
 		ids = append(ids, state.KeyspaceID(k.GetId()))
-	}
-	for i := range f.feed.batches[f.feed.head:] {
-		changes := f.feed.batches[f.feed.head+i].Changes
-		for j := range changes {
-			if c := &changes[j]; c.Kind == state.ChangeKeyspace && c.Keyspace.GetName() == name {
-				ids = append(ids, state.KeyspaceID(c.Keyspace.GetId()))
-			}
-		}
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
