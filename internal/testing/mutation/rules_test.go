@@ -465,7 +465,7 @@ var mutations = []mutation{
 	},
 	{
 		12, "a keyspace that had a name is not that of the name", "coordinator/rootview/feed.go",
-		"c.Keyspace.GetName() == name {", "c.Keyspace.GetName() == name && false {",
+		"f.feed.named[name]", "f.feed.named[name+name]",
 		[]string{server},
 	},
 	{
