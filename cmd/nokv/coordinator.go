@@ -27,7 +27,9 @@ and serves routes; the one that holds the Tenure also serves ids and timestamps.
   nokv coordinator -addr 127.0.0.1:2379 -coordinator-id c1 \
     -root-peer 1=127.0.0.1:2380 -root-peer 2=127.0.0.1:2381 -root-peer 3=127.0.0.1:2382
 
-With -config the address and the root peers come from the file; flags win.`,
+With -config the address and the root peers come from the file; flags win.
+"nokv coordinator list" shows the coordinators of a cluster.`,
+		children: []*command{coordinatorList()},
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			s := f.server(config.DefaultCoordinatorAddr)
 			var roots peerMap

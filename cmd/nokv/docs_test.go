@@ -86,6 +86,8 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		rootEndpointOutput{},
 		disclosureOutput{},
 		keyspaceOutput{},
+		coordinatorOutput{},
+		transitionOutput{},
 		regionOutput{},
 		ownerOutput{},
 		changeOutput{},

@@ -141,7 +141,10 @@ func (p *peerMap) Set(s string) error {
 // durationFlag is a duration of zero or more.
 func (f *flags) duration(name string, def time.Duration, usage string) *time.Duration {
 	d := def
-	f.Func(name, fmt.Sprintf("%s (default %s)", usage, def), func(s string) error {
+	if def != 0 {
+		usage = fmt.Sprintf("%s (default %s)", usage, def)
+	}
+	f.Func(name, usage, func(s string) error {
 		v, err := time.ParseDuration(s)
 		if err != nil {
 			return errors.New("want a duration such as 500ms or 3s")

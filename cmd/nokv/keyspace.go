@@ -66,17 +66,15 @@ func layoutName(l *rootv1.Layout) string {
 	return "ranges"
 }
 
-func keyspaceRow(w *tabwriter.Writer, k keyspaceOutput) {
+func keyspaceCells(k keyspaceOutput) []any {
 	layout := k.Layout
 	if k.Slots > 0 {
 		layout = fmt.Sprintf("slots(%d)", k.Slots)
 	}
-	row(w, k.Name, k.ID, layout, k.Placement, k.Preset, k.Version)
+	return []any{k.Name, k.ID, layout, k.Placement, k.Preset, k.Version}
 }
 
-func keyspaceHeader(w *tabwriter.Writer) {
-	row(w, "NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION")
-}
+var keyspaceColumns = []any{"NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION"}
 
 func keyspaceCreate() *command {
 	return &command{
@@ -114,8 +112,8 @@ Settings start from a preset (tenants, games, actors, kv, partitions); flags and
 						AlreadyExisted bool   `json:"already_existed"`
 					}{showKeyspace(r.Keyspace), showToken(r.Token), r.AlreadyExisted}
 					return e.print(out, func(w *tabwriter.Writer) {
-						keyspaceHeader(w)
-						keyspaceRow(w, out.keyspaceOutput)
+						row(w, keyspaceColumns...)
+						row(w, keyspaceCells(out.keyspaceOutput)...)
 					})
 				})
 			}
@@ -187,32 +185,7 @@ func keyspaceList() *command {
 	return &command{
 		name: "list", args: "[flags]", summary: "list keyspaces",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			c, r := f.client(), f.read()
-			f.withOutput()
-			return func(ctx context.Context, e *env, args []string) error {
-				opts, err := r.options()
-				if err != nil {
-					return err
-				}
-				if len(args) > 0 {
-					return usagef("no arguments, got %q", args)
-				}
-				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					out := []keyspaceOutput{}
-					for k, err := range cl.ListKeyspaces(ctx, opts...) {
-						if err != nil {
-							return err
-						}
-						out = append(out, showKeyspace(k))
-					}
-					return e.print(out, func(w *tabwriter.Writer) {
-						keyspaceHeader(w)
-						for _, k := range out {
-							keyspaceRow(w, k)
-						}
-					})
-				})
-			}
+			return list(f, unargued((*client.Client).ListKeyspaces), showKeyspace, keyspaceColumns, keyspaceCells)
 		},
 	}
 }

@@ -28,7 +28,8 @@ const (
 	exitInterrupted = 130
 )
 
-// command is one verb of the table. A command with children has no run.
+// command is one verb of the table. One with children and setup is run when the
+// next word names none of them.
 type command struct {
 	name     string
 	args     string
@@ -52,7 +53,7 @@ func commands() *command {
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(),
-			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), memberCommand(), idCommand(), tsoCommand(), watchCommand(),
+			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}
@@ -91,7 +92,7 @@ func run(ctx context.Context, args []string, e *env) int {
 
 func find(cmd *command, args []string) (*command, string, []string) {
 	path := cmd.name
-	for len(args) > 0 && cmd.setup == nil {
+	for len(args) > 0 {
 		i := 0
 		for i < len(cmd.children) && cmd.children[i].name != args[0] {
 			i++

@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -43,32 +44,12 @@ func memberList() *command {
 	return &command{
 		name: "list", args: "[flags]", summary: "list members",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			c, fresh := f.client(), f.read()
-			f.withOutput()
-			return func(ctx context.Context, e *env, args []string) error {
-				if len(args) > 0 {
-					return usagef("unexpected argument %q", args[0])
-				}
-				opts, err := fresh.options()
-				if err != nil {
-					return err
-				}
-				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					out := []memberOutput{}
-					for m, err := range cl.ListMembers(ctx, opts...) {
-						if err != nil {
-							return err
-						}
-						out = append(out, showMember(m.GetMember(), &m.OwnedRegions))
-					}
-					return e.print(out, func(w *tabwriter.Writer) {
-						row(w, "ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS", "REASON")
-						for _, m := range out {
-							row(w, m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions, orDash(m.Reason))
-						}
-					})
+			show := func(m *coordinatorv1.MemberStatus) memberOutput { return showMember(m.GetMember(), &m.OwnedRegions) }
+			return list(f, unargued((*client.Client).ListMembers), show,
+				[]any{"ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS", "REASON"},
+				func(m memberOutput) []any {
+					return []any{m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions, orDash(m.Reason)}
 				})
-			}
 		},
 	}
 }
@@ -88,7 +69,13 @@ func memberRegister() *command {
 				m.Labels[name] = value
 				return nil
 			})
-			return memberChange(f, 2, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+			check := func(args []string) error {
+				if err := checkAddr(args[1]); err != nil {
+					return usagef("ADDRESS %s", err)
+				}
+				return nil
+			}
+			return memberChange(f, 2, check, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				var nonce [8]byte
 				_, _ = rand.Read(nonce[:]) // never fails: crypto/rand crashes the process instead
 				m.Id, m.Address, m.StartNonce = args[0], args[1], binary.LittleEndian.Uint64(nonce[:])
@@ -105,7 +92,7 @@ func memberDrain() *command {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
 			reason := f.String("reason", "", "`text` that says why")
 			undo := f.Bool("undo", false, "let it take regions again")
-			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, *undo)
 			})
 		},
@@ -118,10 +105,13 @@ func memberFail() *command {
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is dead, as nokv member list shows it; needed")
 			reason := f.String("reason", "", "`text` that says why")
-			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+			check := func([]string) error {
 				if *incarnation == 0 {
-					return nil, usagef("--incarnation is needed: the verdict is about one process")
+					return usagef("--incarnation is needed: the verdict is about one process")
 				}
+				return nil
+			}
+			return memberChange(f, 1, check, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.FailMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
 			})
 		},
@@ -134,7 +124,7 @@ func memberRemove() *command {
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
 			reason := f.String("reason", "", "`text` that says why")
-			return memberChange(f, 1, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				_, err := cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
 				return &rootv1.Member{Id: args[0], Incarnation: *incarnation, State: rootv1.MemberState_MEMBER_STATE_REMOVED, Reason: *reason}, err
 			})
@@ -142,13 +132,19 @@ func memberRemove() *command {
 	}
 }
 
-// memberChange runs a command that changes one member, and prints it.
-func memberChange(f *flags, arguments int, do func(context.Context, *client.Client, []string) (*rootv1.Member, error)) func(context.Context, *env, []string) error {
+// memberChange runs a command that changes one member, and prints it. check, if
+// any, judges its words before anybody is asked.
+func memberChange(f *flags, arguments int, check func(args []string) error, do func(context.Context, *client.Client, []string) (*rootv1.Member, error)) func(context.Context, *env, []string) error {
 	c := f.client()
 	f.withOutput()
 	return func(ctx context.Context, e *env, args []string) error {
 		if len(args) != arguments {
 			return usagef("%d arguments, want %d", len(args), arguments)
+		}
+		if check != nil {
+			if err := check(args); err != nil {
+				return err
+			}
 		}
 		return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
 			m, err := do(ctx, cl, args)

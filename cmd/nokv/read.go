@@ -14,16 +14,18 @@ import (
 type readFlags struct {
 	strong   *bool
 	atLeast  *string
-	maxLag   *int64
+	maxLag   *uint64
 	maxStale *time.Duration
+	given    func(name string) bool
 }
 
 func (f *flags) read() *readFlags {
 	return &readFlags{
 		strong:   f.Bool("strong", false, "linearizable: reflects every change acknowledged before"),
 		atLeast:  f.String("at-least", "", "read your writes: wait until the answer reflects `token` (incarnation.term.index, as printed)"),
-		maxLag:   f.Int64("max-lag", -1, "refuse when more than so many `entries` behind (default no bound)"),
-		maxStale: f.duration("max-stale", 0, "refuse when not level with the root within so `long`; 0: no bound"),
+		maxLag:   f.Uint64("max-lag", 0, "refuse when more than so many `entries` behind; 0: when any; without it no bound"),
+		maxStale: f.duration("max-stale", 0, "refuse when not level with the root within so `long`; 0: when not level now; without it no bound"),
+		given:    f.given,
 	}
 }
 
@@ -32,19 +34,18 @@ func (r *readFlags) options() ([]client.ReadOption, error) {
 	if *r.maxStale > 0 && *r.maxStale < time.Millisecond {
 		return nil, usagef("max-stale %s: want 1ms or more", *r.maxStale)
 	}
-	bounded := *r.maxLag >= 0 || *r.maxStale > 0
+	byLag, byAge := r.given("max-lag"), r.given("max-stale")
 	switch {
-	case *r.strong && bounded:
+	case *r.strong && (byLag || byAge):
 		return nil, usagef("--strong and --max-lag or --max-stale exclude each other")
 	case *r.strong:
 		opts = append(opts, client.Strong())
-	case bounded:
-		if *r.maxLag >= 0 {
-			opts = append(opts, client.MaxLag(uint64(*r.maxLag)))
-		}
-		if *r.maxStale > 0 {
-			opts = append(opts, client.MaxAge(*r.maxStale))
-		}
+	}
+	if byLag {
+		opts = append(opts, client.MaxLag(*r.maxLag))
+	}
+	if byAge {
+		opts = append(opts, client.MaxAge(*r.maxStale))
 	}
 	if *r.atLeast != "" {
 		token, err := parseToken(*r.atLeast)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -62,16 +63,15 @@ func showRoute(r client.Route) regionOutput {
 	return out
 }
 
-func regionHeader(w *tabwriter.Writer) {
-	row(w, "ID", "KEYSPACE", "START", "END", "EPOCH", "OWNERS", "REVISION")
-}
+var regionColumns = []any{"ID", "KEYSPACE", "START", "END", "EPOCH", "OWNERS", "REVISION"}
 
-func regionRow(w *tabwriter.Writer, r regionOutput) {
+func regionCells(r regionOutput) []any {
 	owners := make([]string, 0, len(r.Owners))
 	for _, o := range r.Owners {
 		owners = append(owners, o.MemberID)
 	}
-	row(w, r.ID, r.Keyspace, orDash(r.StartKey), orDash(r.EndKey), fmt.Sprintf("%d.%d", r.Version, r.ConfVer), orDash(strings.Join(owners, ",")), r.Revision)
+	epoch := fmt.Sprintf("%d.%d", r.Version, r.ConfVer)
+	return []any{r.ID, r.Keyspace, orDash(r.StartKey), orDash(r.EndKey), epoch, orDash(strings.Join(owners, ",")), r.Revision}
 }
 
 // orDash shows an empty cell: an open end of a range, or nobody.
@@ -173,9 +173,9 @@ func printChange(e *env, changed bool, at rooted.Token, regions ...*rooted.Regio
 		out.Regions = append(out.Regions, showRegion(r.Proto()))
 	}
 	return e.print(out, func(w *tabwriter.Writer) {
-		regionHeader(w)
+		row(w, regionColumns...)
 		for _, r := range out.Regions {
-			regionRow(w, r)
+			row(w, regionCells(r)...)
 		}
 		row(w, "# "+out.Outcome+" at "+out.Token)
 	})
@@ -217,8 +217,8 @@ func regionGet() *command {
 						Disclosure disclosureOutput `json:"disclosure"`
 					}{showRoute(route), showDisclosure(route.Disclosure())}
 					return e.print(out, func(w *tabwriter.Writer) {
-						regionHeader(w)
-						regionRow(w, out.regionOutput)
+						row(w, regionColumns...)
+						row(w, regionCells(out.regionOutput)...)
 						d := out.Disclosure
 						row(w, fmt.Sprintf("# %s from %s at %s, %d entries behind, %s", d.ServingClass, d.Coordinator, d.ServedToken, d.LagEntries, d.DegradedMode))
 					})
@@ -233,40 +233,22 @@ func regionList() *command {
 		name: "list", args: "[START [END]] [flags]", summary: "list regions in key order",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			keyspace := f.String("keyspace", "default", "`name` of the keyspace")
-			limit := f.Int("limit", 0, "print so many; 0: all")
-			c, r := f.client(), f.read()
-			f.withOutput()
-			return func(ctx context.Context, e *env, args []string) error {
-				opts, err := r.options()
-				if err != nil {
-					return err
-				}
-				if len(args) > 2 || *limit < 0 {
-					return usagef("want START and END at most, and a limit of 0 or more")
+			parse := func(args []string) (query[client.Route], error) {
+				if len(args) > 2 {
+					return nil, usagef("want START and END at most")
 				}
 				var bounds [2][]byte
 				for i, a := range args {
+					var err error
 					if bounds[i], err = parseKey(a); err != nil {
-						return err
+						return nil, err
 					}
 				}
-				opts = append(opts, client.In(*keyspace), client.Limit(*limit))
-				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					out := []regionOutput{}
-					for route, err := range cl.ScanRegions(ctx, bounds[0], bounds[1], opts...) {
-						if err != nil {
-							return err
-						}
-						out = append(out, showRoute(route))
-					}
-					return e.print(out, func(w *tabwriter.Writer) {
-						regionHeader(w)
-						for _, r := range out {
-							regionRow(w, r)
-						}
-					})
-				})
+				return func(ctx context.Context, cl *client.Client, opts ...client.ReadOption) iter.Seq2[client.Route, error] {
+					return cl.ScanRegions(ctx, bounds[0], bounds[1], append(opts, client.In(*keyspace))...)
+				}, nil
 			}
+			return list(f, parse, showRoute, regionColumns, regionCells)
 		},
 	}
 }

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -81,4 +82,186 @@ func (c *Client) Status(ctx context.Context, address string) (*coordinatorv1.Sta
 		return nil, t.fail(op.name, ctx.Err())
 	}
 	return reply, nil
+}
+
+// CreateKeyspace makes a keyspace from a preset ("" for none) and settings
+// that replace the preset's (nil for none). Making it again with the same
+// settings is no error.
+func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
+	return change(ctx, c, "CreateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.CreateKeyspaceRequest {
+		return &coordinatorv1.CreateKeyspaceRequest{Name: name, Preset: preset, Settings: settings, Identity: id}
+	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
+}
+
+// UpdateKeyspace replaces the settings of a keyspace at a version.
+func (c *Client) UpdateKeyspace(ctx context.Context, name string, version uint64, settings *rootv1.KeyspaceSettings) (*coordinatorv1.UpdateKeyspaceResponse, error) {
+	return change(ctx, c, "UpdateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.UpdateKeyspaceRequest {
+		return &coordinatorv1.UpdateKeyspaceRequest{Name: name, ExpectedVersion: version, Settings: settings, Identity: id}
+	}, coordinatorv1.CoordinatorClient.UpdateKeyspace)
+}
+
+// DeleteKeyspace removes an empty keyspace at a version; 0 for any.
+func (c *Client) DeleteKeyspace(ctx context.Context, name string, version uint64) (*coordinatorv1.DeleteKeyspaceResponse, error) {
+	return change(ctx, c, "DeleteKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.DeleteKeyspaceRequest {
+		return &coordinatorv1.DeleteKeyspaceRequest{Name: name, ExpectedVersion: version, Identity: id}
+	}, coordinatorv1.CoordinatorClient.DeleteKeyspace)
+}
+
+// GetKeyspace finds a keyspace by name; "" is "default". ErrNotFound: there is none.
+func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOption) (*coordinatorv1.GetKeyspaceResponse, error) {
+	r := readOf(opts)
+	req := &coordinatorv1.GetKeyspaceRequest{Name: name, Read: r.options}
+	reply, err := do(ctx, c, operation{name: "GetKeyspace"}, req, coordinatorv1.CoordinatorClient.GetKeyspace)
+	r.saw(reply.GetDisclosure())
+	return reply, err
+}
+
+// RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind
+// and StartNonce, random per process start) and returns it with its incarnation;
+// older processes of that id are superseded. ErrMemberRetired: a newer one has
+// registered meanwhile.
+func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
+	reply, err := change(ctx, c, "RegisterMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RegisterMemberRequest {
+		return &coordinatorv1.RegisterMemberRequest{Member: m, Identity: id}
+	}, coordinatorv1.CoordinatorClient.RegisterMember)
+	return reply.GetMember(), err
+}
+
+// DrainMember keeps new regions away from a member; with undo it takes that back.
+// Incarnation 0 is the current one.
+func (c *Client) DrainMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string, undo bool) (*rootv1.Member, error) {
+	reply, err := change(ctx, c, "DrainMember", func(id *rootv1.CommandIdentity) *coordinatorv1.DrainMemberRequest {
+		return &coordinatorv1.DrainMemberRequest{MemberId: string(member), Incarnation: incarnation, Reason: reason, Undo: undo, Identity: id}
+	}, coordinatorv1.CoordinatorClient.DrainMember)
+	return reply.GetMember(), err
+}
+
+// FailMember is the verdict that an incarnation of a member is dead, with the
+// signals that led to it.
+func (c *Client) FailMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string, signals ...string) (*rootv1.Member, error) {
+	reply, err := change(ctx, c, "FailMember", func(id *rootv1.CommandIdentity) *coordinatorv1.FailMemberRequest {
+		return &coordinatorv1.FailMemberRequest{MemberId: string(member), Incarnation: incarnation, Reason: reason, Signals: signals, Identity: id}
+	}, coordinatorv1.CoordinatorClient.FailMember)
+	return reply.GetMember(), err
+}
+
+// RemoveMember retires a member that owns nothing. Incarnation 0 is the current one.
+func (c *Client) RemoveMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string) (rooted.Token, error) {
+	reply, err := change(ctx, c, "RemoveMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RemoveMemberRequest {
+		return &coordinatorv1.RemoveMemberRequest{MemberId: string(member), Incarnation: incarnation, Reason: reason, Identity: id}
+	}, coordinatorv1.CoordinatorClient.RemoveMember)
+	return rooted.TokenFromProto(reply.GetToken()), err
+}
+
+// AssignRegions sets the owners of regions of assigned keyspaces, all or none,
+// while an era is active; 0: whenever. Changed is false when all of it was true.
+func (c *Client) AssignRegions(ctx context.Context, era rooted.Era, assignments ...*rootv1.Assignment) (*coordinatorv1.AssignRegionsResponse, error) {
+	return change(ctx, c, "AssignRegions", func(id *rootv1.CommandIdentity) *coordinatorv1.AssignRegionsRequest {
+		return &coordinatorv1.AssignRegionsRequest{Assignments: assignments, RequireEra: uint64(era), Identity: id}
+	}, coordinatorv1.CoordinatorClient.AssignRegions)
+}
+
+// RotatePinKey makes a new key for pins behind the newest one, 0 for none, and
+// returns its id. The secret stays inside the cluster.
+func (c *Client) RotatePinKey(ctx context.Context, newest uint32) (uint32, error) {
+	reply, err := change(ctx, c, "RotatePinKey", func(id *rootv1.CommandIdentity) *coordinatorv1.RotatePinKeyRequest {
+		return &coordinatorv1.RotatePinKeyRequest{ExpectedId: newest, Identity: id}
+	}, coordinatorv1.CoordinatorClient.RotatePinKey)
+	return reply.GetId(), err
+}
+
+// pageSize is how many records a list asks for at a time.
+const pageSize = 256
+
+// paged yields the records of a list, a page at a time, at most so many as Limit
+// says. ask returns a page and where the next one begins; empty: there is none.
+// An error ends the sequence.
+func paged[T any](r read, ask func(after string, limit uint32) (page []T, next string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for after, given := "", 0; ; {
+			limit := pageSize
+			if r.limit > 0 {
+				limit = min(limit, r.limit-given)
+			}
+			page, next, err := ask(after, uint32(limit))
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, item := range page {
+				if given++; !yield(item, nil) || given == r.limit {
+					return
+				}
+			}
+			if next == "" || len(page) == 0 {
+				return
+			}
+			after = next
+		}
+	}
+}
+
+// lastOf is the id of a page's last record when more follow.
+func lastOf[T any](page []T, more bool, id func(T) string) string {
+	if !more || len(page) == 0 {
+		return ""
+	}
+	return id(page[len(page)-1])
+}
+
+// ListKeyspaces yields the keyspaces by name.
+func (c *Client) ListKeyspaces(ctx context.Context, opts ...ReadOption) iter.Seq2[*rootv1.Keyspace, error] {
+	r := readOf(opts)
+	return paged(r, func(after string, limit uint32) ([]*rootv1.Keyspace, string, error) {
+		req := &coordinatorv1.ListKeyspacesRequest{After: after, Limit: limit, Read: r.options}
+		reply, err := do(ctx, c, operation{name: "ListKeyspaces"}, req, coordinatorv1.CoordinatorClient.ListKeyspaces)
+		r.saw(reply.GetDisclosure())
+		return reply.GetKeyspaces(), lastOf(reply.GetKeyspaces(), reply.GetMore(), (*rootv1.Keyspace).GetName), err
+	})
+}
+
+// ListMembers yields the members by id, with what is rooted of them and what the
+// coordinator that answers has observed.
+func (c *Client) ListMembers(ctx context.Context, opts ...ReadOption) iter.Seq2[*coordinatorv1.MemberStatus, error] {
+	r := readOf(opts)
+	return paged(r, func(after string, limit uint32) ([]*coordinatorv1.MemberStatus, string, error) {
+		req := &coordinatorv1.ListMembersRequest{After: after, Limit: limit, Read: r.options}
+		reply, err := do(ctx, c, operation{name: "ListMembers"}, req, coordinatorv1.CoordinatorClient.ListMembers)
+		r.saw(reply.GetDisclosure())
+		id := func(m *coordinatorv1.MemberStatus) string { return m.GetMember().GetId() }
+		return reply.GetMembers(), lastOf(reply.GetMembers(), reply.GetMore(), id), err
+	})
+}
+
+// ListCoordinators yields the coordinators by id.
+func (c *Client) ListCoordinators(ctx context.Context, opts ...ReadOption) iter.Seq2[*rootv1.Coordinator, error] {
+	r := readOf(opts)
+	return paged(r, func(after string, limit uint32) ([]*rootv1.Coordinator, string, error) {
+		req := &coordinatorv1.ListCoordinatorsRequest{After: after, Limit: limit, Read: r.options}
+		reply, err := do(ctx, c, operation{name: "ListCoordinators"}, req, coordinatorv1.CoordinatorClient.ListCoordinators)
+		r.saw(reply.GetDisclosure())
+		return reply.GetCoordinators(), lastOf(reply.GetCoordinators(), reply.GetMore(), (*rootv1.Coordinator).GetId), err
+	})
+}
+
+// ListTransitions yields planned changes of a region, 0 for all, with how the
+// recent ones ended if they are asked for.
+func (c *Client) ListTransitions(ctx context.Context, region rooted.RegionID, ended bool, opts ...ReadOption) iter.Seq2[*rootv1.Transition, error] {
+	r := readOf(opts)
+	return paged(r, func(after string, limit uint32) ([]*rootv1.Transition, string, error) {
+		req := &coordinatorv1.ListTransitionsRequest{RegionId: uint64(region), IncludeEnded: ended, Limit: limit, Read: r.options, Page: after}
+		reply, err := do(ctx, c, operation{name: "ListTransitions"}, req, coordinatorv1.CoordinatorClient.ListTransitions)
+		r.saw(reply.GetDisclosure())
+		return reply.GetTransitions(), reply.GetNextPage(), err
+	})
+}
+
+// Witness shows who held authority and who holds it, and how the four
+// guarantees were judged from rooted truth by the coordinator that answers.
+func (c *Client) Witness(ctx context.Context, opts ...ReadOption) (*coordinatorv1.WitnessResponse, error) {
+	r := readOf(opts)
+	reply, err := do(ctx, c, operation{name: "Witness"}, &coordinatorv1.WitnessRequest{Read: r.options}, coordinatorv1.CoordinatorClient.Witness)
+	r.saw(reply.GetDisclosure())
+	return reply, err
 }

@@ -25,7 +25,7 @@ type Cache struct {
 
 	table atomic.Pointer[table]
 
-	arriving news // Run's alone
+	arriving changeset // Run's alone
 
 	mu   sync.Mutex // guards what follows and the writing of table
 	byID map[rooted.RegionID]*rooted.Region
@@ -233,7 +233,7 @@ func (k *Cache) Invalidate(stale Route) {
 }
 
 // apply takes in one batch of the watch, and shows it all at once.
-func (k *Cache) apply(n *news) {
+func (k *Cache) apply(n *changeset) {
 	update := k.applied(n)
 	if k.cfg.OnChange == nil {
 		return
@@ -244,7 +244,7 @@ func (k *Cache) apply(n *news) {
 	k.telling = false
 }
 
-func (k *Cache) applied(n *news) Update {
+func (k *Cache) applied(n *changeset) Update {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if n.snapshot {
@@ -278,7 +278,7 @@ func (k *Cache) applied(n *news) Update {
 
 // renamed takes in what became of the keyspace itself: another one under its
 // name begins empty.
-func (k *Cache) renamed(t *table, n *news) *table {
+func (k *Cache) renamed(t *table, n *changeset) *table {
 	for _, c := range n.keyspaces {
 		id := rooted.KeyspaceID(c.keyspace.GetId())
 		if c.keyspace.GetName() != k.cfg.Keyspace || (c.removed && id != t.keyspace) {
@@ -300,7 +300,7 @@ func (k *Cache) renamed(t *table, n *news) *table {
 }
 
 // swap makes a complete snapshot the table. Answers that are newer stay.
-func (k *Cache) swap(n *news) {
+func (k *Cache) swap(n *changeset) {
 	next := &table{at: n.at, complete: true, members: memberTable{}.with(n.members)}
 	for _, c := range n.keyspaces {
 		if c.keyspace.GetName() == k.cfg.Keyspace {

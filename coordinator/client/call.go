@@ -2,11 +2,16 @@ package client
 
 import (
 	"context"
-	"sync"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/clusterid"
+	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 )
 
@@ -52,6 +57,9 @@ func doAfter[Q, R any](ctx context.Context, c *Client, op operation, before errE
 		reply, by, err := hedged(ctx, c, op, &w, e, req, m)
 		if err == nil {
 			w.succeeded(by)
+			if !op.changes {
+				c.hedges.earn()
+			}
 			return reply, nil
 		}
 		if err := w.failed(ctx, by, err); err != nil {
@@ -85,124 +93,178 @@ func once[Q, R any](ctx context.Context, c *Client, op operation, e *endpoint, r
 	return reply, nil
 }
 
-// hedged is a try that does not wait for one coordinator alone: after
-// TryTimeout the next one is asked as well, and so on. The first answer that
-// settles the call counts, and the other tries are cancelled. It returns who
-// answered.
-func hedged[Q, R any](ctx context.Context, c *Client, op operation, w *walk, e *endpoint, req *Q, m method[Q, R]) (*R, *endpoint, error) {
-	if len(*c.ends.list.Load()) == 1 {
-		reply, err := once(ctx, c, op, e, req, m)
-		return reply, e, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
+// change makes a unary call that changes something. ask makes its request with
+// the identity by which every repetition is recognised. When the root has
+// forgotten too much to tell whether the command is a repetition, and it was sent
+// only once, it is asked for again under a new identity.
+func change[Q, R any](ctx context.Context, c *Client, name string, ask func(*rootv1.CommandIdentity) *Q, m method[Q, R]) (*R, error) {
+	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	h := &hedge[R]{cancel: cancel, silent: []*endpoint{e}}
-	h.ask = func(e *endpoint) (*R, error) { return once(ctx, c, op, e, req, m) }
-	h.arm(c, w.first(), w.tried)
-	reply, err := h.ask(e)
-	return h.settle(ctx, w, e, reply, err)
-}
-
-// hedge is the race of one try's coordinators.
-type hedge[R any] struct {
-	ask    func(*endpoint) (*R, error)
-	cancel context.CancelFunc
-
-	mu      sync.Mutex
-	timer   *time.Timer
-	silent  []*endpoint // asked, in order
-	running int         // asked beside the first and not answered
-	over    bool
-	settled bool // one has answered:
-	reply   *R
-	by      *endpoint
-	err     error
-	idle    chan struct{} // closed when running falls to 0, if the first one waits for it
-}
-
-// arm asks the next coordinator after TryTimeout.
-func (h *hedge[R]) arm(c *Client, first *endpoint, tried []*endpoint) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.over || h.settled {
-		return
+	if err := c.learnCluster(ctx, name); err != nil {
+		return nil, err
 	}
-	h.timer = time.AfterFunc(c.cfg.TryTimeout, func() { h.extra(c, first, tried) })
-}
-
-// extra runs on its own goroutine: one more coordinator.
-func (h *hedge[R]) extra(c *Client, first *endpoint, tried []*endpoint) {
-	if !c.enter() {
-		return
-	}
-	defer c.leave()
-	h.mu.Lock()
-	if h.over || h.settled {
-		h.mu.Unlock()
-		return
-	}
-	c.ends.shun(h.silent[len(h.silent)-1])
-	e := c.ends.pick(first, append(append([]*endpoint(nil), tried...), h.silent...))
-	if e == nil {
-		h.mu.Unlock()
-		return
-	}
-	h.silent = append(h.silent, e)
-	h.running++
-	h.mu.Unlock()
-	c.count.hedges.Add(1)
-	h.arm(c, first, tried)
-	reply, err := h.ask(e)
-	h.finish(e, reply, err)
-}
-
-func (h *hedge[R]) finish(e *endpoint, reply *R, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.running--
-	if !h.settled && !h.over && settles(err) {
-		h.settled, h.reply, h.by, h.err = true, reply, e, err
-		h.cancel()
-	}
-	if h.running == 0 && h.idle != nil {
-		close(h.idle)
-	}
-}
-
-// settles says whether an answer ends the race.
-func settles(err error) bool {
-	if err == nil {
-		return true
-	}
-	class, _ := classify(err)
-	return class == final || class == redirect
-}
-
-// settle is called with the answer of the first one asked. When it settles
-// nothing, the others are waited for.
-func (h *hedge[R]) settle(ctx context.Context, w *walk, e *endpoint, reply *R, err error) (*R, *endpoint, error) {
-	h.mu.Lock()
-	if h.timer != nil {
-		h.timer.Stop()
-	}
-	if !h.settled && !settles(err) && h.running > 0 {
-		h.idle = make(chan struct{})
-		h.mu.Unlock()
-		select {
-		case <-h.idle:
-		case <-ctx.Done():
+	for {
+		var open atomic.Int64 // tries that may have arrived and were not judged
+		once := func(rpc coordinatorv1.CoordinatorClient, ctx context.Context, req *Q, opts ...grpc.CallOption) (*R, error) {
+			open.Add(1)
+			reply, err := m(rpc, ctx, req, opts...)
+			if judged(err) {
+				open.Add(-1)
+			}
+			return reply, err
 		}
-		h.mu.Lock()
-	}
-	defer h.mu.Unlock()
-	h.over = true
-	if h.settled {
-		return h.reply, h.by, h.err
-	}
-	if w.over(ctx) != nil {
-		for _, silent := range h.silent {
-			w.trail.noteEnd(silent.address, errSilent)
+		req := ask(c.identities.Next(c.index.Load()))
+		reply, err := do(ctx, c, operation{name: name, changes: true}, req, once)
+		if !forgotten(err) || open.Load() > 0 {
+			return reply, err
 		}
 	}
-	return reply, e, err
+}
+
+// learnCluster asks for the cluster, and how far its log is, when no answer has
+// told yet: the identity of the first change needs both.
+func (c *Client) learnCluster(ctx context.Context, name string) error {
+	if c.cluster.Load() != 0 && c.index.Load() != 0 {
+		return nil
+	}
+	_, err := do(ctx, c, operation{name: name}, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
+	return err
+}
+
+// judged says whether a try's error tells that the try did nothing.
+func judged(err error) bool {
+	d := reason.From(err)
+	return d != nil && (d.GetReason() != rootv1.Reason_REASON_OUTCOME_UNKNOWN || tooOld(d))
+}
+
+// tooOld says whether the root refused a command because it has forgotten
+// commands that came after it was first sent. Any other unknown outcome names no
+// position.
+func tooOld(d *rootv1.ErrorDetail) bool {
+	return d.GetReason() == rootv1.Reason_REASON_OUTCOME_UNKNOWN && d.GetCurrentToken() != nil
+}
+
+// forgotten is tooOld for the error of a call.
+func forgotten(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Cause == errRefused && tooOld(e.Detail)
+}
+
+// identified is a command with an identity: a copy that shares its events, if
+// its caller made none.
+func (c *Client) identified(cmd *rootv1.Command) *rootv1.Command {
+	if cmd.GetIdentity() != nil {
+		return cmd
+	}
+	return &rootv1.Command{Events: cmd.GetEvents(), RequireEra: cmd.GetRequireEra(), Identity: c.identities.Next(c.index.Load())}
+}
+
+// errUnfit is an answer that is not believed; it is asked for again elsewhere.
+var errUnfit = errors.New("unfit answer")
+
+// Era returns the highest era seen in any reply; 0 before the first.
+func (c *Client) Era() rooted.Era { return rooted.Era(c.era.Load()) }
+
+// ClusterID returns the cluster that this client talks to; 0 before the first answer.
+func (c *Client) ClusterID() uint64 { return c.cluster.Load() }
+
+// sawEra raises the floor.
+func (c *Client) sawEra(era uint64) {
+	for {
+		old := c.era.Load()
+		if era <= old || c.era.CompareAndSwap(old, era) {
+			return
+		}
+	}
+}
+
+// sawIndex notes positions that are committed.
+func (c *Client) sawIndex(tokens ...*rootv1.RootToken) {
+	for _, t := range tokens {
+		for old := c.index.Load(); t.GetIndex() > old && !c.index.CompareAndSwap(old, t.GetIndex()); {
+			old = c.index.Load()
+		}
+	}
+}
+
+// checkEra is Silence: what an era below the floor has made is not used.
+func (c *Client) checkEra(era uint64) error {
+	c.sawEra(era)
+	if floor := c.era.Load(); era < floor {
+		c.count.lowerEras.Add(1)
+		return fmt.Errorf("%w: era %d is over, %d was seen", errUnfit, era, floor)
+	}
+	return nil
+}
+
+// checkCluster pins the first cluster that answers and refuses others.
+func (c *Client) checkCluster(e *endpoint, id uint64) error {
+	if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {
+		return nil
+	}
+	meant := c.cluster.Load()
+	return refused(&rootv1.ErrorDetail{
+		Reason: rootv1.Reason_REASON_CLUSTER_MISMATCH, ClusterId: id,
+		Message: fmt.Sprintf("%s serves cluster %s, and this client is for %s", e.address, clusterid.String(id), clusterid.String(meant)),
+	})
+}
+
+// accept judges a reply by what it says about itself.
+func (c *Client) accept(e *endpoint, reply any) error {
+	switch r := reply.(type) {
+	case *coordinatorv1.StoreHeartbeatResponse:
+		c.sawEra(r.GetEra())
+	case interface {
+		GetDisclosure() *coordinatorv1.Disclosure
+	}:
+		d := r.GetDisclosure()
+		if err := c.checkCluster(e, d.GetClusterId()); err != nil {
+			return err
+		}
+		c.sawEra(d.GetEra())
+		c.sawIndex(d.GetCurrentRootToken(), d.GetServedRootToken())
+		if status, ok := reply.(*coordinatorv1.StatusResponse); ok && status.GetTenure() != nil {
+			c.tenureTTL.Store(int64(time.Duration(min(status.GetTenure().GetTtlMillis(), 3_600_000)) * time.Millisecond))
+		}
+	case interface{ GetToken() *rootv1.RootToken }:
+		c.sawIndex(r.GetToken())
+	}
+	return nil
+}
+
+// acceptRun judges ids and timestamps: of this cluster, and of no era that is over.
+func (c *Client) acceptRun(e *endpoint, r *runReply) error {
+	if r.cluster == 0 {
+		return fmt.Errorf("%w: it names no cluster", errUnfit)
+	}
+	if err := c.checkCluster(e, r.cluster); err != nil {
+		return err
+	}
+	if err := c.checkEra(r.era); err != nil {
+		return err
+	}
+	e.era.Store(r.era)
+	return nil
+}
+
+// nameCluster makes sure that a call can name its cluster: a client that has
+// heard no answer yet asks e for its cluster first.
+func (c *Client) nameCluster(ctx context.Context, e *endpoint) error {
+	if c.cluster.Load() != 0 {
+		return nil
+	}
+	// A stream's context has no deadline, and coordinators want one.
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+	defer cancel()
+	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	if err := c.accept(e, status); err != nil {
+		return err
+	}
+	if c.cluster.Load() == 0 {
+		return fmt.Errorf("%w: it has not heard of its cluster yet", errUnfit)
+	}
+	return nil
 }

@@ -31,8 +31,9 @@ type Config struct {
 	// a merged request: while no coordinator answers, callers that joined late in
 	// it and have no deadline of their own are told earlier. Default 10 s.
 	DefaultTimeout time.Duration
-	// TryTimeout is how long one coordinator may say nothing before the next
-	// one is asked as well. Default 1 s.
+	// TryTimeout is how long one coordinator may say nothing before it is given
+	// up. Reads ask another one as well after 100 ms, or half of this if that is
+	// less. Default 1 s.
 	TryTimeout time.Duration
 	// BackoffMin and BackoffMax bound the pause after a round in which no
 	// coordinator could help. The pause doubles from round to round, and half

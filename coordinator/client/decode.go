@@ -73,6 +73,8 @@ type keysRequest struct {
 	raw  []byte
 	keys int
 	id   uint64
+	// waits: its answer may have to wait for the root.
+	waits bool
 }
 
 func (r *keysRequest) encoded() []byte { return r.raw }
@@ -100,7 +102,8 @@ func keysMessage(raw []byte, keys int, keyspace string, read *coordinatorv1.Read
 	if millis := wait.Milliseconds(); millis > 0 {
 		raw = protowire.AppendVarint(protowire.AppendTag(raw, 5, protowire.VarintType), uint64(millis))
 	}
-	return &keysRequest{raw: raw, keys: keys, id: id}, nil
+	waits := read.GetFreshness() == coordinatorv1.Freshness_FRESHNESS_STRONG || read.GetRequiredRootToken() != nil || read.GetRequiredDescriptorRevision() != 0
+	return &keysRequest{raw: raw, keys: keys, id: id, waits: waits}, nil
 }
 
 // keysReply is a GetRegionsByKeysResponse whose regions are decoded by the

@@ -48,7 +48,7 @@ type lookupBatch struct {
 	raw     []byte // the keys; guarded by lookups.mu until it is sealed
 	keys    int
 	expires time.Time
-	turnout turnout
+	latch   latch
 	done    chan struct{} // closed when what follows is set
 	answer  *keysAnswer
 	by      string
@@ -94,7 +94,7 @@ func (l *lookups) find(ctx context.Context, key []byte, r *read) (Route, error) 
 		case <-ctx.Done():
 			answered = false
 		}
-		if b.turnout.leave() {
+		if b.latch.leave() {
 			l.launch(l.next(b.kind))
 		}
 		switch {
@@ -206,20 +206,20 @@ func (l *lookups) launch(b *lookupBatch) {
 		l.finish(b, nil, invalid("GetRegionByKey", "the read options cannot be encoded: %v", err))
 		return
 	}
-	r := &request[keysRequest, keysReply]{msg: msg, expires: b.expires, bytes: len(msg.raw), deserted: b.deserted}
+	r := &request[keysRequest, keysReply]{msg: msg, expires: b.expires, bytes: len(msg.raw), deserted: b.deserted, waits: msg.waits}
 	r.finish = func(reply *keysReply, err error) { l.finish(b, append(r.parts, reply), err) }
 	l.c.routes.send(r)
 }
 
 // deserted says that all callers gave up.
-func (b *lookupBatch) deserted() bool { return b.turnout.early() == int64(b.keys) }
+func (b *lookupBatch) deserted() bool { return b.latch.early() == int64(b.keys) }
 
 // finish gives a request's callers their answers. When they have woken, one of
 // them launches what gathered meanwhile.
 func (l *lookups) finish(b *lookupBatch, parts []*keysReply, err error) {
 	b.answer, b.err = &keysAnswer{parts}, err
 	b.by = l.c.ends.near.Load().address
-	gone := b.turnout.end(b.keys)
+	gone := b.latch.end(b.keys)
 	close(b.done)
 	if gone {
 		l.launch(l.next(b.kind))

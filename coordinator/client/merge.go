@@ -31,14 +31,14 @@ type batch struct {
 	// sealed bit, number of callers, sum of their counts.
 	state atomic.Uint64
 	done  chan struct{}
-	// news is closed when done is, or earlier: when the answer is late.
-	news chan struct{}
-	told atomic.Bool // news is closed, or about to be
+	// wake is closed when done is, or earlier: when the answer is late.
+	wake     chan struct{}
+	notified atomic.Bool // wake is closed, or about to be
 
 	// When the first caller joined, Unix nanoseconds; 0: just now.
 	born atomic.Int64
 
-	turnout turnout
+	latch latch
 
 	count   uint64 // numbers to ask for
 	callers uint64
@@ -57,9 +57,9 @@ const (
 	sealedAlone = (sealedBit | callerUnit) >> countBits
 )
 
-// turnout tells when nearly all callers of a batch have woken after its end, or
+// latch tells when nearly all callers of a batch have woken after its end, or
 // gave up before. Its zero value is ready.
-type turnout struct {
+type latch struct {
 	// stay is how many more have to; negative until the batch has ended.
 	stay atomic.Int64
 }
@@ -69,13 +69,13 @@ const stragglers = 16
 
 // leave is called once by each caller, when it wakes or gives up. It is true
 // once at most.
-func (t *turnout) leave() bool { return t.stay.Add(-1) == 0 }
+func (t *latch) leave() bool { return t.stay.Add(-1) == 0 }
 
 // end is called once, before the callers wake. True: leave will not be.
-func (t *turnout) end(callers int) bool { return t.stay.Add(int64(callers-callers/stragglers)) <= 0 }
+func (t *latch) end(callers int) bool { return t.stay.Add(int64(callers-callers/stragglers)) <= 0 }
 
 // early is how many have left, until end is called.
-func (t *turnout) early() int64 { return -t.stay.Load() }
+func (t *latch) early() int64 { return -t.stay.Load() }
 
 func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
 	m := &merger{most: most, slots: slots, launch: launch}
@@ -83,24 +83,24 @@ func newMerger(most uint64, slots int32, launch func(*batch)) *merger {
 	return m
 }
 
-func newBatch() *batch { return &batch{done: make(chan struct{}), news: make(chan struct{})} }
+func newBatch() *batch { return &batch{done: make(chan struct{}), wake: make(chan struct{})} }
 
 // lateAfter is how long callers who share a batch wait for nothing else before
 // they also heed their contexts: waiting for one thing costs half as much as
 // waiting for two.
 const lateAfter = 3 * time.Millisecond
 
-// tell wakes the callers who share the batch, with or without an answer.
-func (b *batch) tell() {
-	if !b.told.Swap(true) {
-		close(b.news)
+// notify wakes the callers who share the batch, with or without an answer.
+func (b *batch) notify() {
+	if !b.notified.Swap(true) {
+		close(b.wake)
 	}
 }
 
 // end lets everybody go on who waits for the batch.
 func (b *batch) end() {
 	close(b.done)
-	b.tell()
+	b.notify()
 }
 
 // take gets count numbers, 1 to most: the first of the run, and its era.
@@ -113,7 +113,7 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 			m.start()
 		}
 		answered := b.wait(place, end)
-		if place != full && b.turnout.leave() {
+		if place != full && b.latch.leave() {
 			m.next()
 		}
 		if !answered {
@@ -136,9 +136,9 @@ func (m *merger) take(ctx context.Context, count uint64) (first, era uint64, err
 func (b *batch) wait(p place, end <-chan struct{}) bool {
 	switch {
 	case p != leads:
-		<-b.news
+		<-b.wake
 	case b.state.Load()>>countBits != sealedAlone:
-		defer time.AfterFunc(lateAfter, b.tell).Stop()
+		defer time.AfterFunc(lateAfter, b.notify).Stop()
 	}
 	select {
 	case <-b.done:
@@ -154,7 +154,7 @@ func (b *batch) wait(p place, end <-chan struct{}) bool {
 	case <-b.done:
 		return true
 	default:
-		b.tell() // in place of the timer
+		b.notify() // in place of the timer
 		return false
 	}
 }
@@ -221,7 +221,7 @@ func (m *merger) next() {
 // for them.
 func (m *merger) abandon(b *batch) {
 	s := b.state.Load()
-	if s&sealedBit == 0 && b.turnout.early() == int64(s>>countBits) && b.state.CompareAndSwap(s, s|sealedBit) {
+	if s&sealedBit == 0 && b.latch.early() == int64(s>>countBits) && b.state.CompareAndSwap(s, s|sealedBit) {
 		m.open.CompareAndSwap(b, newBatch())
 	}
 }
@@ -247,7 +247,7 @@ func (m *merger) seal() *batch {
 }
 
 // deserted says that all callers of a sealed batch gave up before its end.
-func (b *batch) deserted() bool { return b.turnout.early() == int64(b.callers) }
+func (b *batch) deserted() bool { return b.latch.early() == int64(b.callers) }
 
 // expires is when a batch is given up if nobody has answered it.
 func (b *batch) expires(after time.Duration) time.Time {
@@ -262,7 +262,7 @@ func (m *merger) finish(b *batch, first, era uint64, err error) {
 	b.first, b.era, b.err = first, era, err
 	// Before the callers wake: one of them launches the next batch, unless
 	// they have given up.
-	gone := b.turnout.end(int(b.callers))
+	gone := b.latch.end(int(b.callers))
 	b.end()
 	if gone {
 		m.next()

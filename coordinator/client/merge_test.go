@@ -554,7 +554,7 @@ func TestAHolderThatHangsIsLeftForItsSuccessor(t *testing.T) {
 				if n := b.called("AllocID") + b.called("TsoStream"); n != 1 {
 					t.Errorf("%s: the standby was asked %d times", name, n)
 				}
-				if n := b.called("Status"); n > 5 {
+				if n := b.called("Status"); n > 12 {
 					t.Errorf("%s: %d questions about the holder", name, n)
 				}
 			})

@@ -29,7 +29,7 @@ import (
 type Mirror struct {
 	c        *Client
 	cfg      MirrorConfig
-	arriving news // Run's alone
+	arriving changeset // Run's alone
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -152,7 +152,7 @@ func (m *Mirror) Members() []*rootv1.Member {
 }
 
 // apply takes in a whole batch.
-func (m *Mirror) apply(n *news) (Update, error) {
+func (m *Mirror) apply(n *changeset) (Update, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after := m.after(n); after > m.cfg.MaxRegions {
@@ -184,7 +184,7 @@ func (m *Mirror) apply(n *news) (Update, error) {
 }
 
 // after is how many regions there are after a batch.
-func (m *Mirror) after(n *news) int {
+func (m *Mirror) after(n *changeset) int {
 	if n.snapshot {
 		return len(n.regions) + n.skipped
 	}
@@ -324,7 +324,7 @@ func (m *Mirror) Load(r io.Reader) error {
 	return nil
 }
 
-func (m *Mirror) loadFrom(in *summing) (*news, error) {
+func (m *Mirror) loadFrom(in *summing) (*changeset, error) {
 	header := make([]byte, len(savedHeader))
 	if _, err := io.ReadFull(in, header); err != nil || string(header) != savedHeader {
 		return nil, fmt.Errorf("%w: it does not begin as one", ErrSaved)
@@ -338,7 +338,7 @@ func (m *Mirror) loadFrom(in *summing) (*news, error) {
 		return nil, fmt.Errorf("%w: it is of keyspace %q (members: %t), this mirror of %q (%t)",
 			ErrSaved, of.GetKeyspace(), of.GetMembers(), m.cfg.Keyspace, m.cfg.Members)
 	}
-	var gathered news
+	var gathered changeset
 	for first := true; ; first = false {
 		part := &coordinatorv1.WatchRegionsResponse{}
 		if err := options.UnmarshalFrom(in, part); err != nil {

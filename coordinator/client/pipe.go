@@ -39,6 +39,9 @@ type pipe[Q, R any] struct {
 	// with errElsewhere, and who asked goes to other coordinators alone. nil: it
 	// breaks the stream.
 	apart func(error) bool
+	// alone asks one coordinator a request by a call of its own; final errors are
+	// everywhere the same. nil: no request is asked twice.
+	alone func(context.Context, *endpoint, *Q) ([]*R, error)
 	// encodeFirst is for requests that may be impossible to encode: sending one
 	// would end the stream, and with it everybody's requests.
 	encodeFirst bool
@@ -87,7 +90,10 @@ type request[Q, R any] struct {
 	deserted func() bool
 	// bytes is the size of msg, if that is worth counting.
 	bytes int
-	// parts are the replies that came, but for the last.
+	// waits: the answer may have to wait for the root.
+	waits bool
+	// parts are the replies that came, but for the last. Guarded by pipe.mu until it
+	// left the queue.
 	parts []*R
 }
 
@@ -330,6 +336,9 @@ func (p *pipe[Q, R]) serve(w *walk, e *endpoint) (helped bool, sent []*request[Q
 			case io.EOF:
 				err = status.Error(codes.Unavailable, "the stream was ended")
 			}
+			if err == nil && p.alone != nil {
+				p.c.hedges.earn()
+			}
 			if err == nil && !helped {
 				helped = true
 				w.succeeded(e)
@@ -393,11 +402,12 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 	err := p.judge(e, r, reply)
 	final := err == nil || isFinal(err)
 	apart := !final && p.apart != nil && p.apart(err)
+	more := err == nil && p.partial != nil && p.partial(reply)
 	switch {
 	case !final && !apart:
 		p.mu.Unlock()
 		return err
-	case err == nil && p.partial != nil && p.partial(reply):
+	case more:
 		r.parts = append(r.parts, reply)
 	default:
 		p.removeLocked(i)
@@ -405,7 +415,7 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 	p.waitLocked()
 	p.mu.Unlock()
 	switch {
-	case err == nil && len(r.parts) > 0 && r.parts[len(r.parts)-1] == reply:
+	case more:
 		return nil
 	case err == nil:
 		r.finish(reply, nil)
@@ -429,13 +439,34 @@ func isFinal(err error) bool {
 	return class == final
 }
 
-// guard breaks a stream that brought no answer for TryTimeout while one was due,
-// and one to a holder of the Tenure that was succeeded while it said nothing.
+// askable is the request to ask others too: the oldest that need not wait for the
+// root, or else the oldest; nil: there is none.
+func (p *pipe[Q, R]) askable() (oldest *request[Q, R]) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.queue {
+		switch {
+		case r.deserted != nil && r.deserted():
+		case !r.waits:
+			return r
+		case oldest == nil:
+			oldest = r
+		}
+	}
+	return oldest
+}
+
+// guard breaks a stream that brought no answer for TryTimeout while one was due.
+// Before that it heeds the silence: another coordinator may have an answer, and
+// another one may hold the Tenure.
 func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc, e *endpoint) *time.Timer {
 	limit := p.c.cfg.TryTimeout
-	var doubt *succession
-	if p.op.authority {
-		doubt = &succession{c: p.c, holder: e}
+	heed := func(context.Context, context.CancelCauseFunc, time.Duration) time.Duration { return limit }
+	switch {
+	case p.op.authority:
+		heed = (&succession{c: p.c, holder: e}).heed
+	case p.alone != nil:
+		heed = (&streamHedge[Q, R]{p: p, at: e}).heed
 	}
 	var t *time.Timer
 	ready := make(chan struct{})
@@ -452,11 +483,7 @@ func (p *pipe[Q, R]) guard(ctx context.Context, cancel context.CancelCauseFunc, 
 			cancel(errSilent)
 			return
 		}
-		next := limit - silence
-		if doubt != nil {
-			next = min(next, doubt.heed(ctx, cancel, silence))
-		}
-		t.Reset(next)
+		t.Reset(min(limit-silence, heed(ctx, cancel, silence)))
 	})
 	close(ready)
 	return t

@@ -74,7 +74,7 @@ func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.Comm
 		case <-ctx.Done():
 			answered = false
 		}
-		if b.turnout.leave() {
+		if b.latch.leave() {
 			c.publish.launch(c.publish.next())
 		}
 		if !answered {
@@ -121,22 +121,22 @@ type publisher struct {
 	c    *Client
 	pipe *pipe[publishRequest, publishResponse]
 
-	mu     sync.Mutex // guards what follows
-	open   *changes   // gathers callers; nil: there are none
-	busy   int        // batches under way
-	bytes  int        // of commands without an answer
+	mu     sync.Mutex    // guards what follows
+	open   *commandBatch // gathers callers; nil: there are none
+	busy   int           // batches under way
+	bytes  int           // of commands without an answer
 	lastID uint64
 
 	// streams opened so far, and the number of the one that has not ended; 0: none.
 	streams, live atomic.Int64
 }
 
-// changes are the commands of one request.
-type changes struct {
-	msg     *publishRequest
-	bytes   int
-	born    time.Time
-	turnout turnout
+// commandBatch is the commands of one request.
+type commandBatch struct {
+	msg   *publishRequest
+	bytes int
+	born  time.Time
+	latch latch
 	// Streams opened before it was sent, and whether there was one.
 	streams int64
 	live    bool
@@ -196,7 +196,7 @@ func (p *publisher) judge(_ *endpoint, r *request[publishRequest, publishRespons
 
 // refusedTogether says that the request was refused as a whole, and had
 // commands of several callers.
-func (b *changes) refusedTogether() bool {
+func (b *commandBatch) refusedTogether() bool {
 	e, ok := b.err.(*Error)
 	return ok && len(b.msg.GetCommands()) > 1 && e.Detail != nil &&
 		(e.Cause == errRefused || e.Reason == rootv1.Reason_REASON_INVALID_REQUEST)
@@ -205,7 +205,7 @@ func (b *changes) refusedTogether() bool {
 // join puts a command into the open batch and returns its place there, or into
 // a batch of its own. It launches the batch if no more than publishSlots are
 // under way, and a full one at once.
-func (p *publisher) join(cmd *rootv1.Command, size int, alone bool) (*changes, int, error) {
+func (p *publisher) join(cmd *rootv1.Command, size int, alone bool) (*commandBatch, int, error) {
 	p.mu.Lock()
 	if waiting := p.bytes; waiting+size > maxPublishBytes {
 		p.mu.Unlock()
@@ -213,24 +213,24 @@ func (p *publisher) join(cmd *rootv1.Command, size int, alone bool) (*changes, i
 	}
 	p.bytes += size
 	if alone {
-		b := &changes{msg: &publishRequest{Commands: []*rootv1.Command{cmd}}, bytes: size, born: time.Now(), done: make(chan struct{})}
+		b := &commandBatch{msg: &publishRequest{Commands: []*rootv1.Command{cmd}}, bytes: size, born: time.Now(), done: make(chan struct{})}
 		p.startLocked(b)
 		p.mu.Unlock()
 		p.launch(b)
 		return b, 0, nil
 	}
-	var filled *changes
+	var filled *commandBatch
 	if b := p.open; b != nil && (len(b.msg.GetCommands()) == maxCommands || b.bytes+size > maxCommandBytes) {
 		filled = p.sealLocked()
 	}
 	if p.open == nil {
-		p.open = &changes{msg: &publishRequest{}, born: time.Now(), done: make(chan struct{})}
+		p.open = &commandBatch{msg: &publishRequest{}, born: time.Now(), done: make(chan struct{})}
 	}
 	mine := p.open
 	i := len(mine.msg.GetCommands())
 	mine.msg.Commands = append(mine.msg.Commands, cmd)
 	mine.bytes += size
-	var launched *changes
+	var launched *commandBatch
 	if p.busy < publishSlots {
 		launched = p.sealLocked()
 	}
@@ -240,7 +240,7 @@ func (p *publisher) join(cmd *rootv1.Command, size int, alone bool) (*changes, i
 	return mine, i, nil
 }
 
-func (p *publisher) sealLocked() *changes {
+func (p *publisher) sealLocked() *commandBatch {
 	b := p.open
 	if b != nil {
 		p.open = nil
@@ -249,13 +249,13 @@ func (p *publisher) sealLocked() *changes {
 	return b
 }
 
-func (p *publisher) startLocked(b *changes) {
+func (p *publisher) startLocked(b *commandBatch) {
 	p.busy++
 	p.lastID++
 	b.msg.RequestId = p.lastID
 }
 
-func (p *publisher) launch(b *changes) {
+func (p *publisher) launch(b *commandBatch) {
 	if b == nil {
 		return
 	}
@@ -271,7 +271,7 @@ func (p *publisher) launch(b *changes) {
 
 // finish gives a batch's callers their answers. When they have woken, one of
 // them launches what gathered meanwhile.
-func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
+func (p *publisher) finish(b *commandBatch, reply *publishResponse, err error) {
 	b.results, b.err = reply.GetResults(), err
 	if opened := p.streams.Load() - b.streams; opened > 1 || opened == 1 && b.live {
 		b.repeated = true
@@ -282,7 +282,7 @@ func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 	p.mu.Lock()
 	p.bytes -= b.bytes
 	p.mu.Unlock()
-	gone := b.turnout.end(len(b.msg.GetCommands()))
+	gone := b.latch.end(len(b.msg.GetCommands()))
 	close(b.done)
 	if !gone {
 		return
@@ -297,7 +297,7 @@ func (p *publisher) finish(b *changes, reply *publishResponse, err error) {
 
 // next gives up the slot of a batch that has ended, and seals the open one if
 // it may take it.
-func (p *publisher) next() *changes {
+func (p *publisher) next() *commandBatch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.busy--

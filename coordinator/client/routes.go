@@ -143,8 +143,16 @@ func (c *Client) patience(ctx context.Context) time.Duration {
 }
 
 func newRouteStream(c *Client) *pipe[keysRequest, keysReply] {
+	op := operation{name: "GetRegionsByKeys"}
 	return &pipe[keysRequest, keysReply]{
-		c: c, op: operation{name: "GetRegionsByKeys"},
+		c: c, op: op,
+		alone: func(ctx context.Context, e *endpoint, req *keysRequest) ([]*keysReply, error) {
+			answer, err := once(ctx, c, op, e, req, lookUpAlone)
+			if err != nil {
+				return nil, err
+			}
+			return answer.parts, nil
+		},
 		connect: wired[keysRequest, keysReply](coordinatorv1.CoordinatorClient.RouteStream),
 		match: func(queue []*request[keysRequest, keysReply], reply *keysReply) int {
 			return slices.IndexFunc(queue, func(r *request[keysRequest, keysReply]) bool { return r.msg.id == reply.id })
@@ -246,7 +254,7 @@ func (c *Client) streamed(ctx context.Context, req *keysRequest) (*keysAnswer, e
 		expires = time.Now().Add(c.cfg.DefaultTimeout)
 	}
 	r := &request[keysRequest, keysReply]{
-		msg: req, expires: expires, bytes: len(req.raw), deserted: func() bool { return ctx.Err() != nil },
+		msg: req, expires: expires, bytes: len(req.raw), deserted: func() bool { return ctx.Err() != nil }, waits: req.waits,
 	}
 	r.finish = func(reply *keysReply, err error) { done <- result{&keysAnswer{append(r.parts, reply)}, err} }
 	c.routes.send(r)

@@ -233,7 +233,7 @@ func TestServeByFreshness(t *testing.T) {
 		)
 		number := func(n uint64) *uint64 { return &n }
 		strongly := &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}
-		exactly := &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED}
+		exactly := &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: number(0)}
 		entries := func(n uint64) *coordinatorv1.ReadOptions {
 			return &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: &n}
 		}
@@ -251,6 +251,7 @@ func TestServeByFreshness(t *testing.T) {
 		must(token(2, 0), 2, bounded)
 		must(&coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT, RequiredRootToken: &rootv1.RootToken{}}, 2, best)
 		no(&coordinatorv1.ReadOptions{Freshness: 9}, rootv1.Reason_REASON_INVALID_REQUEST)
+		no(&coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED}, rootv1.Reason_REASON_INVALID_REQUEST) // absent is no bound
 		no(token(9, 0), rootv1.Reason_REASON_REQUIRED_TOKEN)
 		no(token(9, coordinatorv1.Freshness_FRESHNESS_STRONG), rootv1.Reason_REASON_REQUIRED_TOKEN)
 		no(&coordinatorv1.ReadOptions{RequiredRootToken: &rootv1.RootToken{Incarnation: 3, Index: 1}}, rootv1.Reason_REASON_CLUSTER_MISMATCH)
@@ -284,13 +285,15 @@ func TestServeByFreshness(t *testing.T) {
 		r.set(func(r *fakeRoot) { r.down, r.visible, r.commit = false, -1, 0 })
 		must(strongly, 7, linear)
 		must(age(0), 7, bounded)
-		must(token(7, coordinatorv1.Freshness_FRESHNESS_BOUNDED), 7, bounded)
+		both := entries(0)
+		both.RequiredRootToken = token(7, 0).GetRequiredRootToken()
+		must(both, 7, bounded)
 	})
 }
 
 func TestNothingLoadedIsRefused(t *testing.T) {
 	bubble(t, func(c *rootview.Config) { c.Root.(*fakeRoot).down = true }, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
-		for _, o := range []*coordinatorv1.ReadOptions{nil, {Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED}, {Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}} {
+		for _, o := range []*coordinatorv1.ReadOptions{nil, {Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: new(uint64)}, {Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}} {
 			_, _, err := f.Serve(within(t, time.Second), o)
 			refused(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
 		}

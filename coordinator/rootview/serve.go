@@ -35,6 +35,10 @@ func (f *Follower) Serve(ctx context.Context, o *coordinatorv1.ReadOptions) (*Vi
 		v, err := f.atToken(ctx, o)
 		return v, coordinatorv1.ServingClass_SERVING_CLASS_BOUNDED, err
 	case coordinatorv1.Freshness_FRESHNESS_BOUNDED:
+		if o.MaxRootLag == nil && o.MaxRootLagMillis == nil {
+			return nil, 0, reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
+				"FRESHNESS_BOUNDED has no bound: set max_root_lag, max_root_lag_millis or both; 0 is the strictest")
+		}
 		v, err := f.atToken(ctx, o)
 		if err == nil {
 			err = f.withinBounds(v, o)
@@ -79,8 +83,8 @@ func (f *Follower) atToken(ctx context.Context, o *coordinatorv1.ReadOptions) (*
 }
 
 // withinBounds says whether a view meets max_root_lag and max_root_lag_millis.
-// A bound in entries alone, or none, cannot be judged while the root is
-// unavailable: how far it went on is unknown.
+// A bound in entries alone cannot be judged while the root is unavailable: how far
+// it went on is unknown.
 func (f *Follower) withinBounds(v *View, o *coordinatorv1.ReadOptions) error {
 	now := f.cfg.Clock.Now()
 	if o.MaxRootLagMillis != nil {
@@ -92,10 +96,7 @@ func (f *Follower) withinBounds(v *View, o *coordinatorv1.ReadOptions) error {
 	} else if v.Mode(now) == coordinatorv1.DegradedMode_DEGRADED_MODE_ROOT_UNAVAILABLE {
 		return f.withLag(reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "how far the view is behind is unknown"), v)
 	}
-	if o.MaxRootLag == nil && o.MaxRootLagMillis != nil {
-		return nil
-	}
-	if lag := v.Lag(); lag > o.GetMaxRootLag() {
+	if lag := v.Lag(); o.MaxRootLag != nil && lag > o.GetMaxRootLag() {
 		return f.withLag(reason.New(rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, "the view is %d entries behind, %d are allowed", lag, o.GetMaxRootLag()), v)
 	}
 	return nil

@@ -68,6 +68,27 @@ func TestMembersByTypedCalls(t *testing.T) {
 	refused(t, err, rootv1.Reason_REASON_VERSION_STALE)
 }
 
+// Where nobody can dial, no member can be reached.
+func TestAMembersAddressHasHostAndPort(t *testing.T) {
+	w := start(t)
+	ctx := within(t)
+	for i, address := range []string{"m1", "m1:", ":7000", "m1:http", "m1:0", "m1:70000", "fd00::7", "fd00::7:7000", "[]:1", "http://m1:1", "m 1:1"} {
+		member := &rootv1.Member{Id: "m1", Address: address, StartNonce: uint64(i) + 1}
+		_, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{Member: member})
+		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+		_, err = w.client.PublishRootEvent(ctx, &coordinatorv1.PublishRootEventRequest{
+			Event: &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: member}}},
+		})
+		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+	}
+	for i, address := range []string{"m1:1", "10.0.0.7:7000", "[fd00::7]:65535", ""} {
+		member := &rootv1.Member{Id: "m1", Address: address, StartNonce: uint64(i) + 100}
+		if _, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{Member: member}); err != nil {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+}
+
 // A keyspace that was deleted and made again is not deleted by a repetition.
 func TestARepeatedDeletionOfAKeyspace(t *testing.T) {
 	w := start(t)

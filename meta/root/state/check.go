@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -179,12 +180,27 @@ func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {
 }
 
 func checkMember(m *rootv1.Member) *rootv1.ErrorDetail {
-	if d := first(checkID("member id", m.GetId()), checkText("address", m.GetAddress(), MaxAddressBytes),
+	if d := first(checkID("member id", m.GetId()), checkAddress(m.GetAddress()),
 		checkText("kind", m.GetKind(), MaxTextBytes), checkLabels(m.GetLabels())); d != nil {
 		return d
 	}
 	if m.GetStartNonce() == 0 {
 		return invalid("the start nonce is missing: choose a random one at each process start")
+	}
+	return nil
+}
+
+// checkAddress judges where callers reach a member; empty: nowhere.
+func checkAddress(a string) *rootv1.ErrorDetail {
+	if d := checkText("address", a, MaxAddressBytes); d != nil || a == "" {
+		return d
+	}
+	colon := strings.LastIndexByte(a, ':')
+	host, port := a[:max(colon, 0)], a[colon+1:]
+	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 || bare == "" || strings.ContainsAny(bare, "[] /") || strings.Contains(host, ":") && bare == host {
+		return invalid("the address %q is not host:port, such as 10.0.0.7:7000 or [fd00::7]:7000", a)
 	}
 	return nil
 }

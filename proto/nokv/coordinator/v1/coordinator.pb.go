@@ -32,8 +32,8 @@ const (
 	Freshness_FRESHNESS_UNSPECIFIED Freshness = 0
 	// Linearizable: reflects every change acknowledged before the call.
 	Freshness_FRESHNESS_STRONG Freshness = 1
-	// Within ReadOptions.max_root_lag and max_root_lag_millis, or refused. Both
-	// absent: not behind what the coordinator knows of the root.
+	// Within ReadOptions.max_root_lag and max_root_lag_millis, or refused. One of
+	// them at least is set: an absent one is no bound, 0 is the strictest.
 	Freshness_FRESHNESS_BOUNDED Freshness = 2
 	// Whatever the view has, labelled.
 	Freshness_FRESHNESS_BEST_EFFORT Freshness = 3
@@ -570,7 +570,9 @@ type Disclosure struct {
 	// Entries between the two.
 	RootLag uint64 `protobuf:"varint,3,opt,name=root_lag,json=rootLag,proto3" json:"root_lag,omitempty"`
 	// Milliseconds since the view was last known to be level with the root.
-	RootLagMillis   uint64    `protobuf:"varint,4,opt,name=root_lag_millis,json=rootLagMillis,proto3" json:"root_lag_millis,omitempty"`
+	RootLagMillis uint64 `protobuf:"varint,4,opt,name=root_lag_millis,json=rootLagMillis,proto3" json:"root_lag_millis,omitempty"`
+	// What the answer was served as: serving_class in the words of ReadOptions. It is
+	// never weaker than what was asked for; a read at a required token is bounded.
 	ServedFreshness Freshness `protobuf:"varint,5,opt,name=served_freshness,json=servedFreshness,proto3,enum=nokv.coordinator.v1.Freshness" json:"served_freshness,omitempty"`
 	// This coordinator holds the Tenure.
 	ServedByLeader bool          `protobuf:"varint,6,opt,name=served_by_leader,json=servedByLeader,proto3" json:"served_by_leader,omitempty"`
