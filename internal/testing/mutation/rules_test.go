@@ -185,7 +185,7 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		9, "a client takes lower eras", "coordinator/client/accept.go",
+		9, "a client takes lower eras", "coordinator/client/call.go",
 		"if floor := c.era.Load(); era < floor {", "if floor := c.era.Load(); false {",
 		[]string{client},
 	},
@@ -394,12 +394,12 @@ var mutations = []mutation{
 		[]string{accepts},
 	},
 	{
-		12, "a client believes another cluster", "coordinator/client/accept.go",
+		12, "a client believes another cluster", "coordinator/client/call.go",
 		"if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {", "if c.cluster.CompareAndSwap(0, id) || true {",
 		[]string{client},
 	},
 	{
-		12, "a client takes ids of no cluster", "coordinator/client/accept.go",
+		12, "a client takes ids of no cluster", "coordinator/client/call.go",
 		"if r.cluster == 0 {", "if false {",
 		[]string{client},
 	},
@@ -419,7 +419,7 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		12, "a cache shows half a snapshot", "coordinator/client/news.go",
+		12, "a cache shows half a snapshot", "coordinator/client/watch.go",
 		"if !b.Last {", "if false {",
 		[]string{client},
 	},
@@ -559,7 +559,7 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		12, "a session goes back", "coordinator/client/session.go",
+		12, "a session goes back", "coordinator/client/position.go",
 		"if token.Compare(s.token) > 0 {", "if true {",
 		[]string{client},
 	},
@@ -630,7 +630,7 @@ var mutations = []mutation{
 		[]string{server},
 	},
 	{
-		13, "a caller's identity is replaced", "coordinator/client/change.go",
+		13, "a caller's identity is replaced", "coordinator/client/call.go",
 		"if cmd.GetIdentity() != nil {", "if false {",
 		[]string{client},
 	},
@@ -640,7 +640,7 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		13, "a call that may have been carried out is made as a new one", "coordinator/client/change.go",
+		13, "a call that may have been carried out is made as a new one", "coordinator/client/call.go",
 		"if !forgotten(err) || open.Load() > 0 {", "if !forgotten(err) {",
 		[]string{client},
 	},
@@ -650,7 +650,7 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		13, "a command's condition is left behind", "coordinator/client/change.go",
+		13, "a command's condition is left behind", "coordinator/client/call.go",
 		"RequireEra: cmd.GetRequireEra(), ", "",
 		[]string{client},
 	},
