@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -345,7 +346,7 @@ func (f *Fake) SyncDir(name string) error {
 	}
 	switch {
 	case fault.Err == nil || fault.Effect:
-		n.durable = cloneNames(n.names)
+		n.durable = maps.Clone(n.names)
 		n.pending = nil
 	case !fault.Crash:
 		n.pending = nil

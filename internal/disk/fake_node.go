@@ -71,18 +71,18 @@ func (n *node) sync() {
 	clear(n.dirty)
 }
 
-// fate is what a crash does to one unsynced thing.
-type fate int
+// outcome is what a crash makes of one unsynced thing.
+type outcome int
 
 const (
-	kept fate = iota
+	kept outcome = iota
 	lost
 	garbage
 )
 
 func (f *Fake) settle(n *node) {
 	for _, s := range slices.Sorted(maps.Keys(n.dirty)) {
-		f.settleSector(n, s, fate(f.rng.IntN(3)))
+		f.settleSector(n, s, outcome(f.rng.IntN(3)))
 	}
 	clear(n.dirty)
 	if len(n.platter) < len(n.cache) && f.rng.IntN(2) == 0 {
@@ -91,16 +91,16 @@ func (f *Fake) settle(n *node) {
 	n.cache = slices.Clone(n.platter)
 }
 
-func (f *Fake) settleSector(n *node, s int64, fate fate) {
+func (f *Fake) settleSector(n *node, s int64, as outcome) {
 	lo := s * SectorBytes
 	hi := min(lo+SectorBytes, int64(len(n.cache)))
-	if fate == lost || lo >= hi {
+	if as == lost || lo >= hi {
 		return
 	}
 	if hi > int64(len(n.platter)) {
 		n.platter = append(n.platter, make([]byte, hi-int64(len(n.platter)))...)
 	}
-	if fate == kept {
+	if as == kept {
 		copy(n.platter[lo:hi], n.cache[lo:hi])
 		return
 	}
@@ -112,12 +112,12 @@ func (f *Fake) settleSector(n *node, s int64, fate fate) {
 // settleNames decides about each unsynced change of a directory.
 func (f *Fake) settleNames(n *node) {
 	for _, c := range n.pending {
-		if fate(f.rng.IntN(2)) == kept {
+		if outcome(f.rng.IntN(2)) == kept {
 			apply(n.durable, c)
 		}
 	}
 	n.pending = nil
-	n.names = cloneNames(n.durable)
+	n.names = maps.Clone(n.durable)
 }
 
 // Reboot cuts the power and starts again: what was not synced is kept, lost or
@@ -233,7 +233,5 @@ func (f *Fake) parentLocked(name string) (*node, string, error) {
 func split(name string) []string {
 	return strings.FieldsFunc(path.Clean(name), func(r rune) bool { return r == '/' || r == '.' && path.Clean(name) == "." })
 }
-
-func cloneNames(m map[string]*node) map[string]*node { return maps.Clone(m) }
 
 func sortedNames(m map[string]*node) []string { return slices.Sorted(maps.Keys(m)) }

@@ -564,13 +564,18 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		12, "a loop that stalls goes on vouching", "meta/root/replica/loop.go",
-		"if r.turnBegun == 0 || ", "if true || ",
+		12, "a loop that stalls goes on vouching", "meta/root/replica/replica.go",
+		"since != 0 && r.clock.Now()", "false && r.clock.Now()",
 		[]string{replica},
 	},
 	{
-		12, "what stalls at the end of a turn is vouched for", "meta/root/replica/loop.go",
-		"r.clock.Now(), r.overdue(), 0", "r.clock.Now(), false, 0",
+		12, "a peer that stood still, between two turns or at the end of one, goes on vouching", "meta/root/replica/core.go",
+		"if c.now.Sub(before) > c.cfg.electionTimeout() {", "if c.now.Sub(before) > 5*c.cfg.electionTimeout() {",
+		[]string{replica},
+	},
+	{
+		12, "what waited in a socket informs a peer that was frozen", "meta/root/replica/election.go",
+		"	c.retryRead()\n	clear(c.heard)", "	clear(c.heard)",
 		[]string{replica},
 	},
 

@@ -298,9 +298,9 @@ func (e *DivergenceError) Error() string {
 type hashes struct {
 	every uint64
 	node  uint64
-	// told is what peers told, by index; the oldest is dropped beyond
+	// reported are the hashes that peers told, by index and peer; the oldest is dropped beyond
 	// maxHashPositions.
-	told map[uint64]map[uint64]uint64
+	reported map[uint64]map[uint64]uint64
 	// mismatches counts positions with different hashes that no majority settled.
 	mismatches uint64
 }
@@ -310,7 +310,7 @@ const maxHashPositions = 16
 
 func (h *hashes) init(cfg Config) {
 	h.every, h.node = cfg.HashEvery, cfg.NodeID
-	h.told = make(map[uint64]map[uint64]uint64)
+	h.reported = make(map[uint64]map[uint64]uint64)
 }
 
 // ownHash tells the others this peer's hash at every fixed position.
@@ -357,21 +357,21 @@ func (c *Core) compareHash(peer, index, hash uint64) error {
 
 // at is what was told about index; nil when index is too old to keep.
 func (h *hashes) at(index uint64) map[uint64]uint64 {
-	if r := h.told[index]; r != nil {
+	if r := h.reported[index]; r != nil {
 		return r
 	}
-	if len(h.told) >= maxHashPositions {
+	if len(h.reported) >= maxHashPositions {
 		oldest := index
-		for i := range h.told {
+		for i := range h.reported {
 			oldest = min(oldest, i)
 		}
 		if oldest == index {
 			return nil
 		}
-		delete(h.told, oldest)
+		delete(h.reported, oldest)
 	}
 	r := make(map[uint64]uint64)
-	h.told[index] = r
+	h.reported[index] = r
 	return r
 }
 

@@ -226,6 +226,9 @@ type cluster struct {
 
 const testTick = 20 * time.Millisecond
 
+// testElection is the election timeout by the default settings.
+const testElection = 500 * time.Millisecond
+
 func newCluster(t testing.TB, n int, change func(*replica.Config)) *cluster {
 	c := &cluster{
 		t: t, peers: make(map[uint64]*peer), cut: make(map[[2]uint64]bool),

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -51,10 +52,8 @@ type Config struct {
 	// MaxEntryBytes bounds the commands merged into one entry; a larger
 	// command gets an entry of its own.
 	MaxEntryBytes int
-	// MaxMessageBytes bounds one append message, MaxInflightMessages their
-	// number in flight to one peer.
-	MaxMessageBytes     uint64
-	MaxInflightMessages int
+	// MaxMessageBytes bounds one append message.
+	MaxMessageBytes uint64
 	// MaxUncommittedBytes bounds the leader's log behind the commit index;
 	// further proposals wait in the queue.
 	MaxUncommittedBytes uint64
@@ -84,8 +83,6 @@ type Config struct {
 	// MaxTSOAhead is how far ahead of the leader's wall clock a timestamp fence
 	// may be.
 	MaxTSOAhead time.Duration
-	// TransferTimeout bounds the leadership transfer when a Replica stops.
-	TransferTimeout time.Duration
 }
 
 // Defaults are the settings for peers in one local network: heartbeats every
@@ -99,7 +96,6 @@ func Defaults() Config {
 		ElectionTicks:       10,
 		MaxEntryBytes:       256 << 10,
 		MaxMessageBytes:     1 << 20,
-		MaxInflightMessages: 256,
 		MaxUncommittedBytes: 64 << 20,
 		MaxQueuedProposals:  65_536,
 		MaxQueuedBytes:      128 << 20,
@@ -111,42 +107,30 @@ func Defaults() Config {
 		HashEvery:           1024,
 		DriftPermille:       10,
 		MaxTSOAhead:         10 * time.Minute,
-		TransferTimeout:     500 * time.Millisecond,
 	}
 }
 
 // withDefaults fills the numbers that are zero.
 func (c Config) withDefaults() Config {
 	d := Defaults()
-	fill(&c.Tick, d.Tick)
-	fill(&c.HeartbeatTicks, d.HeartbeatTicks)
-	fill(&c.ElectionTicks, d.ElectionTicks)
-	fill(&c.MaxEntryBytes, d.MaxEntryBytes)
-	fill(&c.MaxMessageBytes, d.MaxMessageBytes)
-	fill(&c.MaxInflightMessages, d.MaxInflightMessages)
-	fill(&c.MaxUncommittedBytes, d.MaxUncommittedBytes)
-	fill(&c.MaxQueuedProposals, d.MaxQueuedProposals)
-	fill(&c.MaxQueuedBytes, d.MaxQueuedBytes)
-	fill(&c.MaxQueuedReads, d.MaxQueuedReads)
-	fill(&c.CheckpointEntries, d.CheckpointEntries)
-	fill(&c.CheckpointBytes, d.CheckpointBytes)
-	fill(&c.RetainEntries, d.RetainEntries)
-	fill(&c.RetainBytes, d.RetainBytes)
-	fill(&c.HashEvery, d.HashEvery)
-	fill(&c.DriftPermille, d.DriftPermille)
-	fill(&c.MaxTSOAhead, d.MaxTSOAhead)
-	fill(&c.TransferTimeout, d.TransferTimeout)
-	if c.Logger == nil {
-		c.Logger = hclog.NewNullLogger()
-	}
+	c.Tick = cmp.Or(c.Tick, d.Tick)
+	c.HeartbeatTicks = cmp.Or(c.HeartbeatTicks, d.HeartbeatTicks)
+	c.ElectionTicks = cmp.Or(c.ElectionTicks, d.ElectionTicks)
+	c.MaxEntryBytes = cmp.Or(c.MaxEntryBytes, d.MaxEntryBytes)
+	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, d.MaxMessageBytes)
+	c.MaxUncommittedBytes = cmp.Or(c.MaxUncommittedBytes, d.MaxUncommittedBytes)
+	c.MaxQueuedProposals = cmp.Or(c.MaxQueuedProposals, d.MaxQueuedProposals)
+	c.MaxQueuedBytes = cmp.Or(c.MaxQueuedBytes, d.MaxQueuedBytes)
+	c.MaxQueuedReads = cmp.Or(c.MaxQueuedReads, d.MaxQueuedReads)
+	c.CheckpointEntries = cmp.Or(c.CheckpointEntries, d.CheckpointEntries)
+	c.CheckpointBytes = cmp.Or(c.CheckpointBytes, d.CheckpointBytes)
+	c.RetainEntries = cmp.Or(c.RetainEntries, d.RetainEntries)
+	c.RetainBytes = cmp.Or(c.RetainBytes, d.RetainBytes)
+	c.HashEvery = cmp.Or(c.HashEvery, d.HashEvery)
+	c.DriftPermille = cmp.Or(c.DriftPermille, d.DriftPermille)
+	c.MaxTSOAhead = cmp.Or(c.MaxTSOAhead, d.MaxTSOAhead)
+	c.Logger = cmp.Or(c.Logger, hclog.NewNullLogger())
 	return c
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // Validate says what is wrong with the settings, after defaults.
@@ -176,8 +160,8 @@ func (c Config) Validate() error {
 	if c.HeartbeatTicks < 1 || c.ElectionTicks < 2*c.HeartbeatTicks {
 		return fmt.Errorf("replica: election after %d ticks, want at least twice the heartbeat's %d", c.ElectionTicks, c.HeartbeatTicks)
 	}
-	if c.Tick <= 0 || c.MaxEntryBytes < 0 || c.MaxInflightMessages < 0 || c.MaxQueuedProposals < 0 ||
-		c.MaxQueuedBytes < 0 || c.MaxQueuedReads < 0 || c.MaxTSOAhead < 0 || c.TransferTimeout < 0 {
+	if c.Tick <= 0 || c.MaxEntryBytes < 0 || c.MaxQueuedProposals < 0 ||
+		c.MaxQueuedBytes < 0 || c.MaxQueuedReads < 0 || c.MaxTSOAhead < 0 {
 		return errors.New("replica: a negative setting")
 	}
 	if c.RetainEntries > 1<<40 || c.CheckpointEntries > 1<<40 {

@@ -34,9 +34,6 @@ type Input struct {
 	Events []Event
 	// Checkpointed is the end of the work that Output.Checkpoint asked for.
 	Checkpointed *Checkpointed
-	// Stalled says that this process stood still since the last Turn, for several
-	// election timeouts: nothing known before may be acted upon.
-	Stalled bool
 }
 
 // EventKind says what was observed of a peer.
@@ -153,6 +150,9 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 	return c, err
 }
 
+// maxInflightMessages bounds the append messages in flight to one peer.
+const maxInflightMessages = 256
+
 func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 	defer recoverRaft(&err)
 	applied := st.(*raftStorage).applied
@@ -165,7 +165,7 @@ func newRawNode(cfg Config, st raft.Storage) (rn *raft.RawNode, err error) {
 		MaxSizePerMsg:             cfg.MaxMessageBytes,
 		MaxCommittedSizePerReady:  4 * cfg.MaxMessageBytes,
 		MaxUncommittedEntriesSize: cfg.MaxUncommittedBytes,
-		MaxInflightMsgs:           cfg.MaxInflightMessages,
+		MaxInflightMsgs:           maxInflightMessages,
 		CheckQuorum:               true,
 		PreVote:                   true,
 		ReadOnlyOption:            raft.ReadOnlySafe,
@@ -227,11 +227,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 		}
 	}()
 	defer recoverRaft(&err)
-	before := c.now
 	c.begin(in)
-	if in.Stalled {
-		c.stepDown(before, &out)
-	}
 	if err := c.take(in, &out); err != nil {
 		return out, err
 	}
@@ -264,14 +260,16 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 }
 
 func (c *Core) begin(in Input) {
+	before := c.now
 	c.now, c.wall, c.overdue = in.Now, in.Wall, false
-	if since := in.MessagesSince; since != 0 && !c.leads() && c.now.Sub(since) > c.cfg.electionTimeout() {
-		c.uninformed(since)
-		c.known.silent = true
-	}
 	if !c.started {
-		c.started, c.changed = true, true
-		c.leaderless = c.now
+		before, c.started, c.changed, c.leaderless = c.now, true, true, c.now
+	}
+	if since := in.MessagesSince; since != 0 && !c.leads() {
+		before = min(before, since)
+	}
+	if c.now.Sub(before) > c.cfg.electionTimeout() {
+		c.stoodStill(before)
 	}
 	c.authority.begin(c.now)
 	c.intake.begin(c.persisted)
@@ -289,9 +287,8 @@ func (c *Core) take(in Input, out *Output) error {
 			return err
 		}
 	}
-	recent := c.now.Sub(in.MessagesSince) <= c.cfg.electionTimeout() || in.MessagesSince == 0
 	for _, m := range in.Messages {
-		c.step(m, recent)
+		c.step(m)
 	}
 	for range in.Ticks {
 		c.tick(out)
@@ -308,7 +305,7 @@ func (c *Core) take(in Input, out *Output) error {
 // step gives raft a message of another peer. Messages that peers do not send
 // to one another are dropped, and so are those for somebody else, those that
 // cannot be of a peer (message.go) and a MsgSnap without its checkpoint.
-func (c *Core) step(m *raftpb.Message, recent bool) {
+func (c *Core) step(m *raftpb.Message) {
 	if m.GetTo() != c.cfg.NodeID || m.GetFrom() == c.cfg.NodeID || !c.mayTalk(m.GetFrom()) || !c.admits(m) {
 		return
 	}
@@ -324,7 +321,7 @@ func (c *Core) step(m *raftpb.Message, recent bool) {
 		}
 	case raftpb.MsgApp, raftpb.MsgAppResp, raftpb.MsgVote, raftpb.MsgVoteResp, raftpb.MsgPreVote, raftpb.MsgPreVoteResp,
 		raftpb.MsgHeartbeat, raftpb.MsgHeartbeatResp, raftpb.MsgTimeoutNow, raftpb.MsgReadIndex, raftpb.MsgReadIndexResp:
-		c.hearCommit(m, recent)
+		c.hearCommit(m)
 		c.responses.heard(m)
 		if m.GetType() == raftpb.MsgPreVote {
 			c.noteAsked(m)

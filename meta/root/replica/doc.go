@@ -15,9 +15,9 @@
 //     under way; it is found expired only when no confirmation of any leader can
 //     still be good (rules 1 to 3 of the authority design).
 //  5. A Turn that takes longer than an election timeout, whatever it waited for,
-//     ends the leadership, and nothing known before it is used after it; from
-//     about that time on, and until a leader is heard from again, this peer says
-//     that it may know nothing of the present.
+//     ends the leadership. From about that time on, in a Turn or between two, this
+//     peer says that it may know nothing of the present, until a quorum has
+//     followed its leader in a read index that began behind that.
 //  6. A failed write, an entry that cannot be applied, and a state that differs
 //     from the majority's end Run with an error that names the index; nothing is
 //     acknowledged after it.

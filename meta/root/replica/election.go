@@ -1,6 +1,8 @@
 package replica
 
 import (
+	"slices"
+
 	"github.com/nokv/nokv/internal/clock"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -72,16 +74,14 @@ func (c *Core) tickElections(out *Output) {
 			}
 		}
 	}
-	kept := e.transfers[:0]
-	for _, t := range e.transfers {
-		if t.ticks++; t.ticks > 2*c.cfg.ElectionTicks {
+	e.transfers = slices.DeleteFunc(e.transfers, func(t *Transfer) bool {
+		t.ticks++
+		late := t.ticks > 2*c.cfg.ElectionTicks
+		if late {
 			c.failRequest(t, errUnavailable("no other peer took over in time"), out)
-			continue
 		}
-		kept = append(kept, t)
-	}
-	clear(e.transfers[len(kept):])
-	e.transfers = kept
+		return late
+	})
 }
 
 func (c *Core) acceptTransfer(t *Transfer, out *Output) {
@@ -140,27 +140,37 @@ func (c *Core) checkOverdue(out *Output) bool {
 		return false
 	}
 	c.overdue = true
-	c.stepDown(c.now, out)
+	c.stepDown(out)
 	return true
 }
 
-// stepDown ends what this peer knows of the others, and a leadership that went on
-// without it: while it stood still, since a moment, others may have elected a new
-// leader. Ticking through two election timeouts without a message makes raft's
-// quorum check fail. What came before it is not answered by what was known before
-// it. The heartbeats that the ticks make are not sent: they would keep the others
-// from electing.
-func (c *Core) stepDown(since clock.Instant, out *Output) {
-	err := errUnavailable("this peer stood still")
-	c.failReads(err, out)
-	c.failClaims(err, out)
-	c.changed = true
+// stoodStill ends what this peer knows of the others: while it stood still, since a
+// moment, they may have elected a new leader. It knows again when a quorum has
+// followed its leader, or itself, in a read index that begins now. What comes from
+// others does not do: it may have waited in a socket all the time.
+func (c *Core) stoodStill(since clock.Instant) {
 	if c.members.alone() {
 		return
 	}
 	c.uninformed(since)
 	c.known.silent = true
-	if !c.leads() {
+	c.retryRead()
+	clear(c.heard)
+	c.ledSince = c.ticks
+}
+
+// stepDown ends a leadership that went on without this peer, which stood still in the
+// Turn at hand. Ticking through two election timeouts without a message makes raft's
+// quorum check fail. What came before it is not answered by what was known before
+// it. The heartbeats that the ticks make are not sent: they would keep the others
+// from electing.
+func (c *Core) stepDown(out *Output) {
+	err := errUnavailable("this peer stood still")
+	c.failReads(err, out)
+	c.failClaims(err, out)
+	c.changed = true
+	c.stoodStill(c.now)
+	if !c.leads() || c.members.alone() {
 		return
 	}
 	c.cfg.Logger.Warn("stepping down: this peer stood still", "peer", c.cfg.NodeID, "term", c.hard.GetTerm())
@@ -174,11 +184,5 @@ func (c *Core) stepDown(since clock.Instant, out *Output) {
 }
 
 func withoutHeartbeats(messages []*raftpb.Message) []*raftpb.Message {
-	var kept []*raftpb.Message
-	for _, m := range messages {
-		if m.GetType() != raftpb.MsgHeartbeat {
-			kept = append(kept, m)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(messages), func(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgHeartbeat })
 }

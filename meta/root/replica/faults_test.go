@@ -46,9 +46,9 @@ func TestOverdueAppendStepsDown(t *testing.T) {
 	c.same()
 }
 
-// Told of a stall, a leader fails what waits and steps down before it looks at
-// its mail.
-func TestStalledInputStepsDown(t *testing.T) {
+// A leader that stood still between two Turns answers nothing by what it was told
+// before, and vouches for nothing until a quorum has followed it again.
+func TestFrozenLeaderAsksAgain(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	l := c.lead(1)
 	c.claim(l, "a", 0, testTTL)
@@ -56,17 +56,22 @@ func TestStalledInputStepsDown(t *testing.T) {
 	l.turn(0, request, read)
 	c.peers[2].turn(0)
 	c.peers[3].turn(0)
-	in := replica.Input{Stalled: true, Messages: l.inbox}
-	l.inbox = nil
-	l.take(in)
-	wantReason(t, request.Err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
-	wantReason(t, read.Err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
-	if l.view.Role == rootv1.RaftRole_RAFT_ROLE_LEADER {
-		t.Fatal("still leads")
+	before := c.clock.Now()
+	c.clock.Advance(testElection + 1)
+	l.turn(0)
+	if l.view.LeaderlessSince != before || slices.Contains(l.done, replica.Request(request)) || slices.Contains(l.done, replica.Request(read)) {
+		t.Fatalf("leaderless since %d, stood still since %d; answered %d requests", l.view.LeaderlessSince, before, len(l.done))
 	}
-	c.tick(60)
-	if l := c.elect(); !c.confirm(l, 1, "a") {
-		t.Fatal("the next leader does not confirm")
+	s := reshape(t, addPeer(4))
+	s.Force = true
+	l.turn(0, s)
+	wantReason(t, s.Err, rootv1.Reason_REASON_ROOT_UNAVAILABLE) // It does not know who is alive.
+	c.tick(1)
+	if l.view.LeaderlessSince != 0 || l.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER {
+		t.Errorf("leaderless since %d as %v", l.view.LeaderlessSince, l.view.Role)
+	}
+	if request.Err != nil || !request.Response.GetActive() || read.Err != nil || read.Token.Index == 0 {
+		t.Errorf("asked again: %v, %v; %v, %v", request.Response, request.Err, read.Token, read.Err)
 	}
 }
 
@@ -83,7 +88,8 @@ func TestStalledFollowerIsUninformed(t *testing.T) {
 			f.overdue = false
 		}},
 		{"between two Turns", func(f *peer, mail []*raftpb.Message) {
-			f.take(replica.Input{Stalled: true, Messages: mail, MessagesSince: f.c.clock.Now() - clock.Instant(time.Minute)})
+			f.c.clock.Advance(testElection + 1)
+			f.take(replica.Input{Messages: mail, MessagesSince: f.c.clock.Now()}) // Out of its sockets.
 		}},
 		{"behind its mail", func(f *peer, mail []*raftpb.Message) {
 			f.take(replica.Input{Messages: mail, MessagesSince: f.c.clock.Now() - clock.Instant(time.Minute)})

@@ -52,20 +52,12 @@ func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error 
 	}
 }
 
-// stoodStill is the number of election timeouts without a Turn after which a
-// leader steps down without waiting for raft to notice. A busy machine makes
-// shorter gaps.
-const stoodStill = 5
-
 // turn takes one Turn with all that waits.
 func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err error) {
-	r.beginTurn()
+	r.turnBegun = r.clock.Now()
 	*in = r.box.take(*in)
 	// After the mailbox: what is in it came before Now.
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
-	// Ticks come more often than that: the process or the machine stood still,
-	// and the others have elected somebody else.
-	in.Stalled = r.late || r.idleSince != 0 && in.Now.Sub(r.idleSince) > stoodStill*r.cfg.electionTimeout()
 	out, err := r.core.Turn(*in)
 	if err != nil {
 		return false, err
@@ -74,74 +66,57 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 		// One at a time: there is room.
 		tasks <- out.Checkpoint
 	}
-	r.endTurn(out.View)
+	late := r.overdue()
+	r.endTurn(out.View, late)
 	for _, request := range out.Done {
 		close(request.answered())
 	}
-	return out.More || r.late, nil
-}
-
-// beginTurn and endTurn enclose everything that the loop could wait for.
-func (r *Replica) beginTurn() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.turnBegun = r.clock.Now()
+	return out.More || late, nil
 }
 
 // endTurn publishes the Turn's view, if it has one. The Core looks at the time
 // before it does the last things of a Turn: when one of those took too long, its
 // view is of before, and nobody may go by it until the next Turn, which follows at
-// once, has stepped down.
-func (r *Replica) endTurn(v *View) {
+// once.
+func (r *Replica) endTurn(v *View, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	begun := r.turnBegun
-	r.idleSince, r.late, r.turnBegun = r.clock.Now(), r.overdue(), 0
+	_, still := r.standsStill()
 	noted := isClosed(*r.stall.Load())
-	if old := r.view.Load(); v == nil && old.unstalled != nil {
-		v = old.unstalled // It took long, and yet not too long.
-	} else if v == nil && r.late {
-		v = old
-	}
-	if r.late {
-		v = v.StalledSince(begun)
-	}
 	if v != nil {
-		r.publish(v)
+		r.view.Store(v)
+	}
+	if !late { // Behind the view: nobody sees an older one as of now.
+		r.turned.Store(int64(r.clock.Now()))
+	}
+	if v != nil || still || noted {
+		r.wakeWatchers()
 	}
 	switch {
-	case r.late && !noted:
+	case late && !noted:
 		close(*r.stall.Load())
-	case !r.late && noted:
+	case !late && noted:
 		r.stall.Store(new(make(chan struct{})))
 	}
 }
 
-// overdue implements Config.Overdue: only the loop changes turnBegun.
+// overdue implements Config.Overdue.
 func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
 
-// judgeTurn notices a Turn that does not end: callers are told and the view says
-// so, before others can have elected another leader for long. Called every tick.
-func (r *Replica) judgeTurn() {
-	if r.noteStall() { // Without the lock: who writes the log may stall too.
-		r.cfg.Logger.Warn(standsStill, "peer", r.cfg.NodeID)
-	}
-}
-
-// noteStall reports whether the Turn under way begins to be one that stalls.
-func (r *Replica) noteStall() bool {
+// noteStill notices a peer that stands still: callers are told and watchers look
+// again, before others can have elected another leader for long. Called every tick.
+func (r *Replica) noteStill() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.turnBegun == 0 || r.clock.Now().Sub(r.turnBegun) < r.cfg.electionTimeout()-r.cfg.Tick || isClosed(*r.stall.Load()) {
-		return false
+	_, still := r.standsStill()
+	first := still && !isClosed(*r.stall.Load())
+	if first {
+		close(*r.stall.Load())
+		r.wakeWatchers()
 	}
-	v := r.view.Load()
-	if !r.view.CompareAndSwap(v, v.StalledSince(r.turnBegun)) {
-		return false // It is about to end.
+	r.mu.Unlock()
+	if first { // Without the lock: who writes the log may stall too.
+		r.cfg.Logger.Warn(whyStill, "peer", r.cfg.NodeID)
 	}
-	r.wakeWatchers()
-	close(*r.stall.Load())
-	return true
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -153,25 +128,22 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// publish makes v the view and wakes who waits for a newer one.
-func (r *Replica) publish(v *View) {
-	r.view.Store(v)
-	r.wakeWatchers()
-}
-
+// wakeWatchers wakes who waits for a newer view.
 func (r *Replica) wakeWatchers() {
 	if waited := r.changed.Swap(nil); waited != nil {
 		close(*waited)
 	}
 }
 
-// handOver gives leadership to another peer before this one stops. It tries
-// for TransferTimeout.
+// transferTimeout bounds the leadership transfer when a Replica stops.
+const transferTimeout = 500 * time.Millisecond
+
+// handOver gives leadership to another peer before this one stops.
 func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 	if r.View().Role != rootv1.RaftRole_RAFT_ROLE_LEADER || r.core.members.alone() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.TransferTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), transferTimeout)
 	defer cancel()
 	t := NewTransfer(0)
 	if r.box.request(t) != nil {
@@ -215,7 +187,7 @@ func (r *Replica) tick(ctx context.Context) {
 			return
 		case <-ticker.C:
 			r.box.tick(max(1, r.cfg.ElectionTicks/2))
-			r.judgeTurn()
+			r.noteStill()
 		}
 	}
 }

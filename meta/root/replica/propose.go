@@ -20,8 +20,8 @@ import (
 type Request interface {
 	// fail answers with an error instead of a result.
 	fail(err error)
-	// err is the error it was answered with.
-	err() error
+	// Refusal is why it was answered without a result; nil when it has one.
+	Refusal() error
 	// answered returns the channel that the Replica closes when the answer may
 	// be read.
 	answered() chan struct{}
@@ -38,8 +38,10 @@ type call struct {
 func newCall() call { return call{done: make(chan struct{})} }
 
 func (c *call) fail(err error)          { c.Err = err }
-func (c *call) err() error              { return c.Err }
 func (c *call) answered() chan struct{} { return c.done }
+
+// Refusal implements Request.
+func (c *call) Refusal() error { return c.Err }
 
 // Proposal asks for commands to be committed and judged, each on its own.
 type Proposal struct {

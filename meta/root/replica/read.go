@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 )
@@ -64,12 +65,12 @@ func (c *Core) failRequest(r Request, err error, out *Output) {
 	out.Done = append(out.Done, r)
 }
 
-// startRead begins an attempt when none is in flight and somebody waits. A
-// leader first applies an entry of its own term: raft itself waits for that,
-// except in a cluster of one.
+// startRead begins an attempt when none is in flight and somebody waits: this peer
+// itself when it stood still. A leader first applies an entry of its own term: raft
+// itself waits for that, except in a cluster of one.
 func (c *Core) startRead() {
 	r := &c.reads
-	if r.id != nil || len(r.waiting) == 0 || c.leader == 0 || (c.leads() && !c.settled()) {
+	if r.id != nil || len(r.waiting) == 0 && !c.known.silent || c.leader == 0 || (c.leads() && !c.settled()) {
 		return
 	}
 	r.flight, r.waiting = r.waiting, r.flight[:0]
@@ -99,22 +100,11 @@ func (c *Core) retryRead() {
 // messages may be lost.
 func (c *Core) tickReads() {
 	r := &c.reads
-	r.waiting = withoutAbandoned(r.waiting)
+	r.waiting = slices.DeleteFunc(r.waiting, abandoned)
 	if r.id != nil && c.ticks-r.sent >= uint64(max(1, c.cfg.ElectionTicks/2)) {
 		c.retryRead()
-		r.waiting = withoutAbandoned(r.waiting)
+		r.waiting = slices.DeleteFunc(r.waiting, abandoned)
 	}
-}
-
-func withoutAbandoned(requests []Request) []Request {
-	kept := requests[:0]
-	for _, r := range requests {
-		if !abandoned(r) {
-			kept = append(kept, r)
-		}
-	}
-	clear(requests[len(kept):])
-	return kept
 }
 
 func abandoned(r Request) bool {
@@ -135,8 +125,11 @@ func (c *Core) readConfirmed(states []raft.ReadState) {
 		if r.id == nil || !bytes.Equal(s.RequestCtx, r.id) {
 			continue
 		}
-		r.confirmed = append(r.confirmed, confirmed{index: s.Index, requests: r.flight})
+		if len(r.flight) > 0 {
+			r.confirmed = append(r.confirmed, confirmed{index: s.Index, requests: r.flight})
+		}
 		r.flight, r.id = nil, nil
+		c.heardQuorum(s.Index)
 	}
 }
 
@@ -166,16 +159,13 @@ func (c *Core) serveReads(out *Output) {
 func (c *Core) failConfirms(err error, out *Output) {
 	r := &c.reads
 	keep := func(requests []Request) []Request {
-		kept := requests[:0]
-		for _, request := range requests {
-			if confirm, ok := request.(*Confirm); ok {
-				c.failRequest(confirm, err, out)
-				continue
+		return slices.DeleteFunc(requests, func(request Request) bool {
+			_, confirms := request.(*Confirm)
+			if confirms {
+				c.failRequest(request, err, out)
 			}
-			kept = append(kept, request)
-		}
-		clear(requests[len(kept):])
-		return kept
+			return confirms
+		})
 	}
 	r.waiting, r.flight = keep(r.waiting), keep(r.flight)
 	for i := range r.confirmed {

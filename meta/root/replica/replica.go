@@ -25,22 +25,19 @@ type Replica struct {
 	box   *mailbox
 
 	view atomic.Pointer[View]
+	// turned is when the last Turn ended that did not take too long; 0: none has.
+	turned atomic.Int64
 	// changed is nil while nobody waits.
 	changed atomic.Pointer[chan struct{}]
-	// stall is closed while the Turn under way is overdue.
+	// mu guards a change of stall, which is closed while the peer stands still.
+	mu      sync.Mutex
 	stall   atomic.Pointer[chan struct{}]
 	stopped chan struct{}
 
-	// mu guards turnBegun, which is 0 between Turns, and a change of stall.
-	mu        sync.Mutex
-	turnBegun clock.Instant
-
 	applied rpcstats.Histogram
 
-	// idleSince is when the last Turn ended, late that it took too long; the loop's
-	// alone.
-	idleSince clock.Instant
-	late      bool
+	// turnBegun is when the Turn under way began; the loop's alone.
+	turnBegun clock.Instant
 }
 
 // New makes a replica over an open log. It reads the newest checkpoint and
@@ -84,8 +81,23 @@ func (r *Replica) Latencies() (sync, apply rpcstats.Latency) {
 	return r.log.synced.Summary(), r.applied.Summary()
 }
 
-// View returns the newest view; never nil.
-func (r *Replica) View() *View { return r.view.Load() }
+// View returns the newest view; never nil. It is of the present: what a peer knew that
+// stood still, in a Turn or between two, it does not say to be so.
+func (r *Replica) View() *View {
+	since, still := r.standsStill() // Before the view: a newer one takes nothing from an older one.
+	v := r.view.Load()
+	if still {
+		return v.StalledSince(since)
+	}
+	return v
+}
+
+// standsStill says that no Turn has ended for about an election timeout, and since
+// when. A tick comes in time for others to hear of it.
+func (r *Replica) standsStill() (since clock.Instant, still bool) {
+	since = clock.Instant(r.turned.Load())
+	return since, since != 0 && r.clock.Now().Sub(since) >= r.cfg.electionTimeout()-r.cfg.Tick
+}
 
 // Changed returns a channel that is closed when a newer View than the one of
 // this moment is published. Call it before View.
@@ -174,31 +186,31 @@ func (r *Replica) Reshape(ctx context.Context, e *rootv1.Event, force bool) (*ro
 	return s.Result.Proto(), nil
 }
 
-// standsStill is why a peer that stalls answers nothing.
-const standsStill = "this peer stands still: its disk or machine stalls"
+// whyStill is why a peer that stands still answers nothing.
+const whyStill = "this peer stands still: its disk or machine stalls"
 
 // call hands a request to the loop and waits for its answer, for the end of
 // ctx, of Run, or of patience with the Turn under way.
 func (r *Replica) call(ctx context.Context, request Request) error {
 	stall := *r.stall.Load()
 	if isClosed(stall) {
-		return errUnavailable(standsStill)
+		return errUnavailable(whyStill)
 	}
 	if err := r.box.request(request); err != nil {
 		return err
 	}
 	select {
 	case <-request.answered():
-		return request.err()
+		return request.Refusal()
 	case <-ctx.Done():
 		return unanswered(request, "the deadline passed")
 	case <-stall:
-		return unanswered(request, standsStill)
+		return unanswered(request, whyStill)
 	case <-r.stopped:
 	}
 	select {
 	case <-request.answered():
-		return request.err()
+		return request.Refusal()
 	default:
 		return unanswered(request, "this peer stopped")
 	}

@@ -78,16 +78,18 @@ func (e wireEnd) SetPeers(*rootv1.Cluster) {}
 // running is a cluster of Replicas and the ends of their Runs.
 type running struct {
 	wire
-	t     testing.TB
-	logs  map[uint64]replica.Log
-	stops map[uint64]context.CancelFunc
-	ends  map[uint64]chan error
+	t    testing.TB
+	logs map[uint64]replica.Log
+	// clocks are those of the peers.
+	clocks map[uint64]*jumpClock
+	stops  map[uint64]context.CancelFunc
+	ends   map[uint64]chan error
 }
 
 func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*replica.Config)) *running {
 	r := &running{
 		wire: wire{peers: make(map[uint64]*replica.Replica)}, t: t, logs: make(map[uint64]replica.Log),
-		stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error),
+		clocks: make(map[uint64]*jumpClock), stops: make(map[uint64]context.CancelFunc), ends: make(map[uint64]chan error),
 	}
 	r.checkpoint = func(from, to uint64) (storage.CheckpointMeta, bool) {
 		a, b := memLogOf(r.logs[from]), memLogOf(r.logs[to])
@@ -110,7 +112,8 @@ func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*repl
 			change(&cfg)
 		}
 		r.logs[id] = log(id)
-		peer, err := replica.New(cfg, r.logs[id], clock.NewMonotonic())
+		r.clocks[id] = &jumpClock{Monotonic: clock.NewMonotonic()}
+		peer, err := replica.New(cfg, r.logs[id], r.clocks[id])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,6 +127,16 @@ func run(t testing.TB, n int, log func(id uint64) replica.Log, change func(*repl
 	}
 	return r
 }
+
+// jumpClock is a clock that can be put ahead, as one is found by a process that was
+// stopped.
+type jumpClock struct {
+	*clock.Monotonic
+	ahead atomic.Int64
+}
+
+// Now implements clock.Clock.
+func (c *jumpClock) Now() clock.Instant { return c.Monotonic.Now().Add(time.Duration(c.ahead.Load())) }
 
 // memLogOf is the memLog under a log; nil: there is none.
 func memLogOf(log replica.Log) *memLog {

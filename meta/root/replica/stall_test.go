@@ -420,3 +420,30 @@ func openFake(t testing.TB, f *disk.Fake, id uint64) *storage.Storage {
 }
 
 var _ raft.Storage = gatedLog{}
+
+// A process that was stopped between two Turns says from its first instant on that it
+// may know nothing of the present, without waiting for a tick or a Turn; and knows
+// again, in the same term, when the others have followed it.
+func TestFrozenProcessVouchesForNothing(t *testing.T) {
+	for _, frozen := range []uint64{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			s := begin(t, newGate(), true, 1000, memLogs)
+			s.end()
+			time.Sleep(time.Second)
+			p := s.peers[frozen]
+			before := p.View()
+			if before.Stalled || before.LeaderlessSince != 0 {
+				t.Fatalf("before: %+v", before)
+			}
+			s.clocks[frozen].ahead.Add(int64(testElection + time.Millisecond))
+			if v := p.View(); !v.Stalled || v.LeaderlessSince == 0 {
+				t.Errorf("peer %d vouches: leaderless since %d", frozen, v.LeaderlessSince)
+			}
+			time.Sleep(200 * time.Millisecond)
+			if v := p.View(); v.Stalled || v.LeaderlessSince != 0 || v.Term != before.Term || v.Role != before.Role {
+				t.Errorf("peer %d afterwards: %+v", frozen, v)
+			}
+			s.stop(1, 2, 3)
+		})
+	}
+}

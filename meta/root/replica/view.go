@@ -25,7 +25,7 @@ type View struct {
 	// LeaderlessSince is when this peer last knew a leader that knows what is
 	// committed; 0 while it does. A new leader does once an entry of its own term
 	// is committed; a peer that stood still knows nothing newer than the beginning
-	// of that until it hears from a leader again.
+	// of that until a quorum has followed its leader in a read index.
 	LeaderlessSince clock.Instant
 	// FirstIndex and LastIndex are the ends of the durable log; FirstIndex is
 	// LastIndex+1 when it is empty.
@@ -34,8 +34,8 @@ type View struct {
 	// there is none.
 	Checkpoint    storage.CheckpointMeta
 	HasCheckpoint bool
-	// Stalled says that the Turn under way has taken about an election timeout,
-	// whatever it waits for.
+	// Stalled says that no Turn has ended for about an election timeout, whatever
+	// the one under way waits for.
 	Stalled bool
 	// Members are the root peers by what they do, at Applied.
 	Members state.RootMembers
@@ -48,17 +48,14 @@ type View struct {
 	RefusedMessages uint64
 	// QueuedProposals were taken and not answered.
 	QueuedProposals int
-
-	// unstalled is the view before the Turn stalled; nil when none does.
-	unstalled *View
 }
 
-// StalledSince is v as others are to see it while a Turn that began at since does
-// not end: what v says of the leader and of the commit index is of then, and
-// whoever reads the tail must not take it for the present.
+// StalledSince is v as others are to see it while no Turn has ended since a moment:
+// what v says of the leader and of the commit index is of then, and whoever reads
+// the tail must not take it for the present.
 func (v *View) StalledSince(since clock.Instant) *View {
 	w := *v
-	w.Stalled, w.unstalled = true, v
+	w.Stalled = true
 	if w.LeaderlessSince == 0 {
 		w.LeaderlessSince = since
 	}
@@ -121,8 +118,8 @@ type commitKnown struct {
 	// term is the newest one whose leader told its commit index after an entry
 	// of that term was committed: before, it does not know it.
 	term uint64
-	// silent says that this peer stood still and has heard from no leader since:
-	// the one that it takes for the leader may be none any more.
+	// silent says that this peer stood still and no quorum has followed its leader
+	// since, as far as it knows: that one may be none any more.
 	silent bool
 }
 
@@ -156,17 +153,20 @@ func (c *Core) tellCommit(messages []*raftpb.Message) {
 	}
 }
 
-// hearCommit takes what tellCommit added, or what an append says. That an index
-// is committed stays true whatever became of the leader that said it. recent says
-// that it did not wait in the mailbox for an election timeout.
-func (c *Core) hearCommit(m *raftpb.Message, recent bool) {
-	k := c.known
-	switch m.GetType() {
-	case raftpb.MsgHeartbeat, raftpb.MsgApp:
-		if k.silent && recent && m.GetTerm() >= c.hard.GetTerm() {
-			k.silent, c.changed = false, true
-		}
+// heardQuorum notes that a quorum has followed the leader in a read index, which is
+// committed: a peer that stood still is informed again.
+func (c *Core) heardQuorum(index uint64) {
+	if !c.known.silent {
+		return
 	}
+	c.known.silent, c.changed = false, true
+	c.known.commit = max(c.known.commit, index)
+}
+
+// hearCommit takes what tellCommit added, or what an append says. That an index
+// is committed stays true whatever became of the leader that said it.
+func (c *Core) hearCommit(m *raftpb.Message) {
+	k := c.known
 	switch m.GetType() {
 	case raftpb.MsgHeartbeat:
 		k.commit = max(k.commit, m.GetIndex(), m.GetCommit())

@@ -135,19 +135,8 @@ func (l *Link) Propose(commands []*rootv1.Command, limit time.Duration, done fun
 
 // Refusal is why a request was answered without a result; nil when it has one.
 func Refusal(r replica.Request) error {
-	switch r := r.(type) {
-	case *replica.Proposal:
-		return r.Err
-	case *replica.Read:
-		return r.Err
-	case *replica.Confirm:
-		return r.Err
-	case *replica.Claim:
-		return r.Err
-	case *replica.Transfer:
-		return r.Err
-	case *replica.Reshape:
-		return r.Err
+	if r == nil {
+		return nil
 	}
-	return nil
+	return r.Refusal()
 }

@@ -60,8 +60,6 @@ type Cluster struct {
 	founders int
 	// losing is the replacement under way; nil: none.
 	losing *replacement
-	// allowed judges errors that a fault explains.
-	allowed func(error) bool
 }
 
 // New makes a cluster and starts it.
@@ -119,12 +117,6 @@ func (c *Cluster) voters() []uint64 {
 }
 
 func (c *Cluster) peer(id uint64) *Peer { return c.machines[id-1] }
-
-func (c *Cluster) expected(err error) bool { return c.allowed != nil && c.allowed(err) }
-
-// AllowFailures says which errors of processes that end by themselves are a
-// consequence of what was injected.
-func (c *Cluster) AllowFailures(allowed func(error) bool) { c.allowed = allowed }
 
 // Leader is the peer that leads with the highest term; nil for none.
 func (c *Cluster) Leader() *Peer {

@@ -41,14 +41,12 @@ type Peer struct {
 	crashed bool
 	// slow is how long the next append takes.
 	slow time.Duration
-	// turnBegun is when the turn under way began; 0 for none.
-	turnBegun clock.Instant
-	input     replica.Input
-	waiting   map[replica.Request]func(replica.Request)
-	lastTik   int64
-	// idle is when the last turn ended, late that it took too long.
-	idle clock.Instant
-	late bool
+	// turnBegun is when the newest turn began, turned when the last one ended that did
+	// not take too long; 0 for none.
+	turnBegun, turned clock.Instant
+	input             replica.Input
+	waiting           map[replica.Request]func(replica.Request)
+	lastTik           int64
 	// streams are the open tails and snapshots, in the order they were opened.
 	streams []*session
 	// Err is why the process stopped by itself last; nil after a kill.
@@ -67,22 +65,19 @@ func (p *Peer) Alive() bool { return p.core != nil }
 // Runs says whether the process runs and does not stand still as a whole.
 func (p *Peer) Runs() bool { return p.core != nil && !p.paused }
 
-// View is what the process published last, or says while a turn does not end; nil
-// while it is down.
+// View is what the process published last, as it says it now; nil while it is down.
 func (p *Peer) View() *replica.View {
 	if p.core == nil {
 		return nil
 	}
-	if p.overdue() {
-		return p.core.view.StalledSince(p.turnBegun)
+	if p.turned != 0 && p.Clock.Now().Sub(p.turned) >= p.electionTimeout()-p.cluster.cfg.Replica.Tick {
+		return p.core.view.StalledSince(p.turned)
 	}
 	return p.core.view
 }
 
 // overdue says that the turn under way takes longer than an election timeout.
-func (p *Peer) overdue() bool {
-	return p.turnBegun != 0 && p.Clock.Now().Sub(p.turnBegun) > p.electionTimeout()
-}
+func (p *Peer) overdue() bool { return p.Clock.Now().Sub(p.turnBegun) > p.electionTimeout() }
 
 // Storage is the open workdir; nil while the process is down.
 func (p *Peer) Storage() *storage.Storage {
@@ -133,7 +128,7 @@ func (p *Peer) Start() error {
 		return fmt.Errorf("open core: %w", err)
 	}
 	p.store, p.Err, p.paused, p.woken, p.turning = store, nil, false, false, false
-	p.slow, p.turnBegun, p.idle, p.late, p.streams = 0, 0, 0, false, nil
+	p.slow, p.turned, p.streams = 0, 0, nil
 	p.core = &running{Core: core, view: &replica.View{State: st, LeaderlessSince: p.Clock.Now()}}
 	p.input, p.waiting = replica.Input{}, make(map[replica.Request]func(replica.Request))
 	p.lastTik = int64(p.Clock.Now()) / int64(p.cluster.cfg.Replica.Tick)
@@ -216,23 +211,18 @@ func (p *Peer) wake() {
 	})
 }
 
-// stoodStill is the number of election timeouts after which a process notices
-// that it was not running, as in package replica.
-const stoodStill = 5
-
 func (p *Peer) turn() {
 	p.woken, p.turning = false, true
 	in, core := p.input, p.core
 	p.input = replica.Input{}
 	in.Now, in.Wall = p.Clock.Now(), p.Clock.Wall()
 	p.turnBegun = in.Now
-	in.Stalled = p.late || p.idle != 0 && in.Now.Sub(p.idle) > stoodStill*p.electionTimeout()
 	out, err := core.Turn(in)
 	if p.core != core {
 		return // it was killed inside
 	}
-	begun := p.turnBegun
-	p.late, p.turning, p.turnBegun = p.overdue(), false, 0
+	late := p.overdue()
+	p.turning = false
 	if err != nil {
 		p.fail(err)
 		return
@@ -240,8 +230,8 @@ func (p *Peer) turn() {
 	if out.View != nil {
 		core.view = out.View
 	}
-	if p.late {
-		core.view = core.view.StalledSince(begun)
+	if !late {
+		p.turned = p.Clock.Now()
 	}
 	p.cluster.Log.record(p)
 	if p.cluster.AfterTurn != nil {
@@ -252,11 +242,10 @@ func (p *Peer) turn() {
 	if out.Checkpoint != nil {
 		p.checkpoint(out.Checkpoint)
 	}
-	p.idle = p.Clock.Now()
-	if out.View != nil || p.late {
+	if out.View != nil || late {
 		p.wakeStreams()
 	}
-	if out.More || p.late || p.hasInput() {
+	if out.More || late || p.hasInput() {
 		p.wake()
 	}
 }
@@ -323,7 +312,7 @@ func (p *Peer) receiveCheckpoint(from *Peer, announced *raftpb.Message, raw []by
 func (p *Peer) fail(err error) {
 	p.down()
 	p.Err = err
-	if !errors.Is(err, disk.ErrCrashed) && !p.cluster.expected(err) {
+	if !errors.Is(err, disk.ErrCrashed) {
 		p.cluster.Failures = append(p.cluster.Failures, fmt.Errorf("root %d at %v: %w", p.ID, p.cluster.World.Now(), err))
 	}
 }

@@ -2,6 +2,7 @@ package roottest
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -98,15 +99,10 @@ func (s *session) wake() {
 }
 
 func (p *Peer) wakeStreams() {
-	kept := p.streams[:0]
+	p.streams = slices.DeleteFunc(p.streams, (*session).over)
 	for _, s := range p.streams {
-		if !s.over() {
-			kept = append(kept, s)
-			s.wake()
-		}
+		s.wake()
 	}
-	clear(p.streams[len(kept):])
-	p.streams = kept
 }
 
 // resetStreams tells readers that the process went away, if anything can.

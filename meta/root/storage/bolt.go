@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"maps"
 	"os"
@@ -157,4 +158,141 @@ func (t token) try() bool {
 	default:
 		return false
 	}
+}
+
+// The part of bbolt's file format 2 that holds one record. It is read here and
+// not by bbolt, which follows spoilt pages out of the file, cannot say where
+// the damage is, and locks what it reads.
+//
+//	page     0 u64 id, 8 u16 flags, 10 u16 count, 12 u32 overflow pages, 16 elements
+//	meta     16 u32 magic, u32 version, u32 page size, u32 flags, u64 root page,
+//	         u64 sequence, u64 free list, u64 high water, u64 transaction, u64 FNV-1a
+//	element  0 u32 flags, u32 position from here, u32 key size, u32 value size
+//	bucket   0 u64 root page (0: the page follows), u64 sequence
+const (
+	boltMagic        = 0xED0CDAED
+	boltVersion      = 2
+	boltPageHeader   = 16
+	boltMetaBytes    = 64
+	boltLeaf         = 2
+	boltElementBytes = 16
+	boltBucketBytes  = 16
+	boltIsBucket     = 1
+)
+
+// ReadBolt reads all registers of a bbolt file, changes nothing and takes no
+// lock. *DamageError; a missing file is fs.ErrNotExist.
+func ReadBolt(path string) (map[string][]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f := boltFile{path: path, b: b}
+	record, at, err := f.record()
+	if err != nil {
+		return nil, err
+	}
+	values, err := decodeRecord(record)
+	if err != nil {
+		return nil, f.damage(at, err.Error())
+	}
+	return values, nil
+}
+
+type boltFile struct {
+	path string
+	b    []byte
+}
+
+func (f boltFile) damage(at int64, what string) error {
+	return &DamageError{File: f.path, Offset: at, What: what, Do: doReplace}
+}
+
+// record returns the record's bytes and where they are.
+func (f boltFile) record() ([]byte, int64, error) {
+	root, err := f.rootPage()
+	if err != nil {
+		return nil, 0, err
+	}
+	page, at, err := f.page(root)
+	if err != nil {
+		return nil, 0, err
+	}
+	bucket, at, err := f.find(page, at, boltBucket, boltIsBucket)
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(bucket) < boltBucketBytes {
+		return nil, 0, f.damage(at, "the bucket of registers is cut short")
+	}
+	page, at = bucket[boltBucketBytes:], at+boltBucketBytes
+	if id := binary.LittleEndian.Uint64(bucket); id != 0 {
+		if page, at, err = f.page(id); err != nil {
+			return nil, 0, err
+		}
+	}
+	return f.find(page, at, boltKey, 0)
+}
+
+// rootPage takes the newer valid meta page; each Put leaves both leading to
+// the same record.
+func (f boltFile) rootPage() (uint64, error) {
+	var root, newest uint64
+	found := false
+	for at := 0; at <= boltPageSize; at += boltPageSize {
+		if at+boltPageHeader+boltMetaBytes > len(f.b) {
+			break
+		}
+		m := f.b[at+boltPageHeader:][:boltMetaBytes]
+		sum := fnv.New64a()
+		sum.Write(m[:56])
+		if binary.LittleEndian.Uint32(m) != boltMagic || binary.LittleEndian.Uint32(m[4:]) != boltVersion ||
+			binary.LittleEndian.Uint32(m[8:]) != boltPageSize || binary.LittleEndian.Uint64(m[56:]) != sum.Sum64() {
+			continue
+		}
+		if tx := binary.LittleEndian.Uint64(m[48:]); !found || tx > newest {
+			root, newest, found = binary.LittleEndian.Uint64(m[16:]), tx, true
+		}
+	}
+	if !found {
+		return 0, f.damage(0, "neither meta page is valid")
+	}
+	return root, nil
+}
+
+func (f boltFile) page(id uint64) ([]byte, int64, error) {
+	pages := uint64(len(f.b) / boltPageSize)
+	if id < 2 || id >= pages {
+		return nil, 0, f.damage(0, fmt.Sprintf("page %d of %d is referred to", id, pages))
+	}
+	at := int64(id * boltPageSize)
+	overflow := uint64(binary.LittleEndian.Uint32(f.b[at+12:]))
+	if overflow >= pages-id {
+		return nil, 0, f.damage(at, fmt.Sprintf("page %d runs over %d more", id, overflow))
+	}
+	return f.b[at:][:(overflow+1)*boltPageSize], at, nil
+}
+
+// find returns the value of a key in a leaf page that begins at at.
+func (f boltFile) find(page []byte, at int64, key string, flags uint32) ([]byte, int64, error) {
+	if len(page) < boltPageHeader || binary.LittleEndian.Uint16(page[8:]) != boltLeaf {
+		return nil, 0, f.damage(at, "the page is not a leaf")
+	}
+	for i := range int(binary.LittleEndian.Uint16(page[10:])) {
+		begin := boltPageHeader + i*boltElementBytes
+		if begin+boltElementBytes > len(page) {
+			break
+		}
+		e := page[begin:]
+		position := uint64(binary.LittleEndian.Uint32(e[4:]))
+		keyEnd := position + uint64(binary.LittleEndian.Uint32(e[8:]))
+		valueEnd := keyEnd + uint64(binary.LittleEndian.Uint32(e[12:]))
+		if valueEnd > uint64(len(e)) {
+			return nil, 0, f.damage(at+int64(begin), "an element runs out of its page")
+		}
+		if string(e[position:keyEnd]) == key && binary.LittleEndian.Uint32(e) == flags {
+			return e[keyEnd:valueEnd], at + int64(begin) + int64(keyEnd), nil
+		}
+	}
+	return nil, 0, f.damage(at, fmt.Sprintf("the page has no %s", key))
 }

@@ -146,6 +146,64 @@ func TestLoopDoesNotWaitForMaintenance(t *testing.T) {
 	}
 }
 
+// TestAppendDoesNotWaitForRetirement: an Append that needs a segment, and finds none
+// made ahead, makes one, whatever becomes of those that are being retired.
+func TestAppendDoesNotWaitForRetirement(t *testing.T) {
+	for _, at := range []disk.OpKind{disk.OpPut, disk.OpRename, disk.OpRemove, disk.OpSyncDir} {
+		t.Run(string(at), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, f := withLog(t, 20)
+				for i := uint64(21); i <= 40; i++ { // many segments
+					must(t, s.Append(nil, entries(i, i+1, 1, 1200), true))
+				}
+				must(t, s.WriteCheckpoint(meta(40, 1), yieldRecords(40)))
+				must(t, s.Maintain())
+				must(t, s.Compact(35)) // More than are kept for use again.
+				release, blocked, retiring := make(chan struct{}), new(atomic.Bool), at == disk.OpPut
+				f.SetFault(func(op disk.Op) disk.Fault {
+					retiring = retiring || op.Kind == disk.OpPut
+					if retiring && op.Kind == at && blocked.CompareAndSwap(false, true) {
+						<-release
+					}
+					return disk.Fault{}
+				})
+				maintained := make(chan error, 1)
+				go func() { maintained <- s.Maintain() }()
+				synctest.Wait()
+				if !blocked.Load() {
+					t.Fatal("nothing is under way")
+				}
+				appended := make(chan error, 1)
+				go func() {
+					var err error
+					for last, _ := s.LastIndex(); last < 60 && err == nil; last++ { // several segments
+						err = s.Append(nil, entries(last+1, last+2, 1, 1200), true)
+					}
+					appended <- err
+				}()
+				synctest.Wait()
+				select {
+				case err := <-appended:
+					must(t, err)
+				default:
+					t.Error("Append waits")
+				}
+				close(release)
+				must(t, <-maintained)
+				must(t, s.Maintain())
+				must(t, s.Close())
+				f.SetFault(nil)
+				s, err := storage.Open(workdir, onFake(f))
+				must(t, err)
+				if last, _ := s.LastIndex(); last < 60 {
+					t.Errorf("last index %d", last)
+				}
+				must(t, s.Close())
+			})
+		})
+	}
+}
+
 // TestBackgroundFailureStops: when Run fails, so does the next Append.
 func TestBackgroundFailureStops(t *testing.T) {
 	f := disk.NewFake(1)

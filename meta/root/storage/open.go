@@ -115,19 +115,10 @@ func (s *Storage) recover() error {
 	return s.putMark(s.currentMark(), more)
 }
 
-// openRegisters opens root.raft.bin and insists that it exists when anything
-// else does: without it nothing tells a lost file from one that never was.
+// openRegisters opens root.raft.bin.
 func (s *Storage) openRegisters() (rooted, error) {
 	name := s.path(registersFile)
-	if _, err := s.fs.Stat(name); errors.Is(err, fs.ErrNotExist) {
-		for _, other := range []string{walDir, checkpointFile} {
-			if _, err := s.fs.Stat(s.path(other)); err == nil {
-				return rooted{}, &DamageError{File: name, What: fmt.Sprintf("the file is missing, and %s exists", other), Do: doFile}
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return rooted{}, err
-			}
-		}
-	} else if err != nil {
+	if _, err := registersMissing(s.fs, s.dir); err != nil {
 		return rooted{}, err
 	}
 	registers, err := s.options.OpenRegisters(name)
@@ -136,6 +127,24 @@ func (s *Storage) openRegisters() (rooted, error) {
 	}
 	s.registers = registers
 	return loadRooted(name, registers.Get)
+}
+
+// registersMissing says whether root.raft.bin is missing, and insists that it exists
+// when anything else does: without it nothing tells a lost file from one that never
+// was.
+func registersMissing(fsys disk.FS, dir string) (bool, error) {
+	name := path.Join(dir, registersFile)
+	if _, err := fsys.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, other := range []string{walDir, checkpointFile} {
+		if _, err := fsys.Stat(path.Join(dir, other)); err == nil {
+			return true, &DamageError{File: name, What: fmt.Sprintf("the file is missing, and %s exists", other), Do: doFile}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 // removeStale removes what an interrupted operation left behind.
@@ -201,11 +210,7 @@ func (s *Storage) createLog(known rooted) error {
 		if err != nil {
 			return err
 		}
-		encoded, err := encodeRegisters(map[string]any{registerFormat: format{Version: registersVersion, Log: id.String()}})
-		if err != nil {
-			return err
-		}
-		if err := s.registers.Put(encoded); err != nil {
+		if err := putRegisters(s.registers, map[string]any{registerFormat: format{Version: registersVersion, Log: id.String()}}); err != nil {
 			return err
 		}
 		s.files.log = id
@@ -335,7 +340,11 @@ func (s *Storage) adoptLog(r *replay, known rooted) error {
 		}
 	}
 	s.durable = mark{At: s.log.at, LastIndex: s.log.index}
-	return s.checkBeginning(r)
+	var index uint64
+	if c := s.mem.checkpoint; c != nil {
+		index = c.Index
+	}
+	return r.reaches(s.path(checkpointFile), index)
 }
 
 func (s *Storage) reopen(r *replaySegment) (*segment, error) {
@@ -384,18 +393,6 @@ func (s *Storage) repairTail(r *replay, known rooted) error {
 	}
 	// A crash from here on finds the last frame once or twice.
 	return s.writeFrame(r.last, r.before.Number, r.before.Chain, link{index: r.beforeIndex, term: r.beforeTerm})
-}
-
-// checkBeginning insists that nothing is missing between checkpoint and log.
-func (s *Storage) checkBeginning(r *replay) error {
-	if s.mem.base == 0 || s.mem.checkpoint != nil && s.mem.base <= s.mem.checkpoint.Index {
-		return nil
-	}
-	return &DamageError{
-		File: s.path(checkpointFile),
-		What: fmt.Sprintf("the log begins behind index %d, and no checkpoint reaches it", s.mem.base),
-		Do:   doFile,
-	}
 }
 
 // reconcile ends an install that a crash interrupted: when the log does not

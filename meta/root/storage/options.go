@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -46,27 +47,17 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	if o.FS == nil {
-		o.FS = disk.OS()
-	}
+	o.FS = cmp.Or(o.FS, disk.OS())
 	if o.OpenRegisters == nil {
 		o.OpenRegisters = OpenBolt
 	}
 	if o.ReadRegisters == nil {
 		o.ReadRegisters = ReadBolt
 	}
-	if o.SegmentBytes == 0 {
-		o.SegmentBytes = DefaultSegmentBytes
-	}
-	if o.MarkInterval == 0 {
-		o.MarkInterval = DefaultMarkInterval
-	}
-	if o.Recycle == 0 {
-		o.Recycle = DefaultRecycle
-	}
-	if o.Logger == nil {
-		o.Logger = hclog.NewNullLogger()
-	}
+	o.SegmentBytes = cmp.Or(o.SegmentBytes, DefaultSegmentBytes)
+	o.MarkInterval = cmp.Or(o.MarkInterval, DefaultMarkInterval)
+	o.Recycle = cmp.Or(o.Recycle, DefaultRecycle)
+	o.Logger = cmp.Or(o.Logger, hclog.NewNullLogger())
 	return o, o.Validate()
 }
 

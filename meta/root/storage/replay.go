@@ -252,6 +252,15 @@ func (r *replay) finish() error {
 	return nil
 }
 
+// reaches insists that nothing is missing between a checkpoint file, of index 0 when
+// there is none, and the log.
+func (r *replay) reaches(file string, index uint64) error {
+	if r.base <= index {
+		return nil
+	}
+	return &DamageError{File: file, What: fmt.Sprintf("the log begins behind index %d, and no checkpoint reaches it", r.base), Do: doFile}
+}
+
 // torn says whether an append was cut short behind the end. It may miss one
 // of which nothing is left.
 func (r *replay) torn() bool {

@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nokv/nokv/internal/disk"
 )
@@ -99,13 +100,17 @@ func parseSegmentName(name string) (uint64, bool) {
 	return sequence, err == nil
 }
 
-// segmentFiles makes the files of a log directory. Not safe for concurrent use.
+// segmentFiles makes and retires the files of a log directory: one at a time is
+// made, and one at a time retired, meanwhile too.
 type segmentFiles struct {
 	fs      disk.FS
 	dir     string
 	log     logID
 	bytes   int64
 	recycle int
+
+	// mu guards what follows; never held across I/O.
+	mu sync.Mutex
 	// pool are the names of spent files, all of the regular size.
 	pool []string
 	// spares numbers the files made or recycled.
@@ -155,9 +160,7 @@ func (d *segmentFiles) abandon(s *segment, err error) error {
 // spare opens a file of the right size under a spare name: a recycled one
 // with the old bytes in it, or a new one filled with zeros.
 func (d *segmentFiles) spare(s *segment, bytes int64) (name string, err error) {
-	if bytes == d.bytes && len(d.pool) > 0 {
-		name = d.pool[len(d.pool)-1]
-		d.pool = d.pool[:len(d.pool)-1]
+	if name = d.recycled(bytes); name != "" {
 		s.file, err = d.fs.OpenFile(name, os.O_RDWR, filePerm)
 		return name, err
 	}
@@ -168,22 +171,48 @@ func (d *segmentFiles) spare(s *segment, bytes int64) (name string, err error) {
 	return name, fillZeros(s.file, 0, bytes)
 }
 
+// recycled takes a file of a size out of the pool; empty: there is none.
+func (d *segmentFiles) recycled(bytes int64) (name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.pool); bytes == d.bytes && n > 0 {
+		name, d.pool = d.pool[n-1], d.pool[:n-1]
+	}
+	return name
+}
+
 func (d *segmentFiles) spareName() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.spares++
 	return path.Join(d.dir, fmt.Sprintf("%d%s", d.spares, spareSuffix))
 }
 
-// retire takes a spent segment out of the log: into the pool or away. Not
-// durable before the directory is synced.
-func (d *segmentFiles) retire(sequence uint64, bytes int64) error {
-	if bytes != d.bytes || len(d.pool) >= d.recycle {
-		return d.fs.Remove(d.path(sequence))
+// retire takes spent segments out of the log, durably: into the pool or away.
+func (d *segmentFiles) retire(spent []retained) error {
+	d.mu.Lock()
+	room := d.recycle - len(d.pool)
+	d.mu.Unlock()
+	var pool []string
+	for _, old := range spent {
+		if old.bytes != d.bytes || len(pool) >= room {
+			if err := d.fs.Remove(d.path(old.sequence)); err != nil {
+				return err
+			}
+			continue
+		}
+		spare := d.spareName()
+		if err := d.fs.Rename(d.path(old.sequence), spare); err != nil {
+			return err
+		}
+		pool = append(pool, spare)
 	}
-	spare := d.spareName()
-	if err := d.fs.Rename(d.path(sequence), spare); err != nil {
+	if err := d.fs.SyncDir(d.dir); err != nil {
 		return err
 	}
-	d.pool = append(d.pool, spare)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pool = append(d.pool, pool...)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"maps"
 	"path"
 	"slices"
 	"sync"
@@ -39,14 +40,14 @@ type Storage struct {
 	// log belongs to the goroutine of Append.
 	log appender
 
-	// segments guards files, and is held while segment files are made and
-	// retired. Append takes it only when no segment was made ahead.
+	// segments is held while a segment is made. Append takes it only when none was
+	// made ahead.
 	segments token
 	files    segmentFiles
 
-	// maintain is held by whoever puts the mark: the end of WriteCheckpoint,
-	// InstallCheckpoint, Maintain, Close. It is taken before segments, never by
-	// Append or Compact.
+	// maintain is held by whoever puts the mark or retires segments: the end of
+	// WriteCheckpoint, InstallCheckpoint, Maintain, Close. It is taken before
+	// segments, never by Append or Compact.
 	maintain token
 	marked   mark
 
@@ -132,14 +133,8 @@ func (s *Storage) currentMark() mark {
 // putMark makes a mark durable, with more registers. The maintain token is held.
 func (s *Storage) putMark(m mark, more map[string]any) error {
 	values := map[string]any{registerMark: m}
-	for k, v := range more {
-		values[k] = v
-	}
-	encoded, err := encodeRegisters(values)
-	if err == nil {
-		err = s.registers.Put(encoded)
-	}
-	if err != nil {
+	maps.Copy(values, more)
+	if err := putRegisters(s.registers, values); err != nil {
 		return s.fail("put the durable mark", err)
 	}
 	s.marked = m
@@ -165,11 +160,7 @@ func (s *Storage) SaveIdentity(id Identity) error {
 		return err
 	}
 	id.Peers, id.Former = slices.Clone(id.Peers), slices.Clone(id.Former)
-	encoded, err := encodeRegisters(map[string]any{registerIdentity: id})
-	if err == nil {
-		err = s.registers.Put(encoded)
-	}
-	if err != nil {
+	if err := putRegisters(s.registers, map[string]any{registerIdentity: id}); err != nil {
 		return s.fail("save the identity", err)
 	}
 	s.adoptIdentity(id)
@@ -230,14 +221,7 @@ func (s *Storage) retireSpent() error {
 	}
 	// A crash from here on finds segments below the mark's first, and Open
 	// removes them.
-	s.segments.take()
-	defer s.segments.give()
-	for _, old := range spent {
-		if err := s.files.retire(old.sequence, old.bytes); err != nil {
-			return s.fail("retire a segment", err)
-		}
-	}
-	if err := s.fs.SyncDir(s.files.dir); err != nil {
+	if err := s.files.retire(spent); err != nil {
 		return s.fail("retire a segment", err)
 	}
 	return nil

@@ -207,7 +207,7 @@ func (s *Storage) retainLocked(next *segment) {
 }
 
 // makeNext makes a segment where none was made ahead, or a too small one. It
-// waits for one that is being made, and for those that are being retired.
+// waits for one that is being made.
 func (s *Storage) makeNext(room int64) (*segment, error) {
 	s.segments.take()
 	defer s.segments.give()

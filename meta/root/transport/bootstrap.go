@@ -90,8 +90,9 @@ type agreement struct {
 	mu      sync.Mutex         // guards what follows
 	heard   map[uint64]welcome // newest word of each other peer
 	trouble map[uint64]error   // what came of the last try to reach it
-	logged  map[string]bool    // refusals that were logged
 	change  chan struct{}      // a level: heard changed
+
+	refusals refusalLog
 
 	// Used by the goroutine of decide alone: who is asked.
 	asked map[uint64]bool
@@ -99,11 +100,8 @@ type agreement struct {
 
 func newAgreement(cfg AgreeConfig) (*agreement, error) {
 	a := &agreement{
-		cfg: cfg, log: cfg.Logger, heard: map[uint64]welcome{}, trouble: map[uint64]error{}, logged: map[string]bool{},
+		cfg: cfg, log: cmp.Or(cfg.Logger, hclog.NewNullLogger()), heard: map[uint64]welcome{}, trouble: map[uint64]error{},
 		change: make(chan struct{}, 1), asked: map[uint64]bool{},
-	}
-	if a.log == nil {
-		a.log = hclog.NewNullLogger()
 	}
 	a.cfg.HandshakeTimeout = cmp.Or(a.cfg.HandshakeTimeout, 3*time.Second)
 	if cfg.Join {
@@ -376,21 +374,12 @@ func (a *agreement) hear(id uint64, w welcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.heard[id] = w
-	select {
-	case a.change <- struct{}{}:
-	default:
-	}
+	signal(a.change)
 }
 
-// tell logs a refusal, each one once.
+// tell logs a refusal.
 func (a *agreement) tell(why string) {
-	a.mu.Lock()
-	first := !a.logged[why] && len(a.logged) < 100
-	if first {
-		a.logged[why] = true
-	}
-	a.mu.Unlock()
-	if first {
+	if a.refusals.first(why) {
 		a.log.Error("bootstrap: refused", "reason", why)
 	}
 }

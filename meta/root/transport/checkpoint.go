@@ -142,12 +142,12 @@ func (w *chunkWriter) copy(file io.Reader, progress func(sent uint64)) error {
 
 // newProgress logs every ten seconds how far a transfer is.
 func newProgress(p *remote, meta storage.CheckpointMeta) func(uint64) {
-	told := time.Now()
+	logged := time.Now()
 	return func(sent uint64) {
-		if time.Since(told) < 10*time.Second {
+		if time.Since(logged) < 10*time.Second {
 			return
 		}
-		told = time.Now()
+		logged = time.Now()
 		p.t.log.Info("sending checkpoint to root peer", "peer", p.id.NodeID, "index", meta.Index, "sent", sent, "bytes", meta.Bytes)
 	}
 }

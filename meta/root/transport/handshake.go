@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"net"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/storage"
@@ -86,34 +88,21 @@ type welcome struct {
 	replaced bool
 }
 
-func (h hello) append(b []byte) []byte {
-	b = append(b, magic...)
-	b = binary.BigEndian.AppendUint16(b, h.speaks.max)
-	b = binary.BigEndian.AppendUint16(b, h.speaks.min)
-	b = binary.BigEndian.AppendUint32(b, h.level)
-	b = append(b, byte(h.purpose))
-	for _, v := range []uint64{h.from, h.to, h.cluster, h.fromIncarnation, h.toIncarnation, h.peerMap} {
-		b = binary.BigEndian.AppendUint64(b, v)
-	}
-	return appendText(appendText(b, h.address), h.transport)
-}
-
-// appendText appends a text behind its length, 2 bytes.
-func appendText(b []byte, s string) []byte {
-	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
-}
-
-// wire reads what append wrote. Once something is missing it is bad for good.
+// wire appends fields to b, or takes them from it: one list of them serves both ways.
+// Once something is missing it is bad for good.
 type wire struct {
-	b   []byte
-	bad bool
+	b          []byte
+	reads, bad bool
 }
 
-func (w *wire) take(n int) []byte {
-	if n > len(w.b) {
-		w.b, w.bad = nil, true
+// next are the next n bytes, to be written or read.
+func (w *wire) next(n int) []byte {
+	if !w.reads {
+		w.b = append(w.b, make([]byte, n)...)
+		return w.b[len(w.b)-n:]
 	}
-	if w.bad {
+	if w.bad = w.bad || n > len(w.b); w.bad {
+		w.b = nil
 		return make([]byte, n)
 	}
 	part := w.b[:n]
@@ -121,11 +110,39 @@ func (w *wire) take(n int) []byte {
 	return part
 }
 
-func (w *wire) uint16() uint16 { return binary.BigEndian.Uint16(w.take(2)) }
-func (w *wire) uint32() uint32 { return binary.BigEndian.Uint32(w.take(4)) }
-func (w *wire) uint64() uint64 { return binary.BigEndian.Uint64(w.take(8)) }
-func (w *wire) text() string   { return string(w.take(int(w.uint16()))) }
-func (w *wire) bool() bool     { return w.take(1)[0] != 0 }
+// numbers are fields of their own size, the highest byte first.
+func numbers[T ~uint8 | ~uint16 | ~uint32 | ~uint64](w *wire, fields ...*T) {
+	for _, v := range fields {
+		b := w.next(binary.Size(*v))
+		for i := range b {
+			if shift := 8 * (len(b) - 1 - i); w.reads {
+				*v = *v&^(0xff<<shift) | T(b[i])<<shift
+			} else {
+				b[i] = byte(*v >> shift)
+			}
+		}
+	}
+}
+
+// text is behind its length, 2 bytes.
+func (w *wire) text(s *string) {
+	n := uint16(len(*s))
+	numbers(w, &n)
+	if b := w.next(int(n)); w.reads {
+		*s = string(b)
+	} else {
+		copy(b, *s)
+	}
+}
+
+func (w *wire) bool(v *bool) {
+	var b uint8
+	if *v {
+		b = 1
+	}
+	numbers(w, &b)
+	*v = b != 0
+}
 
 // end says whether everything was there, and nothing else.
 func (w *wire) end() error {
@@ -137,25 +154,36 @@ func (w *wire) end() error {
 
 var errNotAPeer = errors.New("the other side does not speak the root peer protocol")
 
+func (h hello) append(b []byte) []byte {
+	w := wire{b: append(b, magic...)}
+	numbers(&w, &h.speaks.max, &h.speaks.min)
+	h.fields(&w)
+	return w.b
+}
+
+// fields are what follows the versions.
+func (h *hello) fields(w *wire) {
+	numbers(w, &h.level)
+	numbers(w, &h.purpose)
+	numbers(w, &h.from, &h.to, &h.cluster, &h.fromIncarnation, &h.toIncarnation, &h.peerMap)
+	w.text(&h.address)
+	w.text(&h.transport)
+}
+
 // parseHello reads a hello. Without a version in common only the versions are known.
 func parseHello(b []byte, mine versions) (h hello, err error) {
-	w := wire{b: b}
-	if string(w.take(len(magic))) != magic {
+	w := wire{b: b, reads: true}
+	if string(w.next(len(magic))) != magic {
 		return h, errNotAPeer
 	}
-	h.speaks.max = w.uint16()
-	h.speaks.min = w.uint16()
+	numbers(&w, &h.speaks.max, &h.speaks.min)
 	switch {
 	case w.bad:
 		return h, errNotAPeer
 	case mine.common(h.speaks) == 0:
 		return h, nil
 	}
-	h.level, h.purpose = w.uint32(), purpose(w.take(1)[0])
-	for _, v := range []*uint64{&h.from, &h.to, &h.cluster, &h.fromIncarnation, &h.toIncarnation, &h.peerMap} {
-		*v = w.uint64()
-	}
-	h.address, h.transport = w.text(), w.text()
+	h.fields(&w)
 	if h.speaks.max > mine.max && !w.bad {
 		w.b = nil // What a later version appends.
 	}
@@ -163,39 +191,34 @@ func parseHello(b []byte, mine versions) (h hello, err error) {
 }
 
 func (w welcome) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint16(b, w.version)
-	b = binary.BigEndian.AppendUint32(b, w.level)
-	for _, v := range []uint64{w.node, w.incarnation, w.cluster, w.peerMap} {
-		b = binary.BigEndian.AppendUint64(b, v)
-	}
-	b = appendBool(appendBool(appendText(b, w.address), w.founders), w.replaced)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(w.members)))
-	for _, m := range w.members {
-		b = binary.BigEndian.AppendUint64(b, m.NodeID)
-		b = binary.BigEndian.AppendUint64(b, m.Incarnation)
-		b = appendText(b, m.Address)
-	}
-	return b
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, 1)
-	}
-	return append(b, 0)
+	out := wire{b: b}
+	w.fields(&out)
+	return out.b
 }
 
 func parseWelcome(b []byte) (w welcome, err error) {
-	r := wire{b: b}
-	w.version, w.level = r.uint16(), r.uint32()
-	for _, v := range []*uint64{&w.node, &w.incarnation, &w.cluster, &w.peerMap} {
-		*v = r.uint64()
+	in := wire{b: b, reads: true}
+	w.fields(&in)
+	return w, in.end()
+}
+
+func (w *welcome) fields(on *wire) {
+	numbers(on, &w.version)
+	numbers(on, &w.level)
+	numbers(on, &w.node, &w.incarnation, &w.cluster, &w.peerMap)
+	on.text(&w.address)
+	on.bool(&w.founders)
+	on.bool(&w.replaced)
+	n := uint16(len(w.members))
+	numbers(on, &n)
+	for i := 0; i < int(n) && !on.bad; i++ {
+		if on.reads {
+			w.members = append(w.members, storage.Peer{})
+		}
+		m := &w.members[i]
+		numbers(on, &m.NodeID, &m.Incarnation)
+		on.text(&m.Address)
 	}
-	w.address, w.founders, w.replaced = r.text(), r.bool(), r.bool()
-	for n := r.uint16(); n > 0 && !r.bad; n-- {
-		w.members = append(w.members, storage.Peer{NodeID: r.uint64(), Incarnation: r.uint64(), Address: r.text()})
-	}
-	return w, r.end()
 }
 
 // counted says whether a member lists a workdir.
@@ -279,6 +302,40 @@ func tooOld(peer uint64, level uint32, c *rootv1.Cluster) string {
 		return ""
 	}
 	return fmt.Sprintf("root peer %d understands feature level %d, the cluster is at %d: start it with a newer version", peer, level, c.GetFeatureLevel())
+}
+
+// A refusal is logged again after refusalEvery, and at most maxRefusals different
+// ones in that time: whoever is refused tries again at once.
+const (
+	refusalEvery = 30 * time.Second
+	maxRefusals  = 100
+)
+
+// refusalLog has the refusals that were logged lately.
+type refusalLog struct {
+	mu sync.Mutex
+	at map[string]time.Time // guarded by mu
+}
+
+// first says whether a refusal is to be logged now, and takes it for logged.
+func (r *refusalLog) first(why string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at == nil {
+		r.at = map[string]time.Time{}
+	}
+	at, known := r.at[why]
+	if known && time.Since(at) < refusalEvery {
+		return false
+	}
+	if !known && len(r.at) >= maxRefusals {
+		maps.DeleteFunc(r.at, func(_ string, at time.Time) bool { return time.Since(at) >= refusalEvery })
+		if len(r.at) >= maxRefusals {
+			return false
+		}
+	}
+	r.at[why] = time.Now()
+	return true
 }
 
 // party is one end of a handshake in a sentence.

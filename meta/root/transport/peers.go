@@ -65,14 +65,14 @@ func (t *Transport) SetPeers(c *rootv1.Cluster) {
 	for node, r := range old {
 		// Whoever the record does not know yet stays as long as it talks: the record
 		// may be an old one, which the log is being applied behind.
-		if next[node] == nil && fate(c, node) == "" && r.talks() {
+		if next[node] == nil && whyGone(c, node) == "" && r.talks() {
 			r.guest = true
 			next[node] = r
 		}
 	}
 	t.replace(next)
 	t.tellReplaced(c)
-	if why := fate(c, t.cfg.Identity.NodeID); why != "" {
+	if why := whyGone(c, t.cfg.Identity.NodeID); why != "" {
 		t.end(&ReplacedError{Node: t.cfg.Identity.NodeID, Why: why})
 	}
 }
@@ -97,7 +97,7 @@ func (t *Transport) reach(node uint64, known string) string {
 // The lock is held.
 func (t *Transport) tellReplaced(c *rootv1.Cluster) {
 	for node := range t.cfg.Addresses {
-		if why := fate(c, node); why != "" && !t.warned[node] && node != t.cfg.Identity.NodeID {
+		if why := whyGone(c, node); why != "" && !t.warned[node] && node != t.cfg.Identity.NodeID {
 			t.warned[node] = true
 			t.log.Warn("the -peer list names a root peer that is none any more: take it out at the next start", "peer", node, "reason", why)
 		}
@@ -110,16 +110,16 @@ func (t *Transport) tellStrangers() {
 	c := t.cluster
 	t.mu.Unlock()
 	for _, node := range slices.Sorted(maps.Keys(t.cfg.Addresses)) {
-		if node != t.cfg.Identity.NodeID && t.remotes()[node] == nil && fate(c, node) == "" {
+		if node != t.cfg.Identity.NodeID && t.remotes()[node] == nil && whyGone(c, node) == "" {
 			t.log.Warn("the -peer list names a root peer that the cluster does not have: take it out, or make it one with `nokv root replace`",
 				"peer", node, "address", t.cfg.Addresses[node])
 		}
 	}
 }
 
-// fate says what became of a node that is a peer no more; empty: it is one, or never
+// whyGone says what became of a node that is a peer no more; empty: it is one, or never
 // was. Of those that went long ago the record has the node ids alone.
-func fate(c *rootv1.Cluster, node uint64) string {
+func whyGone(c *rootv1.Cluster, node uint64) string {
 	i := slices.IndexFunc(c.GetReplaced(), func(p *rootv1.RootPeer) bool { return p.GetNodeId() == node })
 	switch {
 	case i < 0 && !slices.Contains(c.GetReplacedNodeIds(), node):
@@ -175,13 +175,13 @@ func (t *Transport) follow(ctx context.Context) {
 // admit finds the remote behind a hello of a member, and counts its connection in;
 // or says why it is refused. gone is what became of one that was a peer, for itself to
 // know: it has named the cluster and this workdir.
-func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, k kind, told, why string) {
+func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, k kind, answer, why string) {
 	me := t.cfg.Identity
 	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p = t.remotes()[h.from]
-	gone, old := fate(t.cluster, h.from), tooOld(h.from, h.level, t.cluster)
+	gone, old := whyGone(t.cluster, h.from), tooOld(h.from, h.level, t.cluster)
 	switch {
 	case h.cluster != me.ClusterID: // It has none yet.
 		return nil, kindRefusal, refused, fmt.Sprintf("%s and %s belong to different clusters", mine, theirs)
@@ -266,7 +266,7 @@ func (t *Transport) roll(node uint64) (members []storage.Peer, founders, replace
 	for _, p := range t.cluster.GetPeers() {
 		members = append(members, storage.Peer{NodeID: p.GetNodeId(), Incarnation: p.GetIncarnation(), Address: p.GetTransportAddress()})
 	}
-	return members, t.cluster.GetPeersRevision() == 0, fate(t.cluster, node) != ""
+	return members, t.cluster.GetPeersRevision() == 0, whyGone(t.cluster, node) != ""
 }
 
 // names are peers in a sentence.
@@ -276,4 +276,108 @@ func names(peers []storage.Peer) string {
 		out = append(out, fmt.Sprint(p.NodeID))
 	}
 	return strings.Join(out, ", ")
+}
+
+// Who knocks is remembered for candidateFor, and at most maxCandidates at a time.
+const (
+	maxCandidates = 16
+	candidateFor  = 10 * time.Second
+)
+
+// candidates are the processes that knock to become a peer.
+type candidates struct {
+	mu sync.Mutex
+	// Guarded by mu, in the order in which they first knocked.
+	list []candidate
+}
+
+type candidate struct {
+	peer storage.Peer
+	at   time.Time // the last knock
+}
+
+// note keeps a candidate. Not taken: another workdir knocks under its node id,
+// which it returns, or too many knock.
+func (c *candidates) note(p storage.Peer) (taken, first bool, other uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget()
+	i := slices.IndexFunc(c.list, func(k candidate) bool { return k.peer.NodeID == p.NodeID })
+	switch {
+	case i < 0 && len(c.list) >= maxCandidates:
+		return false, false, 0
+	case i < 0:
+		c.list = append(c.list, candidate{p, time.Now()})
+		return true, true, 0
+	case c.list[i].peer.Incarnation != p.Incarnation:
+		return false, false, c.list[i].peer.Incarnation
+	}
+	c.list[i] = candidate{p, time.Now()}
+	return true, false, 0
+}
+
+// find returns who knocks under a node id.
+func (c *candidates) find(node uint64) (storage.Peer, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget()
+	for _, k := range c.list {
+		if k.peer.NodeID == node {
+			return k.peer, true
+		}
+	}
+	return storage.Peer{}, false
+}
+
+// forget drops who has not knocked lately. The lock is held.
+func (c *candidates) forget() {
+	c.list = slices.DeleteFunc(c.list, func(k candidate) bool { return time.Since(k.at) >= candidateFor })
+}
+
+// Candidate is the process that knocks lately, with -join, to become root peer
+// node: its workdir and the address of its transport. False: none does.
+func (t *Transport) Candidate(node uint64) (storage.Peer, bool) { return t.candidates.find(node) }
+
+// consider looks at who belongs to no cluster yet: it is welcome to learn who the
+// peers are, and a candidate if it is none. With a reason it is put off, or refused.
+func (t *Transport) consider(h hello, w welcome, remote net.Addr) (k kind, why string) {
+	theirs := party(h.from, h.cluster, h.fromIncarnation)
+	for _, m := range w.members {
+		switch {
+		case m.NodeID != h.from:
+		case m.Incarnation != h.fromIncarnation:
+			// The welcome says so, and ends it.
+			t.noteRefused(h.from, remote, fmt.Sprintf("it is workdir %016x, the cluster knows %016x: wiped, or the wrong one", h.fromIncarnation, m.Incarnation))
+			return 0, ""
+		default:
+			return 0, ""
+		}
+	}
+	switch {
+	case w.replaced:
+		t.noteRefused(h.from, remote, fmt.Sprintf("it is workdir %016x, and root peer %d was replaced or given up: a new peer takes a new node id", h.fromIncarnation, h.from))
+		return 0, ""
+	case h.purpose == forBootstrap:
+		t.noteRefused(h.from, remote, fmt.Sprintf("it is not among the root peers %s", names(w.members)))
+		return 0, ""
+	case h.from == 0 || h.fromIncarnation == 0 || h.transport == "":
+		return kindRefusal, fmt.Sprintf("%s does not say who and where it is", theirs)
+	}
+	if why := t.tooOld(h.from, h.level); why != "" {
+		t.noteRefused(h.from, remote, why)
+		return kindNotYet, why
+	}
+	p := storage.Peer{NodeID: h.from, Incarnation: h.fromIncarnation, Address: h.transport}
+	taken, first, other := t.candidates.note(p)
+	switch {
+	case other != 0:
+		t.noteRefused(h.from, remote, fmt.Sprintf("workdir %016x knocks as root peer %d already: stop that process, or %s", other, h.from, theirs))
+		return kindNotYet, fmt.Sprintf("another process knocks as root peer %d already: stop it, or this one", h.from)
+	case !taken:
+		return kindNotYet, fmt.Sprintf("more than %d processes wait to become a root peer", maxCandidates)
+	case first:
+		t.log.Info("a process waits to become a root peer: run `nokv root replace --lost ID --with "+fmt.Sprint(h.from)+"`",
+			"peer", h.from, "workdir", fmt.Sprintf("%016x", h.fromIncarnation), "address", h.transport)
+	}
+	return 0, ""
 }

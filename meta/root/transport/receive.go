@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/listen"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -44,24 +46,24 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 		node: me.NodeID, incarnation: me.Incarnation, cluster: me.ClusterID, address: t.cfg.Address,
 	}
 	var from *remote
-	k, told := kindRefusal, refused
+	k, answer := kindRefusal, refused
 	why := judgeCommon(h, me, t.former())
 	switch {
 	case why != "":
 	case h.purpose == forBootstrap || h.purpose == forJoin:
 		w.members, w.founders, w.replaced = t.roll(h.from)
 		if k, why = t.consider(h, w, conn.RemoteAddr()); k == kindNotYet {
-			told = why
+			answer = why
 		}
 		if !w.counted(h.from, h.fromIncarnation) {
 			w = w.toStranger()
 		}
 	default:
-		from, k, told, why = t.admit(h, w.version, conn)
+		from, k, answer, why = t.admit(h, w.version, conn)
 	}
 	if why != "" {
 		t.noteRefused(h.from, conn.RemoteAddr(), why)
-		refuse(conn, k, told)
+		refuse(conn, k, answer)
 		return nil, 0, nil
 	}
 	if _, err := conn.Write(appendFrame(nil, kindWelcome, w.append(nil))); err != nil && from != nil {
@@ -71,21 +73,9 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	return from, h.purpose, frames
 }
 
-// noteRefused logs a refusal when it is new, and every half a minute: whoever is
-// refused tries again at once. A flood of them is not logged in full.
+// noteRefused logs a refusal.
 func (t *Transport) noteRefused(peer uint64, remote net.Addr, why string) {
-	t.mu.Lock()
-	at, known := t.refusedAt[why]
-	tell := !known || time.Since(at) >= refusalEvery
-	if tell && !known && len(t.refusedAt) >= maxRefusals {
-		maps.DeleteFunc(t.refusedAt, func(_ string, at time.Time) bool { return time.Since(at) >= refusalEvery })
-		tell = len(t.refusedAt) < maxRefusals
-	}
-	if tell {
-		t.refusedAt[why] = time.Now()
-	}
-	t.mu.Unlock()
-	if tell {
+	if t.refusals.first(why) {
 		t.log.Error("refused a root peer", "peer", peer, "remote", remote, "reason", why)
 	}
 }
@@ -165,4 +155,88 @@ func (t *Transport) decode(from *remote, payload []byte) (*raftpb.Message, error
 		return nil, fmt.Errorf("message from %d to %d on the connection from %d to %d", m.GetFrom(), m.GetTo(), from.id.NodeID, t.cfg.Identity.NodeID)
 	}
 	return m, nil
+}
+
+// maxStrangers bounds connections that have not said who they are, or an eighth of
+// what the process may accept.
+const maxStrangers = 64
+
+// lobby holds the connections that have not said who they are. When it is full
+// whoever comes takes the place of the one that is there longest, of the source that
+// has the most: who holds connections open in silence keeps out himself alone,
+// and a peer, which says at once who it is, gets in.
+type lobby struct {
+	limit int
+
+	mu      sync.Mutex // guards what follows
+	waiting []*visitor // in the order of arrival
+}
+
+// open takes in everybody who comes to lis, until ctx ends or accepting fails. meet
+// has the connection until it returns; who has said who he is leaves the lobby.
+func (l *lobby) open(ctx context.Context, lis net.Listener, meet func(*visitor)) error {
+	var meeting sync.WaitGroup
+	defer meeting.Wait()
+	for {
+		conn, err := listen.Accept(lis)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		v := l.enter(conn)
+		meeting.Go(func() {
+			defer conn.Close()
+			defer l.leave(v)
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			meet(v)
+		})
+	}
+}
+
+// visitor is a connection in the lobby.
+type visitor struct {
+	net.Conn
+	source string
+}
+
+func newLobby() *lobby { return &lobby{limit: max(1, min(maxStrangers, listen.Connections()/8))} }
+
+// enter takes a connection in, and ends another one when there is no room.
+func (l *lobby) enter(conn net.Conn) *visitor {
+	v := &visitor{Conn: conn, source: conn.RemoteAddr().String()}
+	if host, _, err := net.SplitHostPort(v.source); err == nil {
+		v.source = host
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) >= l.limit {
+		l.evict()
+	}
+	l.waiting = append(l.waiting, v)
+	return v
+}
+
+// evict ends one visitor. The lock is held.
+func (l *lobby) evict() {
+	have := map[string]int{}
+	for _, v := range l.waiting {
+		have[v.source]++
+	}
+	oldest := 0
+	for i, v := range l.waiting {
+		if have[v.source] > have[l.waiting[oldest].source] {
+			oldest = i
+		}
+	}
+	_ = l.waiting[oldest].Close() // It is told nothing.
+	l.waiting = slices.Delete(l.waiting, oldest, oldest+1)
+}
+
+// leave ends a visit, if it has not been ended before.
+func (l *lobby) leave(v *visitor) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = slices.DeleteFunc(l.waiting, func(other *visitor) bool { return other == v })
 }

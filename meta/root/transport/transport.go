@@ -14,7 +14,7 @@
 //     both workdirs. A mismatch ends the connection. Why, its log says: who calls
 //     learns that it is refused, or which versions are spoken; a peer that does not
 //     understand the cluster's feature level hears so, and Run ends. Connections that do
-//     not say who they are keep nobody out (lobby.go).
+//     not say who they are keep nobody out (lobby).
 //  4. A frame has a kind with its own length limit, checked before anything is
 //     allocated, and a checksum over header and payload. Every read and write has
 //     a deadline: a connection that is silent for DeadAfter is closed.
@@ -83,13 +83,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// A refusal is logged again after refusalEvery, and at most maxRefusals different
-// ones in that time.
-const (
-	refusalEvery = 30 * time.Second
-	maxRefusals  = 100
-)
-
 // Receiver takes what other peers send. *replica.Replica is one. Its methods do
 // not block.
 type Receiver interface {
@@ -149,9 +142,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = hclog.NewNullLogger()
-	}
+	c.Logger = cmp.Or(c.Logger, hclog.NewNullLogger())
 	if c.Dial == nil {
 		c.Dial = (&TCP{}).Dial
 	}
@@ -187,15 +178,15 @@ type Transport struct {
 	over chan error
 
 	candidates candidates
+	refusals   refusalLog
 
 	receiver Receiver    // set by Run before anything runs
 	running  atomic.Bool // receiver is set
 
-	mu        sync.Mutex           // guards what follows
-	refusedAt map[string]time.Time // refusals of others, when they were logged
-	cluster   *rootv1.Cluster      // who the peers are; nil: the identity says it
-	warned    map[uint64]bool      // nodes whose replacement was logged
-	let       []*remote            // peers that are none any more, for follow to end
+	mu      sync.Mutex      // guards what follows
+	cluster *rootv1.Cluster // who the peers are; nil: the identity says it
+	warned  map[uint64]bool // nodes whose replacement was logged
+	let     []*remote       // peers that are none any more, for follow to end
 }
 
 // New checks the configuration and returns a transport that is not connected.
@@ -207,7 +198,7 @@ func New(cfg Config) (*Transport, error) {
 	if cfg.Listener == nil || cfg.Checkpoints == nil {
 		return nil, errors.New("transport: listener and checkpoints are needed")
 	}
-	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), over: make(chan error, 1), refusedAt: map[string]time.Time{}, warned: map[uint64]bool{}}
+	t := &Transport{cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1), over: make(chan error, 1), warned: map[uint64]bool{}}
 	peers := map[uint64]*remote{}
 	for _, p := range cfg.Identity.Peers {
 		if p.NodeID != cfg.Identity.NodeID {

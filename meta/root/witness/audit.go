@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // openEvidence is how far an era's own timestamps must run on, with its
@@ -251,12 +252,8 @@ func (a *Audit) advanced(at state.Token, e *rootv1.HandoverAdvanced) {
 	if e.GetStage() <= a.handover.GetStage() {
 		return // said again
 	}
-	h := &rootv1.Handover{ // the record before it is only read
-		Era: a.era, PredecessorEra: a.handover.GetPredecessorEra(), Legacy: a.handover.GetLegacy(), SuccessorId: a.handover.GetSuccessorId(),
-		SuccessorIncarnation: a.handover.GetSuccessorIncarnation(), Inherited: a.handover.GetInherited(), Stage: e.GetStage(),
-		OpenedAt: a.handover.GetOpenedAt(), ConfirmedAt: a.handover.GetConfirmedAt(),
-	}
-	if h.Stage == confirmed {
+	h := proto.CloneOf(a.handover) // the record before it is only read
+	if h.Stage = e.GetStage(); h.Stage == confirmed {
 		h.ConfirmedAt = at.Proto()
 	} else {
 		h.ClosedAt = at.Proto()

@@ -2,6 +2,7 @@ package witness
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -142,16 +143,7 @@ func (f *findings) unfinished(h *rootv1.Handover, at state.Token, note bool, evi
 }
 
 func stageName(s rootv1.HandoverStage) string {
-	switch s {
-	case opened:
-		return "open"
-	case confirmed:
-		return "confirmed"
-	case closed:
-		return "closed"
-	default:
-		return fmt.Sprintf("at stage %d", s)
-	}
+	return strings.ToLower(strings.TrimPrefix(s.String(), "HANDOVER_STAGE_"))
 }
 
 // tenure judges the authority record against the current handover.
