@@ -42,10 +42,15 @@ type memoryRoot struct {
 
 const clusterID = 0x1234
 
-func newMemoryRoot(t testing.TB) *memoryRoot {
+func newMemoryRoot(t testing.TB) *memoryRoot { return newRootOf(t, 1) }
+
+// restoredRoot is a root that was restored from a backup.
+func restoredRoot(t testing.TB) *memoryRoot { return newRootOf(t, 2) }
+
+func newRootOf(t testing.TB, incarnation uint64) *memoryRoot {
 	r := &memoryRoot{state: state.New(), changed: make(chan struct{})}
 	r.must(t, &rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
-		Cluster: &rootv1.Cluster{ClusterId: clusterID, Incarnation: 1, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{
+		Cluster: &rootv1.Cluster{ClusterId: clusterID, Incarnation: incarnation, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{
 			{NodeId: 1, Incarnation: 11, TransportAddress: "127.0.0.1:3380"},
 		}},
 	}}})
