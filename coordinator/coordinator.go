@@ -28,7 +28,6 @@ import (
 	"github.com/nokv/nokv/internal/rpcstats"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
-	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
 // ErrSuperseded: a newer process runs under the same coordinator id.
@@ -65,7 +64,7 @@ type Coordinator struct {
 	prober   *prober
 	clock    clock.Clock
 	started  clock.Instant
-	reach    reachability
+	reach    *reachability
 }
 
 // Validate says what of the Config could never work.
@@ -103,6 +102,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.reach = newReachability(c.root.Status, c.clock)
 	c.prober = newProber()
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
@@ -141,7 +141,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
 	work.Go(func() { c.register(workCtx, stopWork) })
-	work.Go(func() { c.reach.watch(workCtx, c.root) })
+	work.Go(func() { c.reach.watch(workCtx) })
 
 	<-workCtx.Done()
 	work.Wait() // retires the era
@@ -198,47 +198,3 @@ func (v authorityViews) Authority() (tenure.Authority, bool) {
 
 // Changed implements tenure.Views.
 func (v authorityViews) Changed() <-chan struct{} { return v.follower.Changed() }
-
-// reachability remembers which root peers answered the last time.
-type reachability struct {
-	mu sync.Mutex
-	// Guarded by mu.
-	last []*coordinatorv1.RootEndpoint
-}
-
-// reachEvery is the time between looks at the root peers.
-const reachEvery = 500 * time.Millisecond
-
-func (r *reachability) watch(ctx context.Context, root *rootclient.Client) {
-	ticker := time.NewTicker(reachEvery)
-	defer ticker.Stop()
-	for {
-		r.look(ctx, root)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
-}
-
-func (r *reachability) look(ctx context.Context, root *rootclient.Client) {
-	ctx, cancel := context.WithTimeout(ctx, reachEvery/2)
-	defer cancel()
-	var endpoints []*coordinatorv1.RootEndpoint
-	for _, p := range root.Status(ctx) {
-		endpoints = append(endpoints, &coordinatorv1.RootEndpoint{
-			NodeId: p.NodeID, Address: p.Address, Reachable: p.Err == nil,
-			Leader: p.Status != nil && p.Status.LeaderId == p.NodeID,
-		})
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.last = endpoints
-}
-
-func (r *reachability) endpoints(context.Context) []*coordinatorv1.RootEndpoint {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
-}

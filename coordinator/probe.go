@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/flow"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -63,8 +64,8 @@ const (
 	knockPause = 2 * time.Millisecond
 	// knockFor bounds all knocks, connectFor one and the connection of the probes:
 	// TCP repeats a lost packet only after 200 ms to 1 s.
-	knockFor   = tenure.DefaultProbeEvery
-	connectFor = tenure.DefaultProbeEvery / 2
+	knockFor   = 50 * time.Millisecond
+	connectFor = knockFor / 2
 )
 
 // refuses says whether nobody listens at an address. A process that dies closes
@@ -119,7 +120,7 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 
 // A holder that is back is to be found by the next probe.
 var probePace = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: tenure.DefaultProbeEvery, Multiplier: 1, MaxDelay: tenure.DefaultProbeEvery},
+	Backoff:           backoff.Config{BaseDelay: knockFor, Multiplier: 1, MaxDelay: knockFor},
 	MinConnectTimeout: time.Second,
 }
 
@@ -129,8 +130,8 @@ func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())
+	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())...)
 	if err != nil {
 		return nil, err
 	}

@@ -123,30 +123,37 @@ func RegionFromProto(p *rootv1.Region) *Region {
 	if p == nil {
 		return nil
 	}
-	r := newRegion(len(p.GetOwners()))
-	r.ID, r.Keyspace = RegionID(p.GetId()), KeyspaceID(p.GetKeyspaceId())
-	r.Start, r.End, r.Frontier = string(p.GetStartKey()), string(p.GetEndKey()), string(p.GetFrontier())
-	r.Epoch, r.Revision = EpochFromProto(p.GetEpoch()), p.GetRevision()
-	for _, o := range p.GetOwners() {
-		r.Owners = append(r.Owners, OwnerFromProto(o))
-	}
+	r, room := WithOwners[Region](len(p.GetOwners()))
+	r.Owners = room
+	r.Read(p)
 	return r
 }
 
-// newRegion makes room for a region and its owners; with one owner, the usual
-// case, in one piece of memory.
-func newRegion(owners int) *Region {
+// Read makes r what the wire says; its owners are appended to what room r.Owners has.
+func (r *Region) Read(p *rootv1.Region) {
+	*r = Region{
+		ID: RegionID(p.GetId()), Keyspace: KeyspaceID(p.GetKeyspaceId()),
+		Start: string(p.GetStartKey()), End: string(p.GetEndKey()), Frontier: string(p.GetFrontier()),
+		Epoch: EpochFromProto(p.GetEpoch()), Revision: p.GetRevision(), Owners: r.Owners[:0],
+	}
+	for _, o := range p.GetOwners() {
+		r.Owners = append(r.Owners, OwnerFromProto(o))
+	}
+}
+
+// WithOwners makes a T, and room for so many owners in it; with one owner, the
+// usual case, in one piece of memory.
+func WithOwners[T any](owners int) (*T, []Owner) {
 	switch owners {
 	case 0:
-		return new(Region)
+		return new(T), nil
 	case 1:
 		one := new(struct {
-			region Region
-			owner  [1]Owner
+			value T
+			owner [1]Owner
 		})
-		one.region.Owners = one.owner[:0:1]
-		return &one.region
+		return &one.value, one.owner[:0:1]
 	default:
-		return &Region{Owners: make([]Owner, 0, owners)}
+		return new(T), make([]Owner, 0, owners)
 	}
 }

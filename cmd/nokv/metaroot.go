@@ -43,13 +43,14 @@ never used, started with -join, then ` + "`nokv root replace`" + `:
 			transport := f.String("transport-addr", "", "`address` of the raft transport (default: this peer's in the -peer list)")
 			advertise := f.String("advertise-addr", "", "gRPC `address` that clients use (default -addr)")
 			election := f.duration("election-timeout", 500*time.Millisecond, "silence of the leader after which peers elect another; a heartbeat takes a fifth of it")
+			checkpoint := f.Uint64("checkpoint-entries", 50_000, "`number` of entries of the log after which a checkpoint is written; two fifths of them stay in the log behind it")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
 				o := &metaRootOptions{
 					node: *node, workdir: *workdir, transport: *transport, advertise: *advertise,
-					peers: peers.peers, election: *election, join: *join,
+					peers: peers.peers, election: *election, checkpoint: *checkpoint, join: *join,
 				}
 				return o.serve(ctx, e, s)
 			}
@@ -63,6 +64,7 @@ type metaRootOptions struct {
 	workdir, transport, advertise string
 	peers                         map[uint64]string
 	election                      time.Duration
+	checkpoint                    uint64 // entries
 	join                          bool
 }
 
@@ -102,7 +104,7 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	}
 	peer, err := root.Open(root.Config{
 		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
-		Advertise: o.advertise, ElectionTimeout: o.election, Logger: logger,
+		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -149,6 +151,13 @@ func (o *metaRootOptions) reached(lis net.Listener) string {
 	return advertised(o.transport, lis)
 }
 
+// minCheckpoint and maxCheckpoint bound -checkpoint-entries: a checkpoint is as
+// large as the state, and a restart applies again what came behind the last one.
+const (
+	minCheckpoint = 100
+	maxCheckpoint = 10_000_000
+)
+
 func (o *metaRootOptions) check(addr string) error {
 	switch {
 	case o.node > state.MaxID:
@@ -159,6 +168,8 @@ func (o *metaRootOptions) check(addr string) error {
 		return usagef("-workdir is required: a folder of this peer alone")
 	case o.election < 20*time.Millisecond:
 		return usagef("-election-timeout %s: want 20ms or more", o.election)
+	case o.checkpoint < minCheckpoint || o.checkpoint > maxCheckpoint:
+		return usagef("-checkpoint-entries %d: want %d to %d", o.checkpoint, uint64(minCheckpoint), uint64(maxCheckpoint))
 	}
 	if err := o.checkPeers(); err != nil {
 		return err

@@ -118,11 +118,21 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 
 // RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind
 // and StartNonce, random per process start) and returns it with its incarnation;
-// older processes of that id are superseded. ErrMemberRetired: a newer one has
+// it supersedes the process that is rooted now. ErrMemberRetired: a newer one has
 // registered meanwhile.
 func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
+	list, err := do(ctx, c, operation{name: "RegisterMember"}, &coordinatorv1.ListMembersRequest{
+		MemberId: m.GetId(), Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
+	}, coordinatorv1.CoordinatorClient.ListMembers)
+	if err != nil {
+		return nil, err
+	}
+	follows := uint64(0)
+	for _, there := range list.GetMembers() {
+		follows = there.GetMember().GetIncarnation()
+	}
 	reply, err := change(ctx, c, "RegisterMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RegisterMemberRequest {
-		return &coordinatorv1.RegisterMemberRequest{Member: m, Identity: id}
+		return &coordinatorv1.RegisterMemberRequest{Member: m, Follows: follows, Identity: id}
 	}, coordinatorv1.CoordinatorClient.RegisterMember)
 	return reply.GetMember(), err
 }

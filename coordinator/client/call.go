@@ -134,7 +134,7 @@ func (c *Client) learnCluster(ctx context.Context, name string) error {
 	if c.cluster.Load() != 0 && c.index.Load() != 0 {
 		return nil
 	}
-	_, err := do(ctx, c, operation{name: name}, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
+	_, err := do(ctx, c, operation{name: name}, &coordinatorv1.StatusRequest{Brief: true}, coordinatorv1.CoordinatorClient.Status)
 	return err
 }
 
@@ -263,7 +263,7 @@ func (c *Client) nameCluster(ctx context.Context, e *endpoint) error {
 	// A stream's context has no deadline, and coordinators want one.
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 	defer cancel()
-	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
+	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // memory is a root that remembers the identities of commands from an index on.
@@ -133,10 +134,54 @@ func TestAForgottenTryIsUnknown(t *testing.T) {
 	}
 }
 
-// losing is a coordinator that passes changes on and answers none.
+// So it is when the change was the second of a stream that had served before.
+func TestAForgottenTryOnAServingStreamIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, k := newWorld(t), newCluster(7)
+		m := &memory{applied: map[[2]uint64]uint64{}}
+		w.start("a", &losing{fake: &fake{cluster: k}, answer: m.apply, take: func(cmd *rootv1.Command) {
+			m.apply(cmd)
+			m.mu.Lock()
+			m.forgot = 1000
+			m.mu.Unlock()
+		}})
+		w.start("b", &fake{cluster: k, commit: m.apply})
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		must(t, changes["Publish"](t.Context(), c))
+		wantIs(t, changes["Publish"](t.Context(), c), client.ErrOutcomeUnknown)
+		if len(m.log) != 2 {
+			t.Errorf("%d changes were applied, want one each", len(m.log))
+		}
+	})
+}
+
+// An identity that a caller made is the one that is sent.
+func TestACallersIdentityIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := &memory{applied: map[[2]uint64]uint64{}}
+		w.start("a", &fake{cluster: newCluster(7), commit: m.apply})
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		mine := &rootv1.CommandIdentity{Origin: 77, Sequence: 5, KnownIndex: 3}
+		for range 2 {
+			if _, err := c.Publish(t.Context(), &rootv1.Command{Events: []*rootv1.Event{removal(1)}, Identity: mine}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(m.log) != 1 || len(m.asked) != 2 || !proto.Equal(m.asked[0], mine) || !proto.Equal(m.asked[1], mine) {
+			t.Errorf("applied %d, asked as %v", len(m.log), m.asked)
+		}
+	})
+}
+
+// losing is a coordinator that passes changes on and answers none, or the first of
+// a stream alone.
 type losing struct {
 	*fake
-	take func(*rootv1.Command)
+	take   func(*rootv1.Command)
+	answer func(*rootv1.Command) *rootv1.CommandResult
 }
 
 var errLost = status.Error(codes.Unavailable, "the connection broke")
@@ -148,6 +193,15 @@ func (l *losing) RemoveRegion(_ context.Context, req *coordinatorv1.RemoveRegion
 
 func (l *losing) PublishStream(s publishServer) error {
 	req, err := s.Recv()
+	if err == nil && l.answer != nil {
+		reply := &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId()}
+		for _, cmd := range req.GetCommands() {
+			reply.Results = append(reply.Results, l.answer(cmd))
+		}
+		if err = s.Send(reply); err == nil {
+			req, err = s.Recv()
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -386,7 +386,7 @@ func (s *succession) ask(ctx context.Context, leave context.CancelCauseFunc, e *
 	ctx, cancel := context.WithTimeout(ctx, questionTime)
 	defer cancel()
 	s.c.count.hedges.Add(1)
-	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{})
+	status, err := e.rpc.Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
 	if err != nil || s.c.accept(e, status) != nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // What Save wrote Load reads, in parts or in one; of anything else, a byte
@@ -112,6 +113,42 @@ func TestAFullMirrorStaysAsItWas(t *testing.T) {
 		}
 		if at, _ := m.At(); told != 6 || at.Token.Index != told || !slices.Equal(all, []uint64{2, 6}) {
 			t.Errorf("OnChange heard of %d, want 6; the mirror is at %d with regions and revisions %v", told, at.Token.Index, all)
+		}
+	})
+}
+
+// What takes the place of a region stays when that one goes, in whatever order the
+// batch says both.
+func TestAMirrorKeepsWhatTookAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.watch = func(_ *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+			first := snapshot(5)
+			first.Changes = now(region(1, "", "m", 2))
+			must(t, s.Send(first))
+			gone := now(region(1, "", "m", 2))
+			gone[0].Removed = true
+			must(t, s.Send(&coordinatorv1.WatchRegionsResponse{Token: at(6), Changes: append(now(region(2, "", "m", 6)), gone...), Disclosure: says(6)}))
+			<-s.Context().Done()
+			return nil
+		}
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		ctx, stop := context.WithCancel(t.Context())
+		m := c.NewMirror(client.MirrorConfig{OnChange: func(u client.Update) {
+			if u.At.Token.Index == 6 {
+				stop()
+			}
+		}})
+		must(t, m.Run(ctx))
+		var all []rooted.RegionID
+		for r := range m.All() {
+			all = append(all, r.ID)
+		}
+		if !slices.Equal(all, []rooted.RegionID{2}) || m.Region(2) == nil || m.Region(1) != nil {
+			t.Errorf("it has %v", all)
 		}
 	})
 }

@@ -337,3 +337,59 @@ func TestPositionText(t *testing.T) {
 		}
 	}
 }
+
+// Parts move nobody, whatever position they carry: who comes back gets the whole
+// again. A batch in whose middle another one begins has broken off.
+func TestWatchBatchesAreWholeOrNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		var asked []uint64
+		send := func(end error, batches ...*coordinatorv1.WatchRegionsResponse) func(*coordinatorv1.WatchRegionsRequest, watchStream) error {
+			return func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+				asked = append(asked, req.GetAfter().GetIndex())
+				for _, b := range batches {
+					_ = s.Send(b) // the client may have left
+				}
+				return end
+			}
+		}
+		part := func(index uint64) *coordinatorv1.WatchRegionsResponse {
+			return &coordinatorv1.WatchRegionsResponse{Token: at(index), Partial: true, Disclosure: says(9)}
+		}
+		broken := status.Error(codes.Unavailable, "gone")
+		f.watch = script(
+			send(broken, snapshot(5), part(9)),
+			send(broken, part(5), snapshot(6)),
+			send(reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no"), whole(9)),
+		)
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		var got []string
+		for b, err := range c.WatchRegions(t.Context(), zero) {
+			if err == nil {
+				got = append(got, fmt.Sprintf("%d %t %t", b.Position().Token.Index, b.First, b.Last))
+			}
+		}
+		if want := []string{"5 true true", "9 true false", "5 true false", "9 true true"}; !slices.Equal(got, want) || !slices.Equal(asked, []uint64{0, 5, 5}) {
+			t.Errorf("got %q, asked behind %v", got, asked)
+		}
+	})
+}
+
+// A session only rises.
+func TestSessionsOnlyRise(t *testing.T) {
+	w := newWorld(t)
+	w.start("a", &fake{cluster: newCluster(7)})
+	c, end := w.client(client.Config{}, "a")
+	defer end()
+	s := c.NewSession(rooted.Token{Incarnation: 1, Term: 1, Index: 5})
+	s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 4})
+	if got := s.Token().Index; got != 5 {
+		t.Errorf("it fell to %d", got)
+	}
+	if s.Saw(rooted.Token{Incarnation: 1, Term: 1, Index: 6}); s.Token().Index != 6 {
+		t.Errorf("it stays at %s", s.Token())
+	}
+}

@@ -203,7 +203,7 @@ func (b *beside) commit() error {
 // propose asks the real root for a command of the model, and compares the
 // judgement when there is one to compare.
 func (b *beside) propose(c command, incarnation uint64, judged, applies bool) error {
-	events := b.roots.events(c)
+	events := b.roots.events(b.root(&b.w), c)
 	if t := events[0].GetTenureRetired(); t != nil {
 		t.HolderIncarnation = incarnation
 	}

@@ -165,17 +165,15 @@ func (m *model) restoreSteps(w *world) {
 	if now.fence > old.fence+gap || !m.expired(w) {
 		return
 	}
-	incarnation := w.incarnation + 1
-	if m.off == newIncarnation {
-		incarnation = w.incarnation
-	}
 	s := m.add(w, restoreRoot, 0, 0)
 	n := &s.world
-	n.root = m.roots.restore(w.backup-1, incarnation, gap)
-	n.backup, n.incarnation, n.since = restoredAlready, incarnation, 0
+	n.backup, n.since = restoredAlready, 0
 	n.dropClaims()
-	if incarnation != w.incarnation {
-		n.given = 0
+	if m.off == newIncarnation {
+		n.root = m.roots.copy(w.backup-1, gap)
+	} else {
+		n.root = m.roots.renew(w.backup-1, gap)
+		n.incarnation, n.given = m.root(n).incarnation, 0
 	}
 	r := m.root(n)
 	n.given = max(n.given, r.era)

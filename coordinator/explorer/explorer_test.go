@@ -33,6 +33,9 @@ var complete = []config{
 	{name: "slow and fast clocks, ttl", processes: 2, calls: 1, ttl: 4, eras: 2, values: 2, window: 1, flights: 1, calm: true, onwards: true, mandate: stamps},
 	{name: "ids that the root gives, ttl 0", processes: 2, calls: 1, eras: 2, values: 3, window: 1, flights: 1, rootIDs: 1, onwards: true, mandate: ids},
 	{name: "restore, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, calm: true, onwards: true, mandate: stamps},
+	{name: "restore, first windows by claims, ttl 0", processes: 2, calls: 1, eras: 2, values: 2, window: 1, flights: 1, restore: true, claimed: true, calm: true, onwards: true, mandate: stamps},
+	{name: "first windows by claims, ttl 0", processes: 2, calls: 1, eras: 3, values: 4, window: 2, flights: 1, claimed: true, onwards: true, mandate: ids},
+	{name: "first windows by claims, ttl", processes: 2, calls: 1, ttl: 2, eras: 2, values: 2, window: 1, flights: 1, claimed: true, mandate: ids},
 	{name: "3 processes, ttl 0", processes: 3, calls: 1, eras: 2, values: 2, window: 1, flights: 1, onwards: true, mandate: ids},
 }
 
@@ -43,6 +46,7 @@ var larger = []config{
 	{name: "larger: 3 processes, 4 eras, ttl 0", processes: 3, calls: 2, eras: 4, values: 6, window: 2, flights: 2, mandate: stamps},
 	{name: "larger: one client, ttl", processes: 2, calls: 2, oneClient: true, ttl: 2, eras: 3, values: 4, window: 2, flights: 1, mandate: stamps},
 	{name: "larger: restore, ttl", processes: 2, calls: 2, ttl: 2, eras: 3, values: 6, window: 1, flights: 1, restore: true, mandate: stamps},
+	{name: "larger: first windows by claims, ttl", processes: 2, calls: 2, ttl: 2, eras: 3, values: 6, window: 2, flights: 1, claimed: true, mandate: stamps},
 	{name: "larger: ids that the root gives, ttl", processes: 2, calls: 1, ttl: 2, eras: 3, values: 6, window: 2, flights: 2, rootIDs: 2, mandate: ids},
 }
 

@@ -63,8 +63,8 @@ func (m *model) begin(w *world, i uint8) {
 	if p.held != 0 {
 		m.end(w, i)
 	}
-	era, above := p.grant, p.grantAbove
-	p.grant, p.grantAbove = 0, 0
+	era, above, from, upTo := p.grant, p.grantAbove, p.grantFrom, p.grantUpTo
+	p.grant, p.grantAbove, p.grantFrom, p.grantUpTo = 0, 0, 0, 0
 	if p.phase == stopped {
 		p.retire, p.retireAt = era, above
 		return
@@ -81,6 +81,13 @@ func (m *model) begin(w *world, i uint8) {
 		p.runs = m.runs.number(r)
 	default:
 		p.runs = m.runs.number(idalloc.NewRuns(uint64(above)))
+	}
+	if upTo > from { // era.takeFirst
+		r := m.runs.get(p.runs)
+		if err := r.Add(uint64(from), uint64(upTo)); err != nil {
+			m.roots.wrong("a window that came with a claim is refused: %v", err)
+		}
+		p.runs, p.fenced = m.runs.number(r), 1
 	}
 }
 

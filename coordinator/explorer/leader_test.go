@@ -87,8 +87,14 @@ func (m *model) claimSteps(w *world, i uint8) {
 	if own && r.holds(p, p.grant) {
 		// The answer was lost: the claim is sent again and found applied.
 		s := m.add(w, repeatClaim, i, 0)
-		if o := m.do(&s.world, command{kind: claimTenure, a: p.id, b: r.era - 1}); o.to != w.root || rejected(o) {
+		size := m.firstWindow(r)
+		o := m.do(&s.world, command{kind: claimTenure, a: p.id, b: r.era - 1, c: size})
+		if size == 0 && o.to != w.root || rejected(o) {
 			m.roots.wrong("a repeated claim of era %d was %v", r.era, o.result)
+		}
+		if size > 0 { // it has no identity: the window is another one
+			q := &s.world.processes[i]
+			q.grantFrom, q.grantUpTo = o.from, o.upTo
 		}
 		s.world.since = 0
 	}
@@ -104,7 +110,7 @@ func (m *model) claimSteps(w *world, i uint8) {
 	}
 	s := m.add(w, sendClaim, i, uint8(as))
 	q := &s.world.processes[i]
-	q.claim, q.grant, q.grantAbove = as, 0, 0
+	q.claim, q.grant, q.grantAbove, q.grantFrom, q.grantUpTo = as, 0, 0, 0, 0
 	if m.restore {
 		q.late = r.era + 1
 	}
@@ -119,7 +125,7 @@ func (m *model) commit(s *successor, p *process, as claim) {
 	if p != nil && p.id != 0 {
 		id = p.id
 	}
-	o := m.do(w, command{kind: claimTenure, a: id, b: before.era, flag: as == claimedOver})
+	o := m.do(w, command{kind: claimTenure, a: id, b: before.era, c: m.firstWindow(before), flag: as == claimedOver})
 	after := m.root(w)
 	if rejected(o) {
 		m.roots.wrong("the root refused a claim over era %d: %v", before.era, o.reason)
@@ -135,7 +141,7 @@ func (m *model) commit(s *successor, p *process, as claim) {
 			m.breaks(s, primacy)
 		}
 	}
-	w.inherited[after.era] = after.fence
+	w.inherited[after.era] = after.inherited
 	w.since = 0
 	w.dropClaims()
 	if p == nil {
@@ -143,8 +149,17 @@ func (m *model) commit(s *successor, p *process, as claim) {
 	}
 	p.id = id
 	if p.held != after.era {
-		p.grant, p.grantAbove = after.era, after.fence
+		p.grant, p.grantAbove, p.grantFrom, p.grantUpTo = after.era, after.inherited, o.from, o.upTo
 	}
+}
+
+// firstWindow is the size of the window that a claim brings: none when the bounds
+// leave no room, as replica's windowsFit has it.
+func (m *model) firstWindow(r *rooted) uint8 {
+	if !m.claimed || r.fence+m.window > m.values {
+		return 0
+	}
+	return m.window
 }
 
 // freeID is an identity that nobody has.

@@ -37,7 +37,7 @@ func (memoryLog) WriteCheckpoint(storage.CheckpointMeta, func(func([]byte) error
 	return storage.ErrOutdated
 }
 
-func (memoryLog) ReadCheckpoint(func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+func (memoryLog) ReadCheckpoint(func([]byte) error) (storage.CheckpointMeta, error) {
 	return storage.CheckpointMeta{}, nil
 }
 

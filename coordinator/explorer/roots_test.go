@@ -34,8 +34,11 @@ type rooted struct {
 	fence       uint8
 	stage       rootv1.HandoverStage
 	incarnation uint8
-	// given is how many ids the root gave itself.
-	given uint8
+	// given is how many ids the root gave itself, inherited what the era started
+	// above.
+	given, inherited uint8
+	// skipped is how many eras a restore has skipped: they are not counted here.
+	skipped uint64
 }
 
 // command is a command to the root, in few bytes.
@@ -104,13 +107,15 @@ func (r *roots) do(c command) outcome {
 	}
 	before := r.all[c.from]
 	s := before.state.Fork()
-	result := apply(s, r.events(c)...)
+	result := apply(s, r.events(before, c)...)
 	o := outcome{to: c.from, result: result.Outcome}
 	switch result.Outcome {
 	case rootv1.Outcome_OUTCOME_APPLIED:
 		o.to = r.intern(s)
-		w := result.Events[len(result.Events)-1].Window
-		o.from, o.upTo = uint8(w.GetFrom()), uint8(w.GetTo())
+		if n := len(result.Events); n > 0 {
+			w := result.Events[n-1].Window
+			o.from, o.upTo = uint8(w.GetFrom()), uint8(w.GetTo())
+		}
 		r.check(before, r.all[o.to], c)
 	case rootv1.Outcome_OUTCOME_REJECTED:
 		o.reason, o.refence = result.Reject.GetReason(), uint8(result.Reject.GetFence())
@@ -130,27 +135,34 @@ func (r *roots) wrong(format string, args ...any) {
 	}
 }
 
-// events are the events of a command.
-func (r *roots) events(c command) []*rootv1.Event {
+// events are the events of a command on a state.
+func (r *roots) events(x *rooted, c command) []*rootv1.Event {
+	era := func(small uint8) uint64 { return uint64(small) + x.skipped }
 	switch c.kind {
 	case claimTenure:
-		return []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
-			HolderId: "c", HolderIncarnation: uint64(c.a), HolderAddress: "c:1", ExpectedEra: uint64(c.b),
+		all := []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: "c", HolderIncarnation: uint64(c.a), HolderAddress: "c:1", ExpectedEra: era(c.b),
 			PredecessorExpired: c.flag, Mandates: []rootv1.Mandate{r.mandate},
 		}}}}
+		if c.c > 0 { // the first window, as replica's firstWindows has it
+			all = append(all, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+				Mandate: r.mandate, Era: era(c.b + 1), Size: uint64(c.c),
+			}}})
+		}
+		return all
 	case extendFence:
 		return []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
-			Mandate: r.mandate, Era: uint64(c.a), Floor: uint64(c.b), Size: uint64(c.c - c.b),
+			Mandate: r.mandate, Era: era(c.a), Floor: uint64(c.b), Size: uint64(c.c - c.b),
 		}}}}
 	case retireTenure:
 		return []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
-			Era: uint64(c.a), HolderId: "c", HolderIncarnation: uint64(c.b), Consumed: r.frontiers(c.c),
+			Era: era(c.a), HolderId: "c", HolderIncarnation: uint64(c.b), Consumed: r.frontiers(c.c),
 		}}}}
 	case advanceHandover:
 		var events []*rootv1.Event
 		for s := rootv1.HandoverStage(c.b) + 1; s <= rootv1.HandoverStage(c.c); s++ {
 			events = append(events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{
-				HandoverAdvanced: &rootv1.HandoverAdvanced{Era: uint64(c.a), Stage: s},
+				HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era(c.a), Stage: s},
 			}})
 		}
 		return events
@@ -238,7 +250,7 @@ func (r *roots) refuses(x *rooted) {
 		never = append(never, command{kind: extendFence, a: x.era, b: x.fence, c: x.fence + 1})
 	}
 	for _, c := range never {
-		if o := apply(x.state.Fork(), r.events(c)...); o.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+		if o := apply(x.state.Fork(), r.events(x, c)...); o.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
 			r.wrong("era %d, retired %v, fence %d: %v was not refused but %v", x.era, x.retired, x.fence, c, o.Outcome)
 		}
 	}
@@ -247,9 +259,13 @@ func (r *roots) refuses(x *rooted) {
 func (r *roots) summary(s *state.State) *rooted {
 	t := s.Tenure()
 	x := &rooted{
-		state: s, era: uint8(t.GetEra()), holder: uint8(t.GetHolderIncarnation()), retired: t.GetRetired(),
+		state: s, holder: uint8(t.GetHolderIncarnation()), retired: t.GetRetired(), inherited: r.frontier(t.GetInherited()),
 		incarnation: uint8(s.Cluster().GetIncarnation()), given: uint8(s.RegionCount()),
 	}
+	if s.Cluster().GetRestored() != nil {
+		x.skipped = state.RenewEras
+	}
+	x.era = uint8(t.GetEra() - x.skipped)
 	_ = s.Records(func(rec *rootv1.Record) error {
 		if a := rec.GetAllocators(); a != nil {
 			x.fence = r.frontier(&rootv1.Frontiers{AllocId: a.IdFence, Tso: a.TsoFence})
@@ -307,7 +323,7 @@ func (r *roots) check(before, after *rooted, c command) {
 	last, t := h[len(h)-1], after.state.Tenure()
 	inherited := r.frontier(t.Inherited)
 	switch {
-	case last.Era != t.Era || last.PredecessorEra != t.Era-1 || (last.Legacy == nil) != (after.era == 1):
+	case last.Era != t.Era || last.PredecessorEra != t.Era-1 || (last.Legacy == nil) != (t.Era == 1 || t.Era == state.RenewEras):
 		r.wrong("%v: the handover of era %d does not tie it to its predecessor: %v", c, t.Era, last)
 	case r.frontier(last.Legacy.GetConsumed()) > inherited:
 		r.wrong("%v: era %d inherits less than its predecessor consumed: %v", c, t.Era, last)
@@ -322,17 +338,34 @@ func (r *roots) check(before, after *rooted, c command) {
 	}
 }
 
-// restore makes what a restore makes of a backup: its records with another
-// incarnation, fences above the hole, and a Tenure that nobody holds.
-func (r *roots) restore(backup uint16, incarnation, gap uint8) uint16 {
+// renew makes of a backup what a restore makes of it: fences jump over the hole,
+// eras too, and nobody holds the Tenure. The eras skipped are not counted.
+func (r *roots) renew(backup uint16, gap uint8) uint16 {
+	if to, known := r.restored[backup]; known {
+		return to
+	}
+	old := r.all[backup]
+	s, err := old.state.Fork().Renew(state.Renewal{
+		ClusterID: 2, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 2, TransportAddress: "root:1"}},
+		UnixMillis: 1, IDGap: uint64(gap), TSOFence: uint64(old.fence + gap),
+	})
+	if err != nil {
+		panic(err)
+	}
+	to := r.intern(s)
+	r.restored[backup] = to
+	return to
+}
+
+// copy is a backup put in the root's place as it is, but for its fences and the
+// holder: what a restore must not be.
+func (r *roots) copy(backup uint16, gap uint8) uint16 {
 	if to, known := r.restored[backup]; known {
 		return to
 	}
 	all := records(r.all[backup].state)
 	for _, rec := range all {
 		switch k := rec.GetKind().(type) {
-		case *rootv1.Record_Cluster:
-			k.Cluster.Incarnation = uint64(incarnation)
 		case *rootv1.Record_Allocators:
 			k.Allocators.IdFence += uint64(gap)
 			k.Allocators.TsoFence += uint64(gap)
@@ -340,9 +373,7 @@ func (r *roots) restore(backup uint16, incarnation, gap uint8) uint16 {
 			k.Tenure.Retired = true
 		}
 	}
-	token := r.all[backup].state.Token()
-	token.Incarnation = uint64(incarnation)
-	s, err := state.Restore(token, reader(all))
+	s, err := state.Restore(r.all[backup].state.Token(), reader(all))
 	if err != nil {
 		panic(err)
 	}

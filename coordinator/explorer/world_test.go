@@ -36,6 +36,8 @@ type config struct {
 	rootIDs uint8
 	// restore allows one restore from one backup.
 	restore bool
+	// claimed windows: a claim brings the first window of its era.
+	claimed bool
 	// calm leaves out crashes and shutdowns, still the leader changes.
 	calm, still bool
 	// eager coordinators ask to be confirmed at any time. With a ttl of 0 that
@@ -121,8 +123,9 @@ type process struct {
 	phase       phase
 	claim       claim
 	// grant is an era that was given to it and that it has not heard of, with
-	// the frontier inherited.
-	grant, grantAbove uint8
+	// the frontier inherited and the window that the claim brought.
+	grant, grantAbove    uint8
+	grantFrom, grantUpTo uint8
 	// held is the era held, confirmed and fenced what it has heard about it.
 	held, confirmed, fenced uint8
 	// left is for how long, by its clock, the era counts as confirmed.
@@ -247,6 +250,7 @@ func (m *model) normalize(w *world) {
 		if p.ask != noAsk {
 			live |= span(p.askFrom, p.askUpTo)
 		}
+		live |= span(p.grantFrom, p.grantUpTo)
 	}
 	for i := range m.calls {
 		if w.calls[i].is != idle {

@@ -1,10 +1,7 @@
 package rootview
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"iter"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -12,46 +9,10 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// loading is a snapshot on its way in. state.Restore pulls records; chunks are
-// pushed: Restore runs as a coroutine that is resumed with every chunk, so that
-// no more than one chunk is ever held here besides the state that it becomes.
+// loading is a snapshot on its way in.
 type loading struct {
-	at      state.Token
-	records []*rootv1.Record // of the chunk at hand, not yet taken
-	taken   uint64
-	last    bool // the chunk at hand is the last
-
-	resume func() (struct{}, bool)
-	stop   func()
-
-	// What Restore returned; valid when resume returned false.
-	restored *state.State
-	err      error
-}
-
-var errStopped = errors.New("stopped")
-
-func newLoading(at state.Token) *loading {
-	l := &loading{at: at}
-	l.resume, l.stop = iter.Pull(func(yield func(struct{}) bool) {
-		l.restored, l.err = state.Restore(at, func() (*rootv1.Record, error) { return l.next(yield) })
-	})
-	return l
-}
-
-func (l *loading) next(yield func(struct{}) bool) (*rootv1.Record, error) {
-	for len(l.records) == 0 {
-		if l.last {
-			return nil, io.EOF
-		}
-		if !yield(struct{}{}) {
-			return nil, errStopped
-		}
-	}
-	r := l.records[0]
-	l.records[0], l.records = nil, l.records[1:]
-	l.taken++
-	return r, nil
+	at    state.Token
+	state *state.Restoring
 }
 
 // BeginSnapshot notes that a snapshot was asked for. The View stays as it is
@@ -79,10 +40,10 @@ func (c *Core) OnSnapshotChunk(chunk *rootv1.SnapshotChunk, now clock.Instant) (
 		return Batch{}, false, nil
 	}
 	restored, err := c.loading.finish(chunk)
+	c.abortLoading()
 	if err == nil {
 		err = c.adopt(restored)
 	}
-	c.abortLoading()
 	c.publish()
 	if err != nil {
 		return Batch{}, false, err
@@ -90,28 +51,24 @@ func (c *Core) OnSnapshotChunk(chunk *rootv1.SnapshotChunk, now clock.Instant) (
 	return Batch{Snapshot: true, Token: c.view.Token, Known: c.view.Known, Era: c.view.Era}, true, nil
 }
 
-// feedLoading hands a chunk's records to Restore.
+// feedLoading takes a chunk's records.
 func (c *Core) feedLoading(chunk *rootv1.SnapshotChunk) error {
 	at := state.TokenFromProto(chunk.GetToken())
 	if c.loading == nil {
 		if err := c.wanted(at); err != nil {
 			return err
 		}
-		c.loading = newLoading(at)
+		c.loading = &loading{at: at, state: state.NewRestoring()}
 	}
-	l := c.loading
-	if at != l.at {
-		return fmt.Errorf("%w: chunk of %s in a snapshot of %s", ErrSnapshot, at, l.at)
+	if want := c.loading.at; at != want {
+		return fmt.Errorf("%w: chunk of %s in a snapshot of %s", ErrSnapshot, at, want)
 	}
-	l.records, l.last = chunk.GetRecords(), chunk.GetLast()
-	if _, running := l.resume(); running {
-		return nil
+	part, err := state.PartOf(chunk.GetRecords())
+	if err == nil {
+		err = c.loading.state.Add(part)
 	}
-	if l.err != nil {
-		return fmt.Errorf("%w: at %s: %w", ErrSnapshot, at, l.err)
-	}
-	if !l.last {
-		return fmt.Errorf("%w: ends before its last chunk", ErrSnapshot)
+	if err != nil {
+		return fmt.Errorf("%w: at %s: %w", ErrSnapshot, at, err)
 	}
 	return nil
 }
@@ -130,15 +87,14 @@ func (c *Core) wanted(at state.Token) error {
 
 // finish checks the whole against what the last chunk promises.
 func (l *loading) finish(chunk *rootv1.SnapshotChunk) (*state.State, error) {
-	switch {
-	case l.restored == nil:
-		return nil, fmt.Errorf("%w: at %s: it did not end with its last chunk", ErrSnapshot, l.at)
-	case l.taken != chunk.GetRecordCount():
-		return nil, fmt.Errorf("%w: at %s: %d records, %d promised", ErrSnapshot, l.at, l.taken, chunk.GetRecordCount())
-	case l.restored.Hash() != chunk.GetStateHash():
-		return nil, fmt.Errorf("%w: at %s: hash %016x, %016x promised", ErrSnapshot, l.at, l.restored.Hash(), chunk.GetStateHash())
+	if n := l.state.Records(); n != chunk.GetRecordCount() {
+		return nil, fmt.Errorf("%w: at %s: %d records, %d promised", ErrSnapshot, l.at, n, chunk.GetRecordCount())
 	}
-	return l.restored, nil
+	st, err := l.state.Finish(l.at, chunk.GetStateHash())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return st, nil
 }
 
 // adopt makes a restored state the one to go on from.
@@ -156,11 +112,5 @@ func (c *Core) adopt(restored *state.State) error {
 	return nil
 }
 
-// abortLoading ends the coroutine of an unfinished snapshot.
-func (c *Core) abortLoading() {
-	if c.loading == nil {
-		return
-	}
-	c.loading.stop()
-	c.loading = nil
-}
+// abortLoading forgets an unfinished snapshot.
+func (c *Core) abortLoading() { c.loading = nil }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,10 +42,15 @@ type memoryRoot struct {
 
 const clusterID = 0x1234
 
-func newMemoryRoot(t testing.TB) *memoryRoot {
+func newMemoryRoot(t testing.TB) *memoryRoot { return newRootOf(t, 1) }
+
+// restoredRoot is a root that was restored from a backup.
+func restoredRoot(t testing.TB) *memoryRoot { return newRootOf(t, 2) }
+
+func newRootOf(t testing.TB, incarnation uint64) *memoryRoot {
 	r := &memoryRoot{state: state.New(), changed: make(chan struct{})}
 	r.must(t, &rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
-		Cluster: &rootv1.Cluster{ClusterId: clusterID, Incarnation: 1, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{
+		Cluster: &rootv1.Cluster{ClusterId: clusterID, Incarnation: incarnation, CreatedUnixMillis: 1, Peers: []*rootv1.RootPeer{
 			{NodeId: 1, Incarnation: 11, TransportAddress: "127.0.0.1:3380"},
 		}},
 	}}})
@@ -224,12 +230,14 @@ func (r *memoryRoot) token() state.Token {
 
 // counter is an authority that always serves.
 type counter struct {
-	mu      sync.Mutex
-	last    uint64
-	calls   int
-	err     error
-	blocked chan struct{} // not nil: calls wait for it
-	arrived chan struct{} // gets one for every call that waits
+	mu    sync.Mutex
+	last  uint64
+	calls int
+	err   error
+	// confirmedAt is a clock.Instant.
+	confirmedAt atomic.Int64
+	blocked     chan struct{} // not nil: calls wait for it
+	arrived     chan struct{} // gets one for every call that waits
 }
 
 // block makes calls wait until the returned function is called.
@@ -300,7 +308,7 @@ func (c *counter) give(count uint64) (first, era uint64, err error) {
 }
 
 func (c *counter) Status() tenure.Status {
-	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
+	return tenure.Status{Phase: tenure.Holding, Era: 7, Confirmed: true, ConfirmedAt: clock.Instant(c.confirmedAt.Load()), Tenure: &rootv1.Tenure{TtlMillis: 1000}, IDsLeft: 3, TimestampsLeft: 4}
 }
 
 // world is a coordinator over a memoryRoot, and a connection to it.

@@ -21,8 +21,9 @@ const (
 	healthInterval = time.Second
 )
 
-// health serves grpc.health.v1. Serving means that a read index of the root
-// was answered just now: a coordinator that cannot do that gives stale routes,
+// health serves grpc.health.v1. Serving means that the root's leader answered just
+// now with a quorum behind it, a read index or a confirmation of the era that is
+// held: a coordinator that cannot do that gives stale routes,
 // ids of no era, and no changes.
 type health struct {
 	healthpb.UnimplementedHealthServer
@@ -123,6 +124,9 @@ func (h *health) probe(ctx context.Context) (healthpb.HealthCheckResponse_Servin
 	}
 	defer func() { <-h.turn }()
 	now := h.server.cfg.Clock.Now()
+	if at := h.server.cfg.Authority.Status().ConfirmedAt; at != 0 && now.Sub(at) <= healthFresh {
+		h.asked, h.askedAt, h.serving = true, at, true
+	}
 	if !h.asked || now.Sub(h.askedAt) > healthFresh {
 		ask, cancel := context.WithTimeout(ctx, healthTimeout)
 		defer cancel()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc/codes"
@@ -88,6 +89,44 @@ func TestHealthIsAReadIndex(t *testing.T) {
 	})
 }
 
+// A confirmation of the era says what a read index says, for as long: a holder is asked
+// how it is at no cost to the root, and only while its confirmations come.
+func TestHealthIsAConfirmation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		monotonic := clock.NewMonotonic()
+		client := healthpb.NewHealthClient(w.conn)
+		check := func() healthpb.HealthCheckResponse_ServingStatus {
+			resp, err := client.Check(within(t), &healthpb.HealthCheckRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetStatus()
+		}
+		reads := w.root.reads
+		for range 10 {
+			time.Sleep(150 * time.Millisecond)
+			w.authority.confirmedAt.Store(int64(monotonic.Now()))
+			time.Sleep(150 * time.Millisecond)
+			if check() != serving {
+				t.Error("not serving with a confirmation")
+			}
+		}
+		if asked := w.root.reads - reads; asked != 0 {
+			t.Errorf("the root was asked %d times", asked)
+		}
+		w.root.setDown(true)
+		time.Sleep(300 * time.Millisecond)
+		if check() != notServing {
+			t.Error("serving with a confirmation of long ago")
+		}
+		cancelled := w.stop()
+		if cancelled != nil {
+			t.Error(cancelled)
+		}
+	})
+}
+
 func TestReflectionAndStats(t *testing.T) {
 	stats := rpcstats.New()
 	w := start(t, func(c *server.Config) { c.Stats = stats })
@@ -113,6 +152,9 @@ func TestStatus(t *testing.T) {
 	w := routed(t, func(c *server.Config) {
 		c.RootPeers = func(context.Context) []*coordinatorv1.RootEndpoint { return peers }
 	})
+	if brief, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{Brief: true}); err != nil || brief.GetCoordinatorId() == "" || len(brief.GetRootPeers()) > 0 {
+		t.Errorf("brief: %v, %v", brief, err)
+	}
 	got, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{})
 	if err != nil {
 		t.Fatal(err)

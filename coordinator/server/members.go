@@ -10,16 +10,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// RegisterMember implements coordinatorv1.CoordinatorServer. The registration
-// follows the process that is rooted when the call comes: one that registers
-// meanwhile has overtaken it.
+// RegisterMember implements coordinatorv1.CoordinatorServer. Whom a registration
+// follows only its process knows: by the time the call comes, another may live.
 func (s *Server) RegisterMember(ctx context.Context, req *coordinatorv1.RegisterMemberRequest) (*coordinatorv1.RegisterMemberResponse, error) {
-	v, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
-	if err != nil {
-		return nil, err
-	}
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
-		Member: req.GetMember(), Follows: v.state.Member(state.MemberID(req.GetMember().GetId())).GetIncarnation(),
+		Member: req.GetMember(), Follows: req.GetFollows(),
 	}}})
 	if err != nil {
 		return nil, err
@@ -103,6 +98,12 @@ func (s *Server) ListMembers(ctx context.Context, req *coordinatorv1.ListMembers
 		return nil, err
 	}
 	resp, bytes := &coordinatorv1.ListMembersResponse{Disclosure: v.disclosure()}, 0
+	if id := req.GetMemberId(); id != "" {
+		if m := v.state.Member(state.MemberID(id)); m != nil {
+			resp.Members = append(resp.Members, v.memberStatus(m))
+		}
+		return resp, nil
+	}
 	v.state.MembersAfter(state.MemberID(req.GetAfter()), func(m *rootv1.Member) bool {
 		if resp.More = len(resp.Members) == limit || bytes > MaxReplyBytes; resp.More {
 			return false

@@ -17,10 +17,10 @@ func TestMembersByTypedCalls(t *testing.T) {
 		sequence++
 		return &rootv1.CommandIdentity{Origin: 5, Sequence: sequence, KnownIndex: 1}
 	}
-	register := func(nonce uint64, id *rootv1.CommandIdentity) *rootv1.Member {
+	register := func(nonce, follows uint64, id *rootv1.CommandIdentity) *rootv1.Member {
 		t.Helper()
 		resp, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{
-			Member: &rootv1.Member{Id: "m1", Address: "m1:1", Kind: "store", StartNonce: nonce}, Identity: id,
+			Member: &rootv1.Member{Id: "m1", Address: "m1:1", Kind: "store", StartNonce: nonce}, Identity: id, Follows: follows,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -28,12 +28,12 @@ func TestMembersByTypedCalls(t *testing.T) {
 		return resp.GetMember()
 	}
 	old := next()
-	first := register(1, old)
-	second := register(2, next())
+	first := register(1, 0, old)
+	second := register(2, first.GetIncarnation(), next())
 	if second.GetIncarnation() <= first.GetIncarnation() {
 		t.Errorf("incarnation %d follows %d", second.GetIncarnation(), first.GetIncarnation())
 	}
-	register(1, old) // late, and recognised: the newer process stays
+	register(1, 0, old) // late, and recognised: the newer process stays
 	drained := next()
 	drain, err := w.client.DrainMember(ctx, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Reason: "disk", Identity: drained})
 	if err != nil || drain.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING || drain.GetMember().GetIncarnation() != second.GetIncarnation() {
@@ -68,6 +68,41 @@ func TestMembersByTypedCalls(t *testing.T) {
 	refused(t, err, rootv1.Reason_REASON_VERSION_STALE)
 }
 
+// A registration that was under way while another process registered comes too late:
+// the one that lives stays. The same process may ask again without saying whom it
+// follows.
+func TestADelayedRegistrationIsOvertaken(t *testing.T) {
+	w := start(t)
+	ctx := within(t)
+	register := func(nonce, follows uint64) (*rootv1.Member, error) {
+		resp, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{
+			Member: &rootv1.Member{Id: "m1", Address: "m1:1", StartNonce: nonce}, Follows: follows,
+		})
+		return resp.GetMember(), err
+	}
+	first, err := register(1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	living, err := register(2, first.GetIncarnation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, follows := range []uint64{0, first.GetIncarnation()} {
+		_, err = register(3, follows)
+		refused(t, err, rootv1.Reason_REASON_MEMBER_RETIRED)
+	}
+	if again, err := register(2, 0); err != nil || again.GetIncarnation() != living.GetIncarnation() {
+		t.Errorf("%v, %v", again, err)
+	}
+	for id, want := range map[string]int{"m1": 1, "m2": 0} {
+		list, err := w.client.ListMembers(ctx, &coordinatorv1.ListMembersRequest{MemberId: id})
+		if err != nil || len(list.GetMembers()) != want || want == 1 && list.GetMembers()[0].GetMember().GetIncarnation() != living.GetIncarnation() {
+			t.Errorf("%s: %v, %v", id, list, err)
+		}
+	}
+}
+
 // Where nobody can dial, no member can be reached.
 func TestAMembersAddressHasHostAndPort(t *testing.T) {
 	w := start(t)
@@ -82,7 +117,7 @@ func TestAMembersAddressHasHostAndPort(t *testing.T) {
 		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 	}
 	for i, address := range []string{"m1:1", "10.0.0.7:7000", "[fd00::7]:65535", ""} {
-		member := &rootv1.Member{Id: "m1", Address: address, StartNonce: uint64(i) + 100}
+		member := &rootv1.Member{Id: fmt.Sprint("m", i), Address: address, StartNonce: uint64(i) + 100}
 		if _, err := w.client.RegisterMember(ctx, &coordinatorv1.RegisterMemberRequest{Member: member}); err != nil {
 			t.Errorf("%q: %v", address, err)
 		}

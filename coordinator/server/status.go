@@ -18,7 +18,7 @@ const rootPeersTimeout = 500 * time.Millisecond
 
 // Status implements coordinatorv1.CoordinatorServer. It answers also while
 // there is no view.
-func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
+func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
 	view := s.view()
 	v := served{s, view, view.State, coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT, s.cfg.Clock.Now()}
 	authority := s.cfg.Authority.Status()
@@ -38,7 +38,7 @@ func (s *Server) Status(ctx context.Context, _ *coordinatorv1.StatusRequest) (*c
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]
 	}
-	if s.cfg.RootPeers != nil {
+	if s.cfg.RootPeers != nil && !req.GetBrief() {
 		ask, cancel := context.WithTimeout(ctx, rootPeersTimeout)
 		defer cancel()
 		resp.RootPeers = s.cfg.RootPeers(ask)

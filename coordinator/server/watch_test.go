@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -400,7 +401,8 @@ func TestWatchOverAKeyspaceMadeAgain(t *testing.T) {
 	}
 	resume := func(want int) {
 		t.Helper()
-		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: m.token.Proto()})
+		other := startOn(t, w.root) // where nobody has watched the name
+		stream, err := other.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: m.token.Proto()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,6 +418,65 @@ func TestWatchOverAKeyspaceMadeAgain(t *testing.T) {
 	resume(0) // it is gone, and waited for
 	w.must(t, create("k", slots(3)))
 	resume(3)
+}
+
+// What became of a keyspace before it was deleted is brought too, also in a batch
+// that ends before the deletion.
+func TestWatchOfAKeyspaceThatIsGone(t *testing.T) {
+	w := start(t)
+	w.must(t, join("m1"))
+	w.must(t, create("k", slots(2)))
+	k := w.root.state.KeyspaceByName("k")
+	begun := w.root.token()
+	var slot *state.Region
+	w.root.state.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool { slot = r; return false })
+	assign := func(owners ...*rootv1.Owner) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
+			Assignments: []*rootv1.Assignment{{RegionId: uint64(slot.ID), Owners: owners}},
+		}}}
+	}
+	w.must(t, assign(&rootv1.Owner{MemberId: "m1"}))
+	assigned := w.root.token()
+	for i := range 400 { // more than one batch
+		key := fmt.Sprintf("%03d%s", i, strings.Repeat("x", 3000))
+		w.must(t, publish(uint64(100+i), 1, key, key+"~", 1))
+	}
+	w.must(t, assign(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{KeyspaceId: k.GetId(), ExpectedVersion: 1}}})
+	stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: "k", After: begun.Proto()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMirror()
+	m.until(t, stream, assigned)
+	if m.token.Compare(w.root.token()) >= 0 {
+		t.Fatalf("the first batch came to %s, past what became of the slot at %s", m.token, assigned)
+	}
+	if r := m.regions[uint64(slot.ID)]; len(r.GetOwners()) != 1 {
+		t.Errorf("at %s the slot is %v", m.token, r)
+	}
+	if m.until(t, stream, w.root.token()); len(m.regions) != 0 {
+		t.Errorf("at the end there are %v", m.regions)
+	}
+}
+
+// Who was at a position before the cluster was restored gets everything anew, and
+// nothing of a keyspace that there is no more.
+func TestWatchFromBeforeARestore(t *testing.T) {
+	root := restoredRoot(t)
+	root.must(t, create("k", slots(4)))
+	w := startOn(t, root)
+	before := state.Token{Incarnation: 1, Term: 1, Index: 500}
+	for keyspace, want := range map[string]int{"": 4, "k": 4, "gone": 0} {
+		stream, err := w.client.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: keyspace, After: before.Proto()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := newMirror()
+		m.load(t, stream)
+		if len(m.regions) != want || m.token != root.token() {
+			t.Errorf("%q: %d regions at %s, want %d at %s", keyspace, len(m.regions), m.token, want, root.token())
+		}
+	}
 }
 
 // A watch brings what it asks for, in whatever company.

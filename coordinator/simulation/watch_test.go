@@ -32,7 +32,7 @@ import (
 
 // watchSeeds is how many seeds TestWatchSimulation runs: each is half a minute of
 // virtual trouble, and a minute of calm.
-const watchSeeds = 8
+const watchSeeds = 16
 
 // TestWatchSimulation has the real watch service and the real Go client, in
 // virtual time, follow a root whose regions, keyspaces and members come and go,

@@ -45,10 +45,12 @@ const (
 
 	// An unsuspected holder with a ttl is tried all the same this often, or
 	// each two ttl: the root refuses while it is confirmed. It catches what no
-	// probe sees, such as a holder that is cut off from the root alone.
-	pollInterval = time.Second
-	retryLeast   = 5 * time.Millisecond
-	retryMost    = 200 * time.Millisecond
+	// probe sees: without probes everything, with them somebody else at the holder's
+	// address.
+	pollInterval       = time.Second
+	probedPollInterval = 10 * time.Second
+	retryLeast         = 5 * time.Millisecond
+	retryMost          = 200 * time.Millisecond
 	// never is later than every moment.
 	never = clock.Instant(1<<63 - 1)
 )

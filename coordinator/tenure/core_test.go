@@ -39,6 +39,12 @@ func (s *script) after(d time.Duration) *script {
 	return s
 }
 
+// used is after, with somebody asking for a value before.
+func (s *script) used(d time.Duration) *script {
+	s.core.Used()
+	return s.after(d)
+}
+
 // expect takes the actions and compares their kinds.
 func (s *script) expect(kinds ...tenure.ActionKind) []tenure.Action {
 	s.t.Helper()
@@ -208,7 +214,7 @@ func TestRule3ClaimWaitsForTheRoot(t *testing.T) {
 // end the era.
 func TestRule3UndecidedClaimDoesNotEndTheEra(t *testing.T) {
 	s := newScript(t, nil).hold(300 * time.Millisecond)
-	s.after(100 * time.Millisecond).expect(tenure.Confirm)
+	s.used(100 * time.Millisecond).expect(tenure.Confirm)
 	s.core.OnConfirmed(1, 2, &rootv1.ConfirmTenureResponse{Tenure: s.core.Tenure()}, nil, s.now)
 	s.expect()
 	if s.core.Era() != 1 {
@@ -300,17 +306,34 @@ func TestRule6LostConfirmationIsRepeated(t *testing.T) {
 // Rule 6 with a ttl: renewed each third, lapsed means waiting.
 func TestRule6RenewAndLapse(t *testing.T) {
 	s := newScript(t, nil).hold(300 * time.Millisecond)
-	s.after(99 * time.Millisecond).expect()
-	s.after(time.Millisecond).expect(tenure.Confirm)
-	s.after(100 * time.Millisecond).expect(tenure.Confirm)
-	s.after(100 * time.Millisecond).expect()
-	s.after(time.Millisecond)
+	s.used(99 * time.Millisecond).expect()
+	s.used(time.Millisecond).expect(tenure.Confirm)
+	s.used(100 * time.Millisecond).expect(tenure.Confirm)
+	s.used(100 * time.Millisecond).expect()
+	s.used(time.Millisecond)
 	if s.count.Lapses.Load() != 1 || s.core.Era() != 1 {
 		t.Fatalf("lapses %d era %d", s.count.Lapses.Load(), s.core.Era())
 	}
 	s.confirm(3)
 	if s.core.Until() <= s.now {
 		t.Fatal("still lapsed")
+	}
+}
+
+// Rule 6: while nobody asks, confirmations come less often, and before the last one
+// ends; whoever asks brings the pace back, from the last one on.
+func TestRule6IdlePace(t *testing.T) {
+	s := newScript(t, nil).hold(300 * time.Millisecond)
+	s.after(224 * time.Millisecond).expect()
+	a := s.after(time.Millisecond).expect(tenure.Confirm)
+	s.confirm(a[0].Seq)
+	s.after(99 * time.Millisecond).expect()
+	s.used(time.Millisecond).expect(tenure.Confirm)
+	s.confirm(3)
+	s.after(100 * time.Millisecond).expect()
+	s.used(0).expect(tenure.Confirm)
+	if s.count.Lapses.Load() != 0 {
+		t.Fatalf("%d lapses", s.count.Lapses.Load())
 	}
 }
 
@@ -400,7 +423,7 @@ func TestRule9Over(t *testing.T) {
 			s.view(r)
 		},
 		"confirmation": func(s *script) {
-			s.after(100 * time.Millisecond).expect(tenure.Confirm)
+			s.used(100 * time.Millisecond).expect(tenure.Confirm)
 			s.core.OnConfirmed(1, 2, &rootv1.ConfirmTenureResponse{Tenure: tenureOf(2, "c2", 22, time.Second)}, nil, s.now)
 		},
 		"refused act": func(s *script) { s.core.OnEraOver(1, s.now) },

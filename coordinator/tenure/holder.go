@@ -212,6 +212,9 @@ type Status struct {
 	Era uint64
 	// Confirmed: a confirmation is good now, so that requests do not wait.
 	Confirmed bool
+	// ConfirmedAt is when the newest confirmation was sent: later than that the
+	// root's leader answered, and a quorum stood behind it; 0: with a ttl of 0.
+	ConfirmedAt clock.Instant
 	// Superseded: a newer process runs under this id.
 	Superseded bool
 	// Stage is how far the handover to the era held is.
@@ -397,28 +400,26 @@ func (h *Holder) probe(ctx context.Context) {
 		if address == "" {
 			continue
 		}
-		attempt, cancel := context.WithTimeout(ctx, 2*h.cfg.ProbeEvery)
+		attempt, cancel := context.WithTimeout(ctx, h.cfg.ProbeEvery)
 		health := h.cfg.Probe(attempt, address)
 		cancel()
 		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(address, health, now) })
 	}
 }
 
-// probeDue waits for the time of the next probe, or for an alarm; it reports
-// false when ctx ended first.
+// probeDue waits for the time of the next probe, or for an alarm and alarmPause since
+// the last one; it reports false when ctx ended first.
 func (h *Holder) probeDue(ctx context.Context) bool {
-	if !sleep(ctx, alarmPause) {
-		return false
-	}
-	timer := time.NewTimer(max(h.cfg.ProbeEvery-alarmPause, 0))
+	last, timer := h.cfg.Clock.Now(), time.NewTimer(h.cfg.ProbeEvery)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+		return true
 	case <-h.cfg.Alarm:
+		return sleep(ctx, alarmPause-h.cfg.Clock.Now().Sub(last))
 	}
-	return true
 }
 
 // sleep waits for d; it reports false when ctx ended first.

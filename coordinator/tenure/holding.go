@@ -22,6 +22,8 @@ type holding struct {
 	sentAt  clock.Instant
 	retryAt clock.Instant
 	fails   int
+	// used: a value was asked for since sentAt.
+	used bool
 	// until: the newest confirmation is good before this moment.
 	until  clock.Instant
 	lapsed bool
@@ -84,12 +86,26 @@ func (c *Core) Confirmed() uint64 { return c.holding.confirmed }
 // from then on nothing of its beginning holds requests up.
 func (c *Core) Serves() bool { return c.holding.confirmed > 0 && c.holding.fenced }
 
+// ConfirmedAt is when the newest confirmation of the era held was sent; 0: with a
+// ttl of 0, or there is none yet.
+func (c *Core) ConfirmedAt() clock.Instant {
+	if h := &c.holding; h.until != 0 {
+		return h.until.Add(-h.ttl)
+	}
+	return 0
+}
+
 // Until is the moment before which the era held counts as confirmed. With a
 // ttl of 0 there is none.
 func (c *Core) Until() clock.Instant { return c.holding.until }
 
+// Used notes that a value is asked for.
+func (c *Core) Used() { c.holding.used = true }
+
 // pump sends the confirmations that are due: one when somebody waits that none
-// in flight will serve, and with a ttl one each third of it.
+// in flight will serve; with a ttl one each third of it, so that two may be lost, or
+// each three quarters while nobody asks for anything. That is still often enough for
+// the root not to give the era to somebody else, and for the first who asks.
 func (c *Core) pump(now clock.Instant) {
 	h := &c.holding
 	if h.ttl > 0 && h.until > 0 && now >= h.until && !h.lapsed {
@@ -98,7 +114,7 @@ func (c *Core) pump(now clock.Instant) {
 	}
 	for h.era != 0 && now >= c.confirmAt() {
 		h.sent++
-		h.sentAt = now
+		h.sentAt, h.used = now, false
 		h.flights = append(h.flights, flight{seq: h.sent, sentAt: now})
 		c.count.Confirmations.Add(1)
 		c.emit(Action{Kind: Confirm, Era: h.era, Seq: h.sent})
@@ -118,8 +134,10 @@ func (c *Core) confirmAt() clock.Instant {
 	switch {
 	case h.wanted > cover:
 		return h.retryAt
-	case h.ttl > 0:
+	case h.ttl > 0 && h.used:
 		return max(h.sentAt.Add(h.ttl/3), h.retryAt)
+	case h.ttl > 0:
+		return max(h.sentAt.Add(h.ttl/4*3), h.retryAt)
 	}
 	return never
 }

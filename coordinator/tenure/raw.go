@@ -165,7 +165,7 @@ func (r *RawHolder) Status(now clock.Instant) Status {
 		Stage: r.core.holding.stage, Tenure: r.core.Tenure(),
 	}
 	if e := r.era; e != nil {
-		s.Confirmed = now < e.confirmedUntil()
+		s.Confirmed, s.ConfirmedAt = now < e.confirmedUntil(), r.core.ConfirmedAt()
 		s.IDsLeft, s.TimestampsLeft = e.ids.window.Left(), e.tso.window.Left()
 		s.Consumed = e.frontiers()
 	}

@@ -237,6 +237,7 @@ func (r *RawHolder) Take(m rootv1.Mandate, count uint64) (run Run, ok bool) {
 		return Run{}, false
 	}
 	if run, ok = a.takeRun(e, count); ok {
+		r.core.Used()
 		e.open.Add(1)
 	}
 	return run, ok
@@ -265,6 +266,7 @@ func (r *RawHolder) enqueue(e *era, w *Reservation) bool {
 		return false
 	}
 	a.queue = append(a.queue, w)
+	r.core.Used()
 	a.extension.wanted = true
 	e.open.Add(1)
 	return true

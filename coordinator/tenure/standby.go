@@ -105,7 +105,11 @@ func (c *Core) claimAt() clock.Instant {
 }
 
 func (c *Core) pollEvery() time.Duration {
-	return max(pollInterval, 2*ttlOf(c.tenure))
+	every := pollInterval
+	if c.s.Probed {
+		every = probedPollInterval
+	}
+	return max(every, 2*ttlOf(c.tenure))
 }
 
 func ttlOf(t *rootv1.Tenure) time.Duration {

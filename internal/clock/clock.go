@@ -58,7 +58,7 @@ func (c *System) Wall() uint64 { return uint64(time.Now().UnixMilli()) }
 
 func bootNanos() int64 {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(bootClock, &ts); err != nil {
+	if err := clockGettime(bootClock, &ts); err != nil {
 		return 0
 	}
 	return ts.Nano()

@@ -47,6 +47,9 @@ type Config struct {
 	// ElectionTimeout is the silence of a leader after which another one is
 	// elected. Default 500 ms.
 	ElectionTimeout time.Duration
+	// CheckpointEntries is how many entries of the log start the next checkpoint;
+	// two fifths of them stay in the log behind it. Default 50,000.
+	CheckpointEntries uint64
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -132,6 +135,9 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 		cfg.Voters, cfg.Bootstrap = founding(identity)
 	}
 	cfg.Logger = p.cfg.Logger.Named("raft")
+	if n := p.cfg.CheckpointEntries; n > 0 {
+		cfg.CheckpointEntries, cfg.RetainEntries = n, max(n*2/5, 1)
+	}
 	if p.cfg.ElectionTimeout > 0 {
 		cfg.Tick = p.cfg.ElectionTimeout / time.Duration(cfg.ElectionTicks)
 	}

@@ -6,9 +6,9 @@ regions=${BENCH_REGIONS:-1000000}
 cluster
 about
 vars() { curl -s "127.0.0.1:$((port + $1))/debug/vars"; }
-# live PORT_OFFSET: bytes of heap found live by the last collection. The next
-# one is due at three times that (GOGC=200 of the servers).
-live() { vars "$1" | jq '.memstats.NextGC / 3 | floor'; }
+# live PORT_OFFSET: bytes of heap found live by the last collection, and what
+# counts as such. The next one is due at 1.45 times that (serverGC).
+live() { vars "$1" | jq '.memstats.NextGC / 1.45 | floor'; }
 rss() { awk '/VmRSS/ { print $2 * 1024 }' "/proc/${pid_of[$1]}/status"; }
 
 empty_live=$(live 11) begin=$SECONDS

@@ -37,11 +37,15 @@ const (
 	loadClientIDs
 	loadClientTimestamps
 	loadWatch
+	loadRemovals
+	loadKeyspaces
+	loadMembers
+	loadCopies
 	loadKinds
 )
 
 func (k kindOfLoad) String() string {
-	return [...]string{"ids", "timestamps", "writes", "strong reads", "routes", "ids by the Go client", "timestamps by the Go client", "watch messages"}[k]
+	return [...]string{"ids", "timestamps", "writes", "strong reads", "routes", "ids by the Go client", "timestamps by the Go client", "watch messages", "removals", "changes of keyspaces", "changes of members", "batches of a cache"}[k]
 }
 
 const (
@@ -60,22 +64,28 @@ const (
 
 // load is all callers of a run.
 type load struct {
-	t        testing.TB
-	c        *cluster
-	e        *evidence
-	began    time.Time
-	stop     context.CancelFunc
-	callers  sync.WaitGroup
-	progress [loadKinds]atomic.Uint64
-	refused  atomic.Uint64
-	cluster  atomic.Uint64 // 0: not asked for yet
+	t     testing.TB
+	c     *cluster
+	e     *evidence
+	began time.Time
+	// pauseAll ends the askers, stop also those who follow.
+	pauseAll, stop    context.CancelFunc
+	askers, followers sync.WaitGroup
+	progress          [loadKinds]atomic.Uint64
+	refused           atomic.Uint64
+	cluster           atomic.Uint64 // 0: not asked for yet
 	// identities of all changes.
 	identities *identity.Source
+	// mirror and cache are kept until the load ends.
+	mirror *client.Mirror
+	cache  *client.Cache
+	// invalidated are keys whose routes the cache was told are stale.
+	invalidated sync.Map
 	// slowest is the longest that a call took beyond its limit.
 	slowest atomic.Int64
 
 	mu sync.Mutex // guards what follows
-	// conf is the newest conf version that anybody was told of, by key.
+	// conf is the newest epoch that anybody was told of, as a number, by key.
 	conf map[string]uint64
 	// ids of the shared regions, by key.
 	ids map[string]uint64
@@ -104,12 +114,20 @@ type caller struct {
 
 // startLoad makes the shared regions and starts all callers.
 func startLoad(t testing.TB, c *cluster, e *evidence, began time.Time, seed uint64) *load {
-	ctx, stop := context.WithCancel(t.Context())
-	l := &load{t: t, c: c, e: e, began: began, stop: stop, conf: make(map[string]uint64), ids: make(map[string]uint64), identities: identity.NewSource()}
+	following, stop := context.WithCancel(t.Context())
+	ctx, pause := context.WithCancel(following)
+	l := &load{t: t, c: c, e: e, began: began, stop: stop, pauseAll: pause, conf: make(map[string]uint64), ids: make(map[string]uint64), identities: identity.NewSource()}
 	t.Cleanup(l.finish)
 	first := l.caller("setup", seed)
+	shared := make([]string, 0, sharedRegions+goneRegions)
 	for i := range sharedRegions {
-		if err := first.make(ctx, sharedKey(i)); err != nil {
+		shared = append(shared, sharedKey(i))
+	}
+	for i := range goneRegions {
+		shared = append(shared, goneKey(i))
+	}
+	for _, key := range shared {
+		if err := first.make(ctx, key); err != nil {
 			t.Fatalf("before any fault: make a shared region: %v", err)
 		}
 	}
@@ -128,23 +146,34 @@ func startLoad(t testing.TB, c *cluster, e *evidence, began time.Time, seed uint
 		{"reader-1", (*caller).read},
 		{"reader-2", (*caller).read},
 		{"reader-3", (*caller).read},
+		{"comer-1", (*caller).comeAndGo},
+		{"comer-2", (*caller).comeAndGo},
+		{"keyspaces", (*caller).keyspaces},
+		{"members", (*caller).members},
 	} {
 		who := l.caller(work.name, seed+uint64(i)+1)
-		l.callers.Go(func() {
+		l.askers.Go(func() {
 			for ctx.Err() == nil {
 				work.do(who, ctx)
 				time.Sleep(time.Duration(who.rng.Int64N(int64(thinking)))) // how long this caller thinks
 			}
 		})
 	}
-	l.withGoClient(ctx)
+	l.withGoClient(ctx, following)
 	return l
+}
+
+// pause ends the callers: nothing changes any more, and watches go on.
+func (l *load) pause() {
+	l.pauseAll()
+	l.askers.Wait()
 }
 
 // finish ends the load.
 func (l *load) finish() {
+	l.pause()
 	l.stop()
-	l.callers.Wait()
+	l.followers.Wait()
 }
 
 func (l *load) now() time.Duration { return time.Since(l.began) }
@@ -233,7 +262,7 @@ func (c *caller) values(ctx context.Context, op string, kind kindOfLoad, call fu
 }
 
 // withGoClient adds callers that use the Go client, and a watch.
-func (l *load) withGoClient(ctx context.Context) {
+func (l *load) withGoClient(ctx, following context.Context) {
 	var addrs []string
 	addrs = append(addrs, l.c.advertised...)
 	cl, err := client.New(client.Config{Endpoints: addrs})
@@ -248,7 +277,7 @@ func (l *load) withGoClient(ctx context.Context) {
 		_ = cl.Close()
 	})
 	values := func(op string, kind kindOfLoad, call func(context.Context) (first, count, era uint64, err error)) {
-		l.callers.Go(func() {
+		l.askers.Go(func() {
 			for ctx.Err() == nil {
 				note := history.Call{Client: "go-" + op, Op: op, CallNS: int64(l.now())}
 				callCtx, cancel := context.WithTimeout(ctx, clientLimit)
@@ -274,10 +303,10 @@ func (l *load) withGoClient(ctx context.Context) {
 		r, err := cl.Tso(ctx, 2)
 		return uint64(r.First), r.Count, uint64(r.Era), err
 	})
-	l.callers.Go(func() {
-		for b, err := range cl.WatchRegions(ctx, client.Position{}) {
+	l.followers.Go(func() {
+		for b, err := range cl.WatchRegions(following, client.Position{}) {
 			if err != nil {
-				if ctx.Err() == nil {
+				if following.Err() == nil {
 					l.t.Errorf("Tail: a watch ended: %v", err)
 				}
 				return
@@ -286,13 +315,14 @@ func (l *load) withGoClient(ctx context.Context) {
 			l.progress[loadWatch].Add(1)
 		}
 	})
+	l.withCopies(ctx, following, cl)
 }
 
 // batchOf keeps what a watch brought.
 func batchOf(b client.Batch) *batch {
 	out := &batch{to: b.Position().Token, snapshot: b.GetSnapshot(), snapshotBegin: b.GetSnapshot() && b.First, snapshotEnd: b.GetSnapshot() && b.Last}
 	for _, c := range b.GetChanges() {
-		out.regions = append(out.regions, state.RegionFromProto(c.GetRegion()))
+		out.regions = append(out.regions, regionChange{state.RegionFromProto(c.GetRegion()), c.GetRemoved()})
 	}
 	return out
 }
@@ -309,9 +339,9 @@ func (c *caller) learn(w *write, r *rootv1.CommandResult) {
 	c.progress[loadWrites].Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := max(c.conf[w.key], r.GetError().GetRegion().GetEpoch().GetConfVersion())
+	known := max(c.conf[w.key], numberOf(state.EpochFromProto(r.GetError().GetRegion().GetEpoch())))
 	for _, e := range r.GetEvents() {
-		known = max(known, e.GetRegion().GetEpoch().GetConfVersion())
+		known = max(known, numberOf(state.EpochFromProto(e.GetRegion().GetEpoch())))
 		if c.ids[w.key] == 0 {
 			c.ids[w.key] = e.GetRegion().GetId()
 			c.keys = append(c.keys, w.key)

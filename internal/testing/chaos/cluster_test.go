@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -46,6 +48,9 @@ type cluster struct {
 	clients []rootv1.RootClient
 	ttl     time.Duration
 }
+
+// checkpointEntries is how many entries start a checkpoint: a run crosses some.
+const checkpointEntries = 200
 
 // electionTimeout is that of the root peers: the default.
 const electionTimeout = 500 * time.Millisecond
@@ -92,7 +97,8 @@ func (c *cluster) commandLine(member int) []string {
 	l := *c.Layout
 	if member < roots {
 		l.TransportAddrs = c.peerAddrs
-		l.RootPeerFlags = append(l.RootPeerFlags[:len(l.RootPeerFlags):len(l.RootPeerFlags)], "-transport-addr", c.TransportAddrs[member])
+		l.RootPeerFlags = append(l.RootPeerFlags[:len(l.RootPeerFlags):len(l.RootPeerFlags)],
+			"-transport-addr", c.TransportAddrs[member], "-checkpoint-entries", strconv.Itoa(checkpointEntries))
 		return l.Args(member)
 	}
 	k := member - roots
@@ -203,24 +209,16 @@ func (c *cluster) pair(one, other string) (a, b int) {
 // patience is for what should be quick on a machine that is not busy.
 const patience = 30 * time.Second
 
-// follow reads the committed log of one root peer, as often as it breaks, until ctx ends.
+// follow reads the committed log of one root peer, as often as it breaks, until ctx
+// ends. A peer that has dropped what comes next goes on with what it still has:
+// the others have told of what is missing.
 func (c *cluster) follow(ctx context.Context, peer int, e *evidence) {
 	var at rootv1.RootToken
 	for ctx.Err() == nil {
-		stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: &at})
-		for err == nil {
-			var m *rootv1.TailResponse
-			if m, err = stream.Recv(); err != nil {
-				break
-			}
-			for _, entry := range m.GetEntries() {
-				if entry.GetIndex() != at.GetIndex()+1 {
-					e.mu.Lock()
-					e.dispute("the tail of %s went from %d to %d", rootPlace(peer), at.GetIndex(), entry.GetIndex())
-					e.mu.Unlock()
-				}
-				e.committed(rootPlace(peer), entry.GetIndex(), entry.GetTerm(), entry.GetEntry())
-				at.Incarnation, at.Term, at.Index = m.GetIncarnation(), entry.GetTerm(), entry.GetIndex()
+		err := c.read(ctx, peer, e, &at)
+		if reason.Of(reason.FromGRPC(err)) == rootv1.Reason_REASON_BOOTSTRAP_REQUIRED {
+			if s, err := c.clients[peer].Status(ctx, &rootv1.StatusRequest{}); err == nil {
+				e.skip(&at, s.GetFirstIndex())
 			}
 		}
 		select {
@@ -228,4 +226,25 @@ func (c *cluster) follow(ctx context.Context, peer int, e *evidence) {
 		case <-time.After(20 * time.Millisecond): // until it is back
 		}
 	}
+}
+
+// read reads the log of one root peer behind a position until the stream breaks.
+func (c *cluster) read(ctx context.Context, peer int, e *evidence, at *rootv1.RootToken) error {
+	stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: at})
+	for err == nil {
+		var m *rootv1.TailResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		for _, entry := range m.GetEntries() {
+			if entry.GetIndex() != at.GetIndex()+1 {
+				e.mu.Lock()
+				e.dispute("the tail of %s went from %d to %d", rootPlace(peer), at.GetIndex(), entry.GetIndex())
+				e.mu.Unlock()
+			}
+			e.committed(rootPlace(peer), entry.GetIndex(), entry.GetTerm(), entry.GetEntry())
+			at.Incarnation, at.Term, at.Index = m.GetIncarnation(), entry.GetTerm(), entry.GetIndex()
+		}
+	}
+	return err
 }

@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -34,9 +36,9 @@ func goodEvidence(t *testing.T) *small {
 	first := s.publish("a", "t1", 1)
 	s.watched("w", s.snapshot(), 95)
 	second := s.publish("a", "t2", 2)
-	s.watched("w", &batch{to: second, regions: []*state.Region{s.st.RegionAt(1, "a")}}, 105)
+	s.watched("w", &batch{to: second, regions: []regionChange{{s.st.RegionAt(1, "a"), false}}}, 105)
 	third := s.publish("b", "t3", 1)
-	s.watched("w", &batch{to: third, regions: []*state.Region{s.st.RegionAt(1, "b")}}, 115)
+	s.watched("w", &batch{to: third, regions: []regionChange{{s.st.RegionAt(1, "b"), false}}}, 115)
 	applied, rejected := rootv1.Outcome_OUTCOME_APPLIED, rootv1.Outcome_OUTCOME_REJECTED
 	for _, w := range []*write{
 		{client: "x", key: "a", tag: "t1", conf: 1, called: 80, lastTry: 80, returned: 90, outcome: applied, token: first},
@@ -61,6 +63,7 @@ func goodEvidence(t *testing.T) *small {
 		{Client: "i", Op: history.OpID, CallNS: 30, ReturnNS: 40, First: 11, Count: 1, Era: 2, Holder: "c2"},
 		{Client: "t", Op: history.OpTSO, CallNS: 30, ReturnNS: 40, First: 101, Count: 1, Era: 2},
 	}
+	s.comeAndGo()
 	for _, name := range []string{"root1", "root2", "root3"} {
 		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash()})
 	}
@@ -68,13 +71,43 @@ func goodEvidence(t *testing.T) *small {
 	return s
 }
 
+// comeAndGo has a region made and removed, and somebody follow that.
+func (s *small) comeAndGo() {
+	made := s.publish("c", "t6", 1)
+	region := s.st.RegionAt(1, "c")
+	s.watched("w", &batch{to: made, regions: []regionChange{{region, false}}}, 200)
+	s.wrote(&write{client: "v", key: "c", tag: "t6", conf: 1, called: 190, lastTry: 190, returned: 195, outcome: rootv1.Outcome_OUTCOME_APPLIED, token: made})
+	id := &rootv1.CommandIdentity{Origin: 9, Sequence: 1, KnownIndex: made.Index}
+	gone := s.commitAs(id, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1003}}})
+	s.watched("w", &batch{to: gone, regions: []regionChange{{region, true}}}, 210)
+	s.changed(&change{client: "v", what: "remove c", id: ofIdentity(id), tries: 1, answered: true, changed: true, token: gone}, 205)
+	s.wrote(&write{client: "v", key: "c", removes: true, id: ofIdentity(id), conf: 1, called: 201, lastTry: 201, returned: 205, outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, token: gone})
+	s.wrote(&write{client: "v", key: "c", removes: true, id: identityOf{9, 2}, called: 206, lastTry: 206, returned: 207, absent: true})
+	s.changed(&change{client: "v", what: "remove c", id: identityOf{9, 3}, tries: 1, answered: true, rejected: true}, 208)
+	s.shown(shown{made, &region.Region}, 209)
+	s.copied(copied{
+		name: "cache", at: client.Position{Token: gone}, keyspace: "default",
+		regions: map[state.RegionID]*rooted.Region{1001: &s.st.RegionAt(1, "a").Region, 1002: &s.st.RegionAt(1, "b").Region},
+	})
+	s.copied(copied{
+		name: "mirror", at: client.Position{Token: made}, keyspaces: []*rootv1.Keyspace{s.st.Keyspace(1)},
+		regions: map[state.RegionID]*rooted.Region{1001: &s.st.RegionAt(1, "a").Region, 1002: &s.st.RegionAt(1, "b").Region, 1003: &region.Region},
+	})
+}
+
 // commit appends one entry with one command; its events must apply.
 func (s *small) commit(events ...*rootv1.Event) state.Token {
+	s.t.Helper()
+	return s.commitAs(nil, events...)
+}
+
+// commitAs is commit of a command with an identity.
+func (s *small) commitAs(id *rootv1.CommandIdentity, events ...*rootv1.Event) state.Token {
 	s.t.Helper()
 	var data []byte
 	if events[0] != nil {
 		var err error
-		if data, err = proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Events: events}}}); err != nil {
+		if data, err = proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{{Identity: id, Events: events}}}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -117,14 +150,14 @@ func (s *small) publish(key, tag string, conf uint64) state.Token {
 }
 
 func published(key, tag string, conf uint64) *rootv1.Event {
-	id := map[string]uint64{"a": 1001, "b": 1002}[key]
+	id := map[string]uint64{"a": 1001, "b": 1002, "c": 1003}[key]
 	return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 		Id: id, KeyspaceId: 1, StartKey: []byte(key), EndKey: []byte(key + "~"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: conf}, Frontier: []byte(tag),
 	}}}}
 }
 
 func (s *small) snapshot() *batch {
-	return &batch{to: s.st.Token(), snapshot: true, snapshotBegin: true, snapshotEnd: true, regions: []*state.Region{s.st.RegionAt(1, "a")}}
+	return &batch{to: s.st.Token(), snapshot: true, snapshotBegin: true, snapshotEnd: true, regions: []regionChange{{s.st.RegionAt(1, "a"), false}}}
 }
 
 // again puts another entry at the end of the log, as if it had always been there.
@@ -166,34 +199,52 @@ func TestBrokenPromisesAreFound(t *testing.T) {
 				s.peers[i].applied, s.peers[i].hash = s.writes[2].token.Index, s.hashAt(s.writes[2].token.Index)
 			}
 		}},
-		"a peer with another state":       {"Durability", func(s *small) { s.peers[2].hash++ }},
-		"a peer away":                     {"Durability", func(s *small) { s.peers = s.peers[:2] }},
-		"an entry that cannot be":         {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
-		"an older value after a newer":    {"Root writes", func(s *small) { s.writes[0].called, s.writes[0].returned = 118, 119 }},
-		"refused without cause":           {"Root writes", func(s *small) { s.writes[2].conf = 7 }},
-		"refused for another cause":       {"Root writes", func(s *small) { s.writes[2].reason = rootv1.Reason_REASON_RANGE_OVERLAP }},
-		"a strong read of an old value":   {"Root writes", func(s *small) { s.reads[0].region = s.writtenFirst() }},
-		"another value than the log's":    {"Freshness", func(s *small) { s.reads[1].region = nil }},
-		"a value from nowhere":            {"Freshness", func(s *small) { s.reads[2].region = s.writtenFirst() }},
-		"a strong read that is behind":    {"Freshness", func(s *small) { s.reads[0].token, s.reads[0].region = s.watches["w"][0].to, s.writtenFirst() }},
-		"older than the bound":            {"Freshness", func(s *small) { s.late() }},
-		"more lag than the bound":         {"Freshness", func(s *small) { s.reads[1].lag = 2 }},
-		"before the required token":       {"Freshness", func(s *small) { s.reads[2].required.Index += 9 }},
-		"a session that went back":        {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, s.writes[2].token }},
-		"an answer before everything":     {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, state.Token{} }},
-		"peers with different logs":       {"Tail", func(s *small) { s.committed("root2", 3, 1, []byte("other")) }},
-		"a gap in a peer's log":           {"Tail", func(s *small) { s.committed("root2", 99, 1, nil) }},
-		"a change that a watch missed":    {"Tail", func(s *small) { s.watches["w"][1].regions = nil }},
-		"a change that never was":         {"Tail", func(s *small) { s.watches["w"][2].regions = append(s.watches["w"][2].regions, s.writtenFirst()) }},
-		"half an entry in a watch":        {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
-		"a watch that went back":          {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
-		"a snapshot without a region":     {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
-		"a watch ahead of the log":        {"Tail", func(s *small) { s.watches["w"][2].to.Index = 99 }},
-		"alive with a failed disk":        {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
-		"an end without an error":         {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
-		"an end without a reason":         {"Fail-stop", func(s *small) { s.failed[0].said = false }},
-		"a violation that a process knew": {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},
-		"no log":                          {"Durability", func(s *small) { s.log = nil }},
+		"a peer with another state":     {"Durability", func(s *small) { s.peers[2].hash++ }},
+		"a peer away":                   {"Durability", func(s *small) { s.peers = s.peers[:2] }},
+		"an entry that cannot be":       {"Durability", func(s *small) { s.log[4].data = []byte{0xff} }},
+		"an older value after a newer":  {"Root writes", func(s *small) { s.writes[0].called, s.writes[0].returned = 118, 119 }},
+		"refused without cause":         {"Root writes", func(s *small) { s.writes[2].conf = 7 }},
+		"refused for another cause":     {"Root writes", func(s *small) { s.writes[2].reason = rootv1.Reason_REASON_RANGE_OVERLAP }},
+		"a strong read of an old value": {"Root writes", func(s *small) { s.reads[0].region = s.writtenFirst() }},
+		"another value than the log's":  {"Freshness", func(s *small) { s.reads[1].region = nil }},
+		"a value from nowhere":          {"Freshness", func(s *small) { s.reads[2].region = s.writtenFirst() }},
+		"a strong read that is behind":  {"Freshness", func(s *small) { s.reads[0].token, s.reads[0].region = s.watches["w"][0].to, s.writtenFirst() }},
+		"older than the bound":          {"Freshness", func(s *small) { s.late() }},
+		"more lag than the bound":       {"Freshness", func(s *small) { s.reads[1].lag = 2 }},
+		"before the required token":     {"Freshness", func(s *small) { s.reads[2].required.Index += 9 }},
+		"a session that went back":      {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, s.writes[2].token }},
+		"an answer before everything":   {"Freshness", func(s *small) { s.reads[3].required, s.reads[3].token = state.Token{}, state.Token{} }},
+		"peers with different logs":     {"Tail", func(s *small) { s.committed("root2", 3, 1, []byte("other")) }},
+		"a gap in a peer's log":         {"Tail", func(s *small) { s.committed("root2", 99, 1, nil) }},
+		"a change that a watch missed":  {"Tail", func(s *small) { s.watches["w"][1].regions = nil }},
+		"a change that never was": {"Tail", func(s *small) {
+			s.watches["w"][2].regions = append(s.watches["w"][2].regions, regionChange{s.writtenFirst(), false})
+		}},
+		"half an entry in a watch":            {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"][:1:1], s.watches["w"][2]) }},
+		"a watch that went back":              {"Tail", func(s *small) { s.watches["w"] = append(s.watches["w"], s.watches["w"][1]) }},
+		"a snapshot without a region":         {"Tail", func(s *small) { s.watches["w"][0].regions = nil }},
+		"a watch ahead of the log":            {"Tail", func(s *small) { s.watches["w"][2].to.Index = 99 }},
+		"a removal that a watch missed":       {"Tail", func(s *small) { s.watches["w"][4].regions = nil }},
+		"a removal that is none":              {"Tail", func(s *small) { s.watches["w"][4].regions[0].removed = false }},
+		"a copy that kept what is gone":       {"Tail", func(s *small) { s.copies[0].regions[1003] = s.copies[1].regions[1003] }},
+		"a copy without a region":             {"Tail", func(s *small) { delete(s.copies[1].regions, 1003) }},
+		"a copy without a keyspace":           {"Tail", func(s *small) { s.copies[1].keyspaces[0] = &rootv1.Keyspace{Id: 7, Name: "other"} }},
+		"a copy with a member":                {"Tail", func(s *small) { s.copies[1].members = []*rootv1.Member{{Id: "m1"}} }},
+		"a copy ahead of the log":             {"Tail", func(s *small) { s.copies[0].at.Token.Index = 99 }},
+		"a route of what is gone":             {"Freshness", func(s *small) { s.routes[0].at = s.copies[0].at.Token }},
+		"a change that nobody logged":         {"Root writes", func(s *small) { s.typed[0].id.sequence = 8 }},
+		"a change that is later than told":    {"Root writes", func(s *small) { s.typed[0].token = s.copies[1].at.Token }},
+		"a change told of behind the log":     {"Root writes", func(s *small) { s.typed[0].token.Index = 99 }},
+		"rejected and carried out":            {"Root writes", func(s *small) { s.typed[1].id = s.typed[0].id }},
+		"removed before it was there":         {"Root writes", func(s *small) { s.move(removal, 150, 151) }},
+		"absent while it was there":           {"Root writes", func(s *small) { s.move(absence, 196, 197) }},
+		"refused as stale with its epoch":     {"Root writes", func(s *small) { s.stale(196) }},
+		"removed at an epoch that it had not": {"Root writes", func(s *small) { s.writes[removal].conf = 7 }},
+		"alive with a failed disk":            {"Fail-stop", func(s *small) { s.failed[0].lived = time.Minute }},
+		"an end without an error":             {"Fail-stop", func(s *small) { s.failed[0].code = 0 }},
+		"an end without a reason":             {"Fail-stop", func(s *small) { s.failed[0].said = false }},
+		"a violation that a process knew":     {"counted by a process", func(s *small) { s.violations = append(s.violations, errNoRole) }},
+		"no log":                              {"Durability", func(s *small) { s.log = nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := goodEvidence(t)
@@ -242,11 +293,30 @@ func openClaim() *rootv1.Event {
 }
 
 // writtenFirst is the region of "a" as it was first.
-func (s *small) writtenFirst() *state.Region { return s.watches["w"][0].regions[0] }
+func (s *small) writtenFirst() *state.Region { return s.watches["w"][0].regions[0].Region }
 
 // late has the bounded read asked long after what it shows was over.
 func (s *small) late() {
 	r := s.reads[1]
 	r.token, r.region = s.watches["w"][0].to, nil
 	r.called, r.returned = 2*time.Second, 2*time.Second+1
+}
+
+// Places of the two removals among the writes.
+const (
+	removal = 6
+	absence = 7
+)
+
+// move has a write called and answered at other times.
+func (s *small) move(n int, called, returned time.Duration) {
+	w := s.writes[n]
+	w.called, w.lastTry, w.returned = called, called, returned
+}
+
+// stale has the second removal refused for the epoch that was there.
+func (s *small) stale(at time.Duration) {
+	w := s.writes[absence]
+	w.absent, w.conf, w.outcome, w.reason = false, 1, rootv1.Outcome_OUTCOME_REJECTED, rootv1.Reason_REASON_EPOCH_STALE
+	s.move(absence, at, at+1)
 }

@@ -22,6 +22,11 @@ type evidence struct {
 	writes  []*write
 	reads   []*read
 	watches map[string][]*batch
+	// typed are changes by typed calls, copies what followers of watches had, routes
+	// what a cache gave.
+	typed  []*change
+	copies []copied
+	routes []shown
 	// acked are positions that were acknowledged to somebody.
 	acked []ack
 
@@ -50,7 +55,12 @@ type entry struct {
 // region's frontier and in nothing else.
 type write struct {
 	client, key, tag string
-	conf             uint64
+	// conf is the epoch, as a number: of a removal the expected one; 0: any.
+	conf uint64
+	// removes: it is a removal, of the identity; absent says that there was nothing
+	// to remove.
+	removes, absent bool
+	id              identityOf
 	// called is when the first try was sent, lastTry the last one; returned when
 	// the answer was there, history.Never when it did not come.
 	called, lastTry, returned time.Duration
@@ -95,7 +105,13 @@ type read struct {
 type batch struct {
 	to                                   state.Token
 	snapshot, snapshotBegin, snapshotEnd bool
-	regions                              []*state.Region
+	regions                              []regionChange
+}
+
+// regionChange is a region that came, changed or went.
+type regionChange struct {
+	*state.Region
+	removed bool
 }
 
 // ack says that somebody had been told of a position.
@@ -165,6 +181,16 @@ func (e *evidence) committed(peer string, index, term uint64, data []byte) {
 		e.dispute("%s sent entry %d, the log is known up to %d", peer, index, n)
 	case e.log[index-1].term != term || !slices.Equal(e.log[index-1].data, data):
 		e.dispute("%s has another entry of term %d at index %d than another peer, of term %d", peer, term, index, e.log[index-1].term)
+	}
+}
+
+// skip moves a position to the last entry that a log from first on lacks, if it
+// is known already.
+func (e *evidence) skip(at *rootv1.RootToken, first uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if last := first - 1; first > 0 && last > at.GetIndex() && last <= uint64(len(e.log)) {
+		at.Index, at.Term = last, e.log[last-1].term
 	}
 }
 

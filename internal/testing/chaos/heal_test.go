@@ -29,11 +29,13 @@ func (r *run) heal() {
 		r.t.Errorf("Finality: everything is served only %s after healing, the bound is %s", took, r.finalWithin())
 	}
 	r.c.WaitHealthy(patience)
-	r.load.finish()
+	r.load.pause()
 	if late := time.Duration(r.load.slowest.Load()); late > lateCall {
 		r.t.Errorf("a call took %s longer than its deadline", late)
 	}
 	proctest.Eventually(r.t, r.finalWithin(), r.rests)
+	proctest.Eventually(r.t, r.finalWithin(), r.copiesRest)
+	r.load.finish()
 	for m := range members {
 		r.e.violations = append(r.e.violations, r.counted(m)...)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // tsoAhead is how far timestamps may be ahead of the clock, in milliseconds:
@@ -22,7 +23,7 @@ const goneWithin = time.Second
 // replays the log once. Nobody adds to the evidence any more.
 func (e *evidence) judge() []error {
 	e.settle()
-	j := &judge{evidence: e, hashes: make(map[uint64]uint64), applied: make(map[string][]state.Token), changes: make(map[uint64][]state.Change), reading: make(map[uint64][]*read), snapshots: make(map[uint64]map[state.RegionID]*state.Region)}
+	j := &judge{evidence: e, hashes: make(map[uint64]uint64), applied: make(map[string][]state.Token), changes: make(map[uint64][]state.Change), carriedOut: make(map[identityOf][]state.Token), repeated: make(map[identityOf]bool), removals: make(map[state.RegionID][]uint64), made: make(map[state.RegionID]bool), copied: make(map[uint64][]copied), reading: make(map[uint64][]*read), snapshots: make(map[uint64]map[state.RegionID]*state.Region)}
 	j.add("Tail", e.disagreed)
 	if err := j.replay(); err != nil {
 		j.add("Durability", err)
@@ -30,9 +31,12 @@ func (e *evidence) judge() []error {
 	}
 	j.add("Durability", j.durability())
 	j.add("Durability", j.agreement())
+	j.add("Root writes", j.once())
 	j.add("Root writes", j.rootWrites())
 	j.add("Freshness", j.freshness())
 	j.add("Tail", j.tail())
+	j.add("Tail", j.spoiled)
+	j.add("Freshness", j.removedShown())
 	j.add("Finality", j.finality())
 	j.add("Fail-stop", j.failStops())
 	j.authority()
@@ -51,8 +55,17 @@ type judge struct {
 	applied   map[string][]state.Token
 	changes   map[uint64][]state.Change
 	snapshots map[uint64]map[state.RegionID]*state.Region
-	history   history.History
-	final     *state.State
+	// where each identity was applied, and each region removed; regions that were
+	// there once
+	carriedOut map[identityOf][]state.Token
+	repeated   map[identityOf]bool
+	removals   map[state.RegionID][]uint64
+	made       map[state.RegionID]bool
+	// copied are the copies by position, spoiled the first wrong one.
+	copied  map[uint64][]copied
+	spoiled error
+	history history.History
+	final   *state.State
 	// reading are the reads by position, stale the first wrong answer.
 	reading map[uint64][]*read
 	stale   error
@@ -72,6 +85,12 @@ func (j *judge) replay() error {
 	for _, r := range j.reads {
 		j.reading[r.token.Index] = append(j.reading[r.token.Index], r)
 	}
+	for _, c := range j.copies {
+		if n := uint64(len(j.log)); c.at.Token.Index > n {
+			j.spoiled = fmt.Errorf("the %s is at %s, the log ends at %d", c.name, c.at, n)
+		}
+		j.copied[c.at.Token.Index] = append(j.copied[c.at.Token.Index], c)
+	}
 	for _, batches := range j.watches {
 		for _, b := range batches {
 			if b.snapshot {
@@ -86,9 +105,31 @@ func (j *judge) replay() error {
 		if err := st.ApplyEntry(entry.term, uint64(i+1), entry.data, &out); err != nil {
 			return fmt.Errorf("replay index %d: %w", i+1, err)
 		}
+		if err := j.identify(entry.data, out.Results); err != nil {
+			return fmt.Errorf("replay index %d: %w", i+1, err)
+		}
 		j.step(st, &out)
 	}
 	j.final = st
+	return nil
+}
+
+// identify notes where the commands of an entry were applied.
+func (j *judge) identify(data []byte, results []state.Result) error {
+	var e rootv1.Entry
+	if err := proto.Unmarshal(data, &e); err != nil {
+		return err
+	}
+	for i, c := range e.GetCommands() {
+		id := ofIdentity(c.GetIdentity())
+		switch {
+		case c.GetIdentity() == nil:
+		case results[i].Repetition:
+			j.repeated[id] = true
+		case results[i].Outcome == rootv1.Outcome_OUTCOME_APPLIED:
+			j.carriedOut[id] = append(j.carriedOut[id], results[i].Token)
+		}
+	}
 	return nil
 }
 
@@ -100,10 +141,14 @@ func (j *judge) step(st *state.State, out *state.Applied) {
 		switch {
 		case c.Kind == state.ChangeTenure:
 			j.history.Note(c.Tenure)
-		case c.Kind == state.ChangeRegion && !c.Removed:
+		case c.Kind == state.ChangeRegion && c.Removed:
+			j.changes[at.Index] = append(j.changes[at.Index], c)
+			j.removals[c.Region.ID] = append(j.removals[c.Region.ID], at.Index)
+		case c.Kind == state.ChangeRegion:
 			j.changes[at.Index] = append(j.changes[at.Index], c)
 			j.applied[c.Region.Frontier] = append(j.applied[c.Region.Frontier], at)
-			if c.OldRegion == nil {
+			if !j.made[c.Region.ID] {
+				j.made[c.Region.ID] = true
 				j.history.RootIDs = append(j.history.RootIDs, uint64(c.Region.ID))
 			}
 		}
@@ -114,10 +159,18 @@ func (j *judge) step(st *state.State, out *state.Applied) {
 			j.stale = fmt.Errorf("%s answered a %s read of %q at %s with %s, the log replayed to %s has %s", r.node, r.kind, r.key, r.token, show(r.region), at, show(want))
 		}
 	}
+	for _, c := range j.copied[at.Index] {
+		if err := j.lookAt(st, c); err != nil && j.spoiled == nil {
+			j.spoiled = err
+		}
+	}
 	if _, ok := j.snapshots[at.Index]; ok {
 		all := make(map[state.RegionID]*state.Region)
-		st.RegionsFrom(state.DefaultKeyspace, "", func(r *state.Region) bool {
-			all[r.ID] = r
+		st.Keyspaces("", func(k *rootv1.Keyspace) bool {
+			st.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool {
+				all[r.ID] = r
+				return true
+			})
 			return true
 		})
 		j.snapshots[at.Index] = all
@@ -146,8 +199,8 @@ func (j *judge) durability() error {
 		}
 	}
 	for _, w := range j.writes {
-		if w.token.Index == 0 {
-			continue
+		if w.token.Index == 0 || w.removes {
+			continue // of removals by their identity
 		}
 		if w.token.Index > uint64(len(j.log)) || j.log[w.token.Index-1].term != w.token.Term {
 			return fmt.Errorf("%s was told of %s, the log does not have it", w.client, w.token)

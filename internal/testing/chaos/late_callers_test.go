@@ -69,7 +69,7 @@ func (l *late) begin(q question) *ask {
 	a := &ask{question: q, done: make(chan struct{})}
 	a.note = history.Call{Client: string(q.who), Op: q.op, CallNS: int64(l.load.now())}
 	call := q.call()
-	l.load.callers.Go(func() {
+	l.load.askers.Go(func() {
 		defer close(a.done)
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -11,14 +11,17 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// A region is a register: its conf version and the tag that was written with
-// it. A change takes effect when its conf version is above; one that is not is
-// refused as stale. Strong reads read the register.
+// A region is a register: its epoch and the tag that was written with it. A change
+// takes effect when its epoch is above, or above that of the one that was removed;
+// one that is not is refused as stale. A removal empties the register, when it
+// names no epoch or the one that is there. Strong reads read the register.
 
-// register is the state of one region; the zero register: there is none.
+// register is the state of one region; no conf: there is none.
 type register struct {
 	conf uint64
 	tag  string
+	// last is the epoch of the one that was removed last.
+	last uint64
 }
 
 // action is what an operation does to a register.
@@ -34,6 +37,9 @@ const (
 	writes     actionKind = iota // puts the register
 	findsNewer                   // sees that the register is not below conf
 	reads                        // sees the register
+	removes                      // empties it
+	findsOther                   // sees that there is another epoch than conf, or none
+	findsNone                    // sees that there is none
 )
 
 var registers = porcupine.Model{
@@ -42,11 +48,17 @@ var registers = porcupine.Model{
 		now, a := at.(register), input.(action)
 		switch a.kind {
 		case writes:
-			return a.conf > now.conf, a.register
+			return a.conf > max(now.conf, now.last), register{a.conf, a.tag, now.last}
 		case findsNewer:
-			return now.conf >= a.conf, now
+			return max(now.conf, now.last) >= a.conf, now
+		case removes:
+			return now.conf > 0 && (a.conf == 0 || a.conf == now.conf), register{last: now.conf}
+		case findsOther:
+			return now.conf > 0 && now.conf != a.conf, now
+		case findsNone:
+			return now.conf == 0, now
 		default:
-			return now == a.register, now
+			return now.conf == a.conf && now.tag == a.tag, now
 		}
 	},
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
@@ -78,15 +90,28 @@ func (j *judge) rootWrites() error {
 		all = append(all, porcupine.Operation{Input: a, Call: int64(called), Return: end})
 	}
 	for _, w := range j.writes {
+		if w.removes {
+			switch {
+			case len(j.carriedOut[w.id]) > 0:
+				add(action{w.key, removes, register{conf: w.conf}}, w.called, w.returned)
+			case w.outcome == rootv1.Outcome_OUTCOME_REJECTED && w.reason == rootv1.Reason_REASON_EPOCH_STALE:
+				add(action{w.key, findsOther, register{conf: w.conf}}, w.lastTry, w.returned)
+			case w.outcome == rootv1.Outcome_OUTCOME_REJECTED:
+				return fmt.Errorf("%s: the removal of %q was rejected: %v", w.client, w.key, w.reason)
+			case w.absent:
+				add(action{w.key, findsNone, register{}}, w.called, w.returned)
+			}
+			continue
+		}
 		took := len(j.applied[w.tag]) > 0
 		switch {
 		case w.outcome == rootv1.Outcome_OUTCOME_REJECTED && w.reason != rootv1.Reason_REASON_EPOCH_STALE:
 			return fmt.Errorf("%s: %q was rejected: %v", w.client, w.tag, w.reason)
 		case took:
 			// Also when an answer was lost inside and the second try found it stale.
-			add(action{w.key, writes, register{w.conf, w.tag}}, w.called, w.returned)
+			add(action{w.key, writes, register{conf: w.conf, tag: w.tag}}, w.called, w.returned)
 		case w.outcome == rootv1.Outcome_OUTCOME_REJECTED:
-			add(action{w.key, findsNewer, register{w.conf, w.tag}}, w.lastTry, w.returned)
+			add(action{w.key, findsNewer, register{conf: w.conf, tag: w.tag}}, w.lastTry, w.returned)
 		}
 		// What has no answer and is not in the log did not happen.
 	}
@@ -119,5 +144,5 @@ func registerOf(r *state.Region) register {
 	if r == nil {
 		return register{}
 	}
-	return register{r.Epoch.ConfVersion, r.Frontier}
+	return register{conf: numberOf(r.Epoch), tag: r.Frontier}
 }

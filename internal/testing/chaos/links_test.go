@@ -16,7 +16,7 @@ func both(a, b string) []way { return []way{{a, b}, {b, a}} }
 // clientPlaces are where callers of a run are; with the Go client's.
 func (r *run) clientPlaces() []string { return append([]string{callersGo}, loadPlaces...) }
 
-var loadPlaces = []string{"ids-1", "ids-2", "tso-1", "tso-2", "tso-3", "writer-1", "writer-2", "writer-3", "reader-1", "reader-2", "reader-3"}
+var loadPlaces = []string{"ids-1", "ids-2", "tso-1", "tso-2", "tso-3", "writer-1", "writer-2", "writer-3", "reader-1", "reader-2", "reader-3", "comer-1", "comer-2", "keyspaces", "members"}
 
 // neighbours are the places that a member talks to.
 func (r *run) neighbours(m int) []string {

@@ -27,20 +27,22 @@ func (c *caller) write(ctx context.Context) {
 	c.mu.Lock()
 	id, conf := c.ids[key], c.conf[key]+1
 	c.mu.Unlock()
-	_ = c.publish(ctx, key, id, conf) // the same
+	_ = c.publishAt(ctx, key, id, state.Epoch{Version: 1, ConfVersion: conf}) // the same
 }
 
 // make makes a region.
-func (c *caller) make(ctx context.Context, key string) error { return c.publish(ctx, key, 0, 1) }
+func (c *caller) make(ctx context.Context, key string) error {
+	return c.publishAt(ctx, key, 0, state.Epoch{Version: 1, ConfVersion: 1})
+}
 
-// publish tries one change until it has an answer or has tried often enough.
-func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error {
+// publishAt tries one change until it has an answer or has tried often enough.
+func (c *caller) publishAt(ctx context.Context, key string, id uint64, epoch state.Epoch) error {
 	c.next++
-	w := &write{client: c.name, key: key, conf: conf, tag: fmt.Sprintf("%s#%d", c.name, c.next), called: c.now(), returned: history.Never}
+	w := &write{client: c.name, key: key, conf: numberOf(epoch), tag: fmt.Sprintf("%s#%d", c.name, c.next), called: c.now(), returned: history.Never}
 	defer c.e.wrote(w)
 	region := &rootv1.Region{
 		Id: id, KeyspaceId: uint32(state.DefaultKeyspace), StartKey: []byte(key), EndKey: []byte(key + "~"),
-		Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: conf}, Frontier: []byte(w.tag),
+		Epoch: epoch.Proto(), Frontier: []byte(w.tag),
 	}
 	req := &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{Identity: c.load.identities.Next(0), Events: []*rootv1.Event{{
 		Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: region}},
@@ -65,6 +67,9 @@ func (c *caller) publish(ctx context.Context, key string, id, conf uint64) error
 	}
 	return err
 }
+
+// numberOf is an epoch as a number: of a region's two versions one stays 1 here.
+func numberOf(e state.Epoch) uint64 { return max(e.Version+e.ConfVersion, 1) - 1 }
 
 // named names the cluster in a call. The first one asks for it.
 func (l *load) named(ctx context.Context, n coordinatorv1.CoordinatorClient) (context.Context, error) {
@@ -125,9 +130,11 @@ func (c *caller) read(ctx context.Context) {
 func (c *caller) someKey() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch p := c.rng.IntN(10); {
+	switch p := c.rng.IntN(12); {
 	case p == 0 || len(c.keys) == 0:
 		return fmt.Sprintf("nobody/%d", c.rng.IntN(100))
+	case p > 9:
+		return goneKey(c.rng.IntN(goneRegions))
 	case p < 4:
 		return c.keys[c.rng.IntN(len(c.keys))]
 	default:

@@ -172,6 +172,7 @@ func kinds() []kindOfFault {
 		{"swapped-workdirs", "22", 1, whole, 50 * ms, 200 * ms, true, beginSwappedWorkdirs},
 		{powerCut, "3", 1, []string{"all", "two", "leader", "follower"}, 50 * ms, 300 * ms, true, beginPowerCut},
 		{"workdir-in-use", "22", 1, anyRoot, 50 * ms, 200 * ms, true, beginWorkdirInUse},
+		{"behind", "21", 1, []string{"follower", "standby"}, 100 * ms, 500 * ms, true, beginBehind},
 	}
 }
 

@@ -24,8 +24,8 @@ func (j *judge) tail() error {
 type watchCheck struct {
 	*judge
 	at state.Token
-	// have are changes of batches that did not move the position yet, snapshot
-	// those of a snapshot that has not ended.
+	// have are changes of batches that did not move the position yet, nil for what
+	// went; snapshot those of a snapshot that has not ended.
 	have, snapshot map[state.RegionID]*state.Region
 }
 
@@ -44,7 +44,10 @@ func (w *watchCheck) take(b *batch) error {
 		w.have = make(map[state.RegionID]*state.Region)
 	}
 	for _, r := range b.regions {
-		w.have[r.ID] = r
+		w.have[r.ID] = r.Region
+		if r.removed {
+			w.have[r.ID] = nil
+		}
 	}
 	if b.to == w.at {
 		return nil
@@ -53,6 +56,9 @@ func (w *watchCheck) take(b *batch) error {
 	for i := w.at.Index + 1; i <= b.to.Index; i++ {
 		for _, c := range w.changes[i] {
 			want[c.Region.ID] = c.Region
+			if c.Removed {
+				want[c.Region.ID] = nil
+			}
 		}
 	}
 	if err := same(w.have, want); err != nil {
@@ -67,7 +73,7 @@ func (w *watchCheck) takeSnapshot(b *batch) error {
 		w.snapshot = make(map[state.RegionID]*state.Region)
 	}
 	for _, r := range b.regions {
-		w.snapshot[r.ID] = r
+		w.snapshot[r.ID] = r.Region
 	}
 	if !b.snapshotEnd {
 		return nil
@@ -84,13 +90,13 @@ func (w *watchCheck) takeSnapshot(b *batch) error {
 
 func same(got, want map[state.RegionID]*state.Region) error {
 	for id, r := range want {
-		if !sameRegion(got[id], r) {
+		if _, ok := got[id]; !ok || !sameRegion(got[id], r) {
 			return fmt.Errorf("it has %s of region %d, the log %s", show(got[id]), id, show(r))
 		}
 	}
 	for id, r := range got {
-		if want[id] == nil {
-			return fmt.Errorf("it has %s, the log has no change of it", show(r))
+		if _, ok := want[id]; !ok {
+			return fmt.Errorf("it has %s of region %d, the log has no change of it", show(r), id)
 		}
 	}
 	return nil

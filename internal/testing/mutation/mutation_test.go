@@ -66,6 +66,9 @@ func TestEachMutationIsNoticed(t *testing.T) {
 				if strings.Contains(out, "[build failed]") {
 					t.Fatalf("%s does not compile:\n%s", m.file, out)
 				}
+				if strings.Contains(out, timedOut) {
+					t.Fatalf("rule %d, %s: nothing of %s notices it but a test that never ends: make one notice it in seconds\n%s", m.rule, m.name, pkg, out)
+				}
 				if err != nil {
 					testreport.Linef(t, "rule %d, %s: noticed by %s %s", m.rule, m.name, strings.TrimPrefix(pkg, "./"), failed(out))
 					return
@@ -147,8 +150,12 @@ func (m *mutation) overlay(t *testing.T) string {
 	return name
 }
 
-// run runs the tests of a package so many times. A panic and a test that never
-// ends count as failures, as they do for who runs them.
+// timedOut is what a test says that never ends: it would keep who runs it waiting,
+// and does not say what is wrong.
+const timedOut = "panic: test timed out after"
+
+// run runs the tests of a package so many times. A panic counts as a failure, as
+// it does for who runs them.
 func run(count int, args ...string) (string, error) {
 	within := time.Duration(count) * 2 * time.Minute
 	cmd := exec.Command("go", append([]string{"test", "-failfast", "-vet", "off", "-count", strconv.Itoa(count), "-timeout", within.String()}, args...)...)

@@ -185,7 +185,7 @@ var mutations = []mutation{
 		[]string{tenure},
 	},
 	{
-		9, "a client takes lower eras", "coordinator/client/accept.go",
+		9, "a client takes lower eras", "coordinator/client/call.go",
 		"if floor := c.era.Load(); era < floor {", "if floor := c.era.Load(); false {",
 		[]string{client},
 	},
@@ -279,7 +279,7 @@ var mutations = []mutation{
 	},
 	{
 		11, "who was replaced is listened to", "meta/root/replica/members.go",
-		"return !c.members.replaced[id]", "return c.members.replaced != nil || id != 0",
+		"return !state.WasReplaced(c.state.Cluster(), id)", "return true",
 		[]string{replica},
 	},
 	{
@@ -394,12 +394,12 @@ var mutations = []mutation{
 		[]string{accepts},
 	},
 	{
-		12, "a client believes another cluster", "coordinator/client/accept.go",
+		12, "a client believes another cluster", "coordinator/client/call.go",
 		"if id == 0 || c.cluster.Load() == id || c.cluster.CompareAndSwap(0, id) {", "if c.cluster.CompareAndSwap(0, id) || true {",
 		[]string{client},
 	},
 	{
-		12, "a client takes ids of no cluster", "coordinator/client/accept.go",
+		12, "a client takes ids of no cluster", "coordinator/client/call.go",
 		"if r.cluster == 0 {", "if false {",
 		[]string{client},
 	},
@@ -419,7 +419,7 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		12, "a cache shows half a snapshot", "coordinator/client/news.go",
+		12, "a cache shows half a snapshot", "coordinator/client/watch.go",
 		"if !b.Last {", "if false {",
 		[]string{client},
 	},
@@ -436,6 +436,131 @@ var mutations = []mutation{
 	{
 		12, "a snapshot takes a reader back", "coordinator/client/watch.go",
 		"if to.Compare(w.at) < 0 {", "if to.Compare(w.at) < 0 && !m.GetSnapshot() {",
+		[]string{client},
+	},
+	{
+		12, "a snapshot that is not what was promised is shown", "meta/root/state/restore.go",
+		"if err == nil && st.Hash() != hash {", "if false {",
+		[]string{view},
+	},
+	{
+		12, "a snapshot takes a view back", "coordinator/rootview/snapshot.go",
+		"at.Index == 0 || at.Compare(have) < 0 {", "at.Index == 0 {",
+		[]string{view},
+	},
+	{
+		12, "another cluster's snapshot is shown", "coordinator/rootview/snapshot.go",
+		"if c.clusterID != 0 && id != c.clusterID {", "if false {",
+		[]string{view},
+	},
+	{
+		12, "who reads on in the middle of a batch gets none of its rest", "coordinator/rootview/feed.go",
+		"b.Changes = b.Changes[b.ends[skip-1]:]", "b.Changes = b.Changes[b.ends[len(b.ends)-1]:]",
+		[]string{view},
+	},
+	{
+		12, "what is forgotten is passed over", "coordinator/rootview/feed.go",
+		"f.base = b.Token\n\tf.size", "f.size",
+		[]string{view},
+	},
+	{
+		12, "a keyspace that had a name is not that of the name", "coordinator/rootview/feed.go",
+		"f.feed.named[name]", "f.feed.named[name+name]",
+		[]string{server},
+	},
+	{
+		12, "a bounded watch outlives its bound", "coordinator/server/watch.go",
+		"if err != nil && w.unheld {", "if false {",
+		[]string{server},
+	},
+	{
+		12, "a position that the root never had is waited at", "coordinator/server/watch.go",
+		"case w.at.Compare(v.view.Token) > 0:", "case false:",
+		[]string{server},
+	},
+	{
+		12, "a position of another log is read on from", "coordinator/server/watch.go",
+		"case w.at.Incarnation > now.Incarnation || w.at.Index <= now.Index && w.at.Term > now.Term:", "case false:",
+		[]string{server},
+	},
+	{
+		12, "a watch ends with the keyspace that it began with", "coordinator/server/watch.go",
+		"} else if w.resumed && reason", "} else if false && reason",
+		[]string{server},
+	},
+	{
+		12, "a page of members is as long as it gets", "coordinator/server/members.go",
+		"== limit || bytes > MaxReplyBytes; resp", "== limit || bytes > MaxReplyBytes<<20; resp",
+		[]string{server},
+	},
+	{
+		12, "a page of keyspaces is as long as it gets", "coordinator/server/keyspaces.go",
+		"== limit || bytes > MaxReplyBytes {", "== limit || bytes > MaxReplyBytes<<20 {",
+		[]string{server},
+	},
+	{
+		12, "a page of transitions is as long as it gets", "coordinator/server/status.go",
+		"case n == limit || bytes > MaxReplyBytes:", "case n == limit || bytes > MaxReplyBytes<<20:",
+		[]string{server},
+	},
+	{
+		12, "a page of regions is as long as it gets", "coordinator/server/routes.go",
+		"bytes > MaxReplyBytes && i > 0 {", "bytes > MaxReplyBytes<<20 && i > 0 {",
+		[]string{server},
+	},
+	{
+		12, "a page begins behind what was left out", "coordinator/server/routes.go",
+		"[]byte(r.Start)\n\t\t\tbreak", "[]byte(r.End)\n\t\t\tbreak",
+		[]string{server},
+	},
+	{
+		12, "results are as long as they get", "coordinator/server/publish.go",
+		"shorten.Results(out[i].GetResults())\n", "",
+		[]string{server},
+	},
+	{
+		12, "a batch that broke off is gone on with", "coordinator/client/watch.go",
+		"if w.inside && m.GetSnapshot() != w.whole {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "a part of a batch moves a reader", "coordinator/client/watch.go",
+		"if b.Last {\n\t\tw.at", "if b.Last || true {\n\t\tw.at",
+		[]string{client},
+	},
+	{
+		12, "a reader goes on at another cluster", "coordinator/client/watch.go",
+		"if w.cluster != 0 {\n", "if false {\n",
+		[]string{client},
+	},
+	{
+		12, "a watch stays at a coordinator that is cut off", "coordinator/client/watch.go",
+		"if w.stale(m) {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "a region that goes takes another one with it", "coordinator/client/mirror.go",
+		"ok && there.ID == r.ID {", "ok && there != nil {",
+		[]string{client},
+	},
+	{
+		12, "a damaged copy is loaded", "coordinator/client/mirror.go",
+		"if !slices.Equal(got, want) {", "if false {",
+		[]string{client},
+	},
+	{
+		12, "who asks for different bounds shares an answer", "coordinator/client/lookups.go",
+		"\tk.lag, k.age = o.GetMaxRootLag(), o.GetMaxRootLagMillis()\n", "",
+		[]string{client},
+	},
+	{
+		12, "who asks for a position shares the answer of who does not", "coordinator/client/lookups.go",
+		"o.GetFreshness(), rooted.TokenFromProto(o.GetRequiredRootToken())", "o.GetFreshness(), rooted.Token{}",
+		[]string{client},
+	},
+	{
+		12, "a session goes back", "coordinator/client/position.go",
+		"if token.Compare(s.token) > 0 {", "if true {",
 		[]string{client},
 	},
 	{
@@ -503,6 +628,36 @@ var mutations = []mutation{
 		13, "a change asked of the root may name no cluster", "meta/root/server/limits.go",
 		"if id != 0 {\n\t\treturn s.checkCluster", "if true {\n\t\treturn s.checkCluster",
 		[]string{peers},
+	},
+	{
+		13, "a change that comes without an identity gets none", "coordinator/server/publish.go",
+		"\ts.identify(cmds)\n", "",
+		[]string{server},
+	},
+	{
+		13, "a caller's identity is replaced", "coordinator/client/call.go",
+		"if cmd.GetIdentity() != nil {", "if false {",
+		[]string{client},
+	},
+	{
+		13, "what may have been carried out is asked for as something new", "coordinator/client/publish.go",
+		"&& !open && mine != cmd:", "&& mine != cmd:",
+		[]string{client},
+	},
+	{
+		13, "a call that may have been carried out is made as a new one", "coordinator/client/call.go",
+		"if !forgotten(err) || open.Load() > 0 {", "if !forgotten(err) {",
+		[]string{client},
+	},
+	{
+		13, "what was sent on a broken stream never arrived", "coordinator/client/publish.go",
+		"opened > 1 || opened == 1 && b.live {", "opened > 1 {",
+		[]string{client},
+	},
+	{
+		13, "a command's condition is left behind", "coordinator/client/call.go",
+		"RequireEra: cmd.GetRequireEra(), ", "",
+		[]string{client},
 	},
 
 	{

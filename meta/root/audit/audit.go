@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nokv/nokv/internal/disk"
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/witness"
@@ -53,7 +54,7 @@ func Workdir(dir string, o storage.Options) (_ *Result, err error) {
 	defer func() { err = errors.Join(err, w.Close()) }()
 	st := state.New()
 	if w.HasCheckpoint {
-		if st, err = restore(w.Checkpoint, w.ReadCheckpoint); err != nil {
+		if st, err = restore.State(w.Checkpoint, w.ReadCheckpoint); err != nil {
 			return nil, fmt.Errorf("audit workdir %s: %w", dir, err)
 		}
 	}
@@ -69,14 +70,14 @@ func Workdir(dir string, o storage.Options) (_ *Result, err error) {
 // Backup audits a backup, or any other file in the format of a checkpoint. It
 // has records and no entries. Errors as of Workdir.
 func Backup(file string) (*Result, error) {
-	read := func(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+	read := func(fn func([]byte) error) (storage.CheckpointMeta, error) {
 		return storage.ReadCheckpointFile(disk.OS(), file, fn)
 	}
 	meta, err := storage.PeekCheckpointFile(disk.OS(), file)
 	if err != nil {
 		return nil, fmt.Errorf("audit backup %s: %w", file, err)
 	}
-	st, err := restore(meta, read)
+	st, err := restore.State(meta, read)
 	if err != nil {
 		return nil, fmt.Errorf("audit backup %s: %w", file, err)
 	}
@@ -100,20 +101,4 @@ func follow(a *witness.Audit, st *state.State, e *raftpb.Entry) error {
 	}
 	a.Entry(applied.Token, &entry, &applied)
 	return nil
-}
-
-// restore builds the state of a checkpoint and checks its hash.
-func restore(meta storage.CheckpointMeta, read func(func(*rootv1.Record) error) (storage.CheckpointMeta, error)) (*state.State, error) {
-	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
-		_, err := read(fn)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("restore checkpoint at %d: %w", meta.Index, err)
-	}
-	if st.Hash() != meta.StateHash {
-		return nil, fmt.Errorf("restore checkpoint at %d: its records give state hash %016x, it says %016x", meta.Index, st.Hash(), meta.StateHash)
-	}
-	return st, nil
 }

@@ -20,14 +20,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"iter"
 	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -115,32 +114,34 @@ func final(err error) bool {
 var (
 	errNoCluster = errors.New("the root has no cluster yet: there is nothing to back up")
 	errNoSecrets = errors.New("the root gave pin keys without their secrets: ask as a reader with an id")
-	errStopped   = errors.New("backup: reading stopped")
 )
 
 // fetch builds the state of one snapshot and checks what the last chunk says.
 func fetch(ctx context.Context, from Source, least state.Token) (*state.State, error) {
-	var streamErr error
-	next, stop := iter.Pull(iter.Seq[*rootv1.SnapshotChunk](func(yield func(*rootv1.SnapshotChunk) bool) {
-		streamErr = from.Snapshot(ctx, func(c *rootv1.SnapshotChunk) error {
-			if !yield(c) {
-				return errStopped
-			}
-			return nil
-		})
-	}))
-	defer stop()
-	s := snapshot{next: next, failed: func() error { return streamErr }}
-	if err := s.advance(); err != nil {
+	loading := state.NewRestoring()
+	var last *rootv1.SnapshotChunk
+	if err := from.Snapshot(ctx, func(chunk *rootv1.SnapshotChunk) error {
+		if at := state.TokenFromProto(chunk.GetToken()); at.Compare(least) < 0 {
+			return fmt.Errorf("a root peer is at %s, and %s is committed: it lags, or is cut off", at, least)
+		}
+		last = chunk
+		part, err := state.PartOf(chunk.GetRecords())
+		if err != nil {
+			return err
+		}
+		return loading.Add(part)
+	}); err != nil {
 		return nil, err
 	}
-	at := state.TokenFromProto(s.chunk.GetToken())
-	if at.Compare(least) < 0 {
-		return nil, fmt.Errorf("a root peer is at %s, and %s is committed: it lags, or is cut off", at, least)
+	if !last.GetLast() {
+		return nil, errors.New("the snapshot ended before its last chunk")
 	}
-	st, err := state.Restore(at, s.record)
+	if n := loading.Records(); n != last.GetRecordCount() {
+		return nil, fmt.Errorf("the snapshot has %d records, the root says %d", n, last.GetRecordCount())
+	}
+	st, err := loading.Finish(state.TokenFromProto(last.GetToken()), last.GetStateHash())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the snapshot is not what the root says: %w", err)
 	}
 	if st.Cluster() == nil {
 		return nil, errNoCluster
@@ -148,48 +149,7 @@ func fetch(ctx context.Context, from Source, least state.Token) (*state.State, e
 	if slices.ContainsFunc(st.PinKeys(), func(k *rootv1.PinKey) bool { return len(k.GetSecret()) == 0 }) {
 		return nil, errNoSecrets
 	}
-	if last := s.chunk; last.GetRecordCount() != s.records || last.GetStateHash() != st.Hash() {
-		return nil, fmt.Errorf("the snapshot at %s has %d records and state hash %016x; the root says %d and %016x",
-			at, s.records, st.Hash(), last.GetRecordCount(), last.GetStateHash())
-	}
 	return st, nil
-}
-
-// snapshot hands out the records of a stream of chunks.
-type snapshot struct {
-	next    func() (*rootv1.SnapshotChunk, bool)
-	failed  func() error
-	chunk   *rootv1.SnapshotChunk
-	rest    []*rootv1.Record
-	records uint64
-}
-
-func (s *snapshot) advance() error {
-	chunk, ok := s.next()
-	if !ok {
-		if err := s.failed(); err != nil {
-			return err
-		}
-		return errors.New("the snapshot ended before its last chunk")
-	}
-	s.chunk, s.rest = chunk, chunk.GetRecords()
-	return nil
-}
-
-// record implements the reader that state.Restore takes.
-func (s *snapshot) record() (*rootv1.Record, error) {
-	for len(s.rest) == 0 {
-		if s.chunk.GetLast() {
-			return nil, io.EOF
-		}
-		if err := s.advance(); err != nil {
-			return nil, err
-		}
-	}
-	r := s.rest[0]
-	s.rest = s.rest[1:]
-	s.records++
-	return r, nil
 }
 
 func metaOf(st *state.State) storage.CheckpointMeta {
@@ -202,20 +162,15 @@ func metaOf(st *state.State) storage.CheckpointMeta {
 
 // Open reads a backup, checks every bit of it, and builds its state.
 func Open(fsys disk.FS, file string) (*Copy, error) {
-	meta, err := read(fsys, file, nil)
+	meta, err := storage.PeekCheckpointFile(fsys, file)
 	if err != nil {
-		return nil, err
+		return nil, useless(err)
 	}
-	at := state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
-	st, err := state.RestoreEach(at, func(fn func(*rootv1.Record) error) error {
-		_, err := read(fsys, file, fn)
-		return err
+	st, err := restore.State(meta, func(fn func([]byte) error) (storage.CheckpointMeta, error) {
+		return storage.ReadCheckpointFile(fsys, file, fn)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	if st.Hash() != meta.StateHash {
-		return nil, fmt.Errorf("%s: its records give the state hash %016x, its header says %016x", file, st.Hash(), meta.StateHash)
+		return nil, fmt.Errorf("%s: %w", file, useless(err))
 	}
 	if st.Cluster().GetClusterId() != meta.ClusterID {
 		return nil, fmt.Errorf("%s: its records are of cluster %016x, its header says %016x", file, st.Cluster().GetClusterId(), meta.ClusterID)
@@ -223,11 +178,10 @@ func Open(fsys disk.FS, file string) (*Copy, error) {
 	return &Copy{State: st, Meta: meta}, nil
 }
 
-// read is storage's, and says what to do about damage of a copy.
-func read(fsys disk.FS, file string, fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
-	meta, err := storage.ReadCheckpointFile(fsys, file, fn)
+// useless says what to do about damage of a copy.
+func useless(err error) error {
 	if damage := new(storage.DamageError); errors.As(err, &damage) {
 		damage.Do = "this copy cannot be used: take another one"
 	}
-	return meta, err
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -205,22 +206,30 @@ func makeCheckpoint(b *testing.B, dir string, regions int) {
 	apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
 		Member: &rootv1.Member{Id: "m1", Address: "m1:1", StartNonce: 1},
 	}}})
-	records := func(fn func(*rootv1.Record) error) error {
-		err := base.Records(func(r *rootv1.Record) error {
-			if a := r.GetAllocators(); a != nil {
-				a.IdFence = uint64(regions)
-			}
-			return fn(r)
-		})
-		for i := 0; i < regions && err == nil; i++ {
-			err = fn(&rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{
-				Id: uint64(i) + 1, KeyspaceId: 1, StartKey: fmt.Appendf(nil, "%010d", i), EndKey: fmt.Appendf(nil, "%010d", i+1),
-				Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, Owners: []*rootv1.Owner{{MemberId: "m1"}}, Revision: 2,
-			}}})
+	var all []*rootv1.Record
+	if err := base.Records(func(r *rootv1.Record) error {
+		if a := r.GetAllocators(); a != nil {
+			a.IdFence = uint64(regions)
 		}
-		return err
+		all = append(all, r)
+		return nil
+	}); err != nil {
+		b.Fatal(err)
 	}
-	st, err := state.RestoreEach(base.Token(), records)
+	for i := range regions {
+		all = append(all, &rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{
+			Id: uint64(i) + 1, KeyspaceId: 1, StartKey: fmt.Appendf(nil, "%010d", i), EndKey: fmt.Appendf(nil, "%010d", i+1),
+			Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, Owners: []*rootv1.Owner{{MemberId: "m1"}}, Revision: 2,
+		}}})
+	}
+	st, err := state.Restore(base.Token(), func() (*rootv1.Record, error) {
+		if len(all) == 0 {
+			return nil, io.EOF
+		}
+		r := all[0]
+		all = all[1:]
+		return r, nil
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -182,7 +182,7 @@ func (c *Core) install(snapshot *raftpb.Snapshot) error {
 		return fmt.Errorf("install checkpoint at %d: %w", meta.Index, err)
 	}
 	// A crash here: the new checkpoint is current and the log behind it empty.
-	st, err := restore(c.log, meta)
+	st, err := restore.State(meta, c.log.ReadCheckpoint)
 	if err != nil {
 		return err
 	}
@@ -222,22 +222,6 @@ func received(snapshot *raftpb.Snapshot) (meta storage.CheckpointMeta, err error
 
 func metaFields(m *storage.CheckpointMeta) [7]*uint64 {
 	return [7]*uint64{&m.ClusterID, &m.ClusterIncarnation, &m.Index, &m.Term, &m.StateHash, &m.Records, &m.Bytes}
-}
-
-// restore builds the state of the current checkpoint and checks its hash.
-func restore(log Checkpoints, want storage.CheckpointMeta) (*state.State, error) {
-	var meta storage.CheckpointMeta
-	st, err := state.RestoreEach(tokenOf(want), func(fn func(*rootv1.Record) error) (err error) {
-		meta, err = log.ReadCheckpoint(fn)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("restore checkpoint at %d: %w", want.Index, err)
-	}
-	if meta.Index != want.Index || meta.Term != want.Term || meta.StateHash != st.Hash() {
-		return nil, fmt.Errorf("restore checkpoint at %d: state hash %x, the checkpoint says %x at %d", want.Index, st.Hash(), meta.StateHash, meta.Index)
-	}
-	return st, nil
 }
 
 // A checkpoint of a million regions is seconds of work, and all peers write

@@ -14,6 +14,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -92,16 +93,19 @@ func (l *memLog) Checkpoint() (storage.CheckpointMeta, bool) {
 	return l.meta, l.meta.Index != 0
 }
 
-func (l *memLog) ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+func (l *memLog) ReadCheckpoint(fn func([]byte) error) (storage.CheckpointMeta, error) {
 	l.mu.Lock()
 	meta, records := l.meta, l.records
 	l.mu.Unlock()
+	var packed []byte
 	for _, r := range records {
-		if err := fn(r); err != nil {
+		b, err := proto.Marshal(r)
+		if err != nil {
 			return meta, err
 		}
+		packed = protowire.AppendBytes(packed, b)
 	}
-	return meta, nil
+	return meta, fn(packed)
 }
 
 // receive keeps a copy of another log's checkpoint.

@@ -7,8 +7,8 @@ import (
 	"runtime"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/restore"
 	"github.com/nokv/nokv/meta/root/state"
-	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -21,8 +21,9 @@ type Input struct {
 	Now clock.Instant
 	// Wall is Unix milliseconds by this machine's clock.
 	Wall uint64
-	// Ticks of Config.Tick that have passed.
-	Ticks int
+	// TicksBefore and Ticks of Config.Tick have passed: until the first of Messages
+	// came, and since.
+	TicksBefore, Ticks int
 	// Messages of other peers, in order of arrival.
 	Messages []*raftpb.Message
 	// MessagesSince is before the arrival of the first of Messages; 0: they came
@@ -108,8 +109,11 @@ type Core struct {
 	ticks uint64
 	// heard is the tick at which each other member was heard from last, ledSince
 	// the one at which this peer began to lead.
-	heard     map[uint64]uint64
-	ledSince  uint64
+	heard    map[uint64]uint64
+	ledSince uint64
+	// asked is the tick at which each other member was sent a heartbeat with a read
+	// index.
+	asked     map[uint64]uint64
 	muted     bool
 	responses appendResponses
 	intake    intake
@@ -132,7 +136,7 @@ func NewCore(cfg Config, log Log, st *state.State) (*Core, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID)), heard: make(map[uint64]uint64)}
+	c := &Core{cfg: cfg, log: log, state: st, rng: rand.New(rand.NewPCG(cfg.Seed, cfg.NodeID)), heard: make(map[uint64]uint64), asked: make(map[uint64]uint64)}
 	c.reads.nonce = binary.BigEndian.AppendUint64(nil, cfg.Seed)
 	c.hashes.init(cfg)
 	c.setMembers()
@@ -250,7 +254,7 @@ func (c *Core) Turn(in Input) (out Output, err error) {
 	}
 	c.muted = false
 	c.log.ReleaseCheckpoint() // If raft did not want it.
-	if err := c.saveCommit(in.Ticks, &out); err != nil {
+	if err := c.saveCommit(in.TicksBefore+in.Ticks, &out); err != nil {
 		return out, err
 	}
 	out.More = len(out.Done) > 0 && c.mayPropose()
@@ -286,6 +290,9 @@ func (c *Core) take(in Input, out *Output) error {
 		if err := c.observePeer(e); err != nil {
 			return err
 		}
+	}
+	for range in.TicksBefore {
+		c.tick(out)
 	}
 	for _, m := range in.Messages {
 		c.step(m)
@@ -329,6 +336,24 @@ func (c *Core) step(m *raftpb.Message) {
 		// What raft refuses it has dropped; its sender tries again.
 		_ = c.raft.Step(m)
 	}
+}
+
+// Patience is how many ticks may pass before the next Turn, when nothing else asks
+// for one: all of them are counted in it. A leader that nobody waits for has
+// nothing to do between two heartbeats, a follower while these come. It is half an
+// election timeout at most.
+func (c *Core) Patience() int {
+	busy := c.reads.count() > 0 || c.proposals.count > 0 || len(c.authority.claims) > 0 || c.hardDirty ||
+		c.elections.campaignIn > 0 || len(c.elections.transfers) > 0
+	switch {
+	case busy || c.leader == 0:
+		return 1
+	case c.leads():
+		return c.cfg.HeartbeatTicks
+	case c.heard[c.leader] == c.ticks:
+		return max(1, min(c.cfg.HeartbeatTicks+2, c.cfg.ElectionTicks/2))
+	}
+	return 1
 }
 
 func (c *Core) tick(out *Output) {
@@ -407,9 +432,5 @@ func LoadState(log Checkpoints) (*state.State, error) {
 	if !ok {
 		return state.New(), nil
 	}
-	return restore(log, meta)
-}
-
-func tokenOf(meta storage.CheckpointMeta) state.Token {
-	return state.Token{Incarnation: meta.ClusterIncarnation, Term: meta.Term, Index: meta.Index}
+	return restore.State(meta, log.ReadCheckpoint)
 }

@@ -183,6 +183,22 @@ func (c *Core) stepDown(out *Output) {
 	}
 }
 
+// withoutSpareHeartbeats leaves out, in place, heartbeats to whom a read index took one
+// since the last: it says as much. Nobody goes without for twice the time.
+func (c *Core) withoutSpareHeartbeats(messages []*raftpb.Message) []*raftpb.Message {
+	return slices.DeleteFunc(messages, func(m *raftpb.Message) bool {
+		if m.GetType() != raftpb.MsgHeartbeat {
+			return false
+		}
+		if len(m.GetContext()) > 0 {
+			c.asked[m.GetTo()] = c.ticks
+			return false
+		}
+		at, asked := c.asked[m.GetTo()]
+		return asked && c.ticks-at < uint64(c.cfg.HeartbeatTicks)
+	})
+}
+
 func withoutHeartbeats(messages []*raftpb.Message) []*raftpb.Message {
 	return slices.DeleteFunc(slices.Clone(messages), func(m *raftpb.Message) bool { return m.GetType() == raftpb.MsgHeartbeat })
 }

@@ -23,7 +23,11 @@ func (r *Replica) Run(ctx context.Context) (err error) {
 	defer r.stop()
 	defer wg.Wait()
 	defer cancel()
-	wg.Go(func() { r.tick(background) })
+	r.ticked, r.ticker = r.clock.Now(), time.NewTimer(r.cfg.Tick)
+	defer r.ticker.Stop()
+	r.overseer = time.NewTimer(r.cfg.electionTimeout())
+	defer r.overseer.Stop()
+	wg.Go(func() { r.oversee(background) })
 	wg.Go(func() { r.writeCheckpoints(background, tasks) })
 	if err := r.loop(ctx, tasks); err != nil {
 		return err
@@ -42,14 +46,36 @@ func (r *Replica) loop(ctx context.Context, tasks chan<- *CheckpointTask) error 
 		if ctx.Err() != nil {
 			return nil
 		}
-		if more {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.box.wake:
+		if !more {
+			r.await(ctx)
 		}
 	}
+}
+
+// await waits until there is something to take, ticks are due, or ctx ends.
+func (r *Replica) await(ctx context.Context) {
+	if due := r.ticked.Add(time.Duration(r.core.Patience()) * r.cfg.Tick); due != r.armed {
+		r.armed = due
+		r.ticker.Reset(max(0, due.Sub(clock.Instant(r.turned.Load()))))
+	}
+	select {
+	case <-ctx.Done():
+	case <-r.box.wake:
+	case <-r.ticker.C:
+		r.armed = 0
+	}
+}
+
+// tick counts the ticks since the last ones. No more than half an election timeout:
+// a loop that was late must not take the time it was away for silence of the
+// others, whose messages wait.
+func (r *Replica) tick(now clock.Instant) int {
+	n := max(0, int(now.Sub(r.ticked)/r.cfg.Tick))
+	if n > 0 {
+		r.ticked = r.ticked.Add(time.Duration(n) * r.cfg.Tick)
+		r.overseer.Reset(r.stallAfter())
+	}
+	return min(n, max(1, r.cfg.ElectionTicks/2))
 }
 
 // turn takes one Turn with all that waits.
@@ -58,6 +84,10 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 	*in = r.box.take(*in)
 	// After the mailbox: what is in it came before Now.
 	in.Now, in.Wall = r.clock.Now(), r.clock.Wall()
+	if since := in.MessagesSince; since != 0 {
+		in.TicksBefore = r.tick(since)
+	}
+	in.Ticks = r.tick(in.Now)
 	out, err := r.core.Turn(*in)
 	if err != nil {
 		return false, err
@@ -103,11 +133,24 @@ func (r *Replica) endTurn(v *View, late bool) {
 // overdue implements Config.Overdue.
 func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
 
+// oversee notices when no Turn ends.
+func (r *Replica) oversee(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.overseer.C:
+			r.noteStill()
+		}
+	}
+}
+
 // noteStill notices a peer that stands still: callers are told and watchers look
-// again, before others can have elected another leader for long. Called every tick.
+// again, before others can have elected another leader for long. When it moves
+// again ticks put the next look off.
 func (r *Replica) noteStill() {
 	r.mu.Lock()
-	_, still := r.standsStill()
+	since, still := r.standsStill()
 	first := still && !isClosed(*r.stall.Load())
 	if first {
 		close(*r.stall.Load())
@@ -116,6 +159,9 @@ func (r *Replica) noteStill() {
 	r.mu.Unlock()
 	if first { // Without the lock: who writes the log may stall too.
 		r.cfg.Logger.Warn(whyStill, "peer", r.cfg.NodeID)
+	}
+	if !still {
+		r.overseer.Reset(max(r.cfg.Tick, since.Add(r.stallAfter()).Sub(r.clock.Now())))
 	}
 }
 
@@ -162,12 +208,8 @@ func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 			return nil
 		default:
 		}
-		if more {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-r.box.wake:
+		if !more {
+			r.await(ctx)
 		}
 	}
 }
@@ -176,20 +218,6 @@ func (r *Replica) handOver(tasks chan<- *CheckpointTask) error {
 func (r *Replica) stop() {
 	r.box.close()
 	close(r.stopped)
-}
-
-func (r *Replica) tick(ctx context.Context) {
-	ticker := time.NewTicker(r.cfg.Tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			r.box.tick(max(1, r.cfg.ElectionTicks/2))
-			r.noteStill()
-		}
-	}
 }
 
 func (r *Replica) writeCheckpoints(ctx context.Context, tasks <-chan *CheckpointTask) {
@@ -301,15 +329,6 @@ func (b *mailbox) event(e Event) {
 		return
 	}
 	b.in.Events = append(b.in.Events, e)
-	b.signal()
-}
-
-// tick counts a tick. No more than most wait: a loop that was late must not
-// take the time it was away for silence of the others, whose messages wait.
-func (b *mailbox) tick(most int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.in.Ticks = min(b.in.Ticks+1, most)
 	b.signal()
 }
 

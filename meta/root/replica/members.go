@@ -20,32 +20,18 @@ type members struct {
 	state.RootMembers
 	// revision is the index of the entry that last changed them; 0: none did.
 	revision uint64
-	// replaced are the nodes that nobody listens to any more.
-	replaced map[uint64]bool
 }
 
 // setMembers takes the members over from the state. Before the cluster has its
 // identity they are those it begins with; a peer that is to join knows of none.
 func (c *Core) setMembers() {
-	c.members = membersOf(c.state)
+	c.members = members{RootMembers: c.state.RootMembers(), revision: c.state.Cluster().GetPeersRevision()}
 	if c.state.Cluster() == nil {
 		c.members.Voters = c.cfg.Voters
 	} else {
 		c.cfg.Transport.SetPeers(c.state.Cluster())
 	}
 	maps.DeleteFunc(c.heard, func(id, _ uint64) bool { return !c.members.has(id) })
-}
-
-func membersOf(st *state.State) members {
-	cluster := st.Cluster()
-	m := members{RootMembers: st.RootMembers(), revision: cluster.GetPeersRevision()}
-	for _, p := range cluster.GetReplaced() {
-		if m.replaced == nil {
-			m.replaced = make(map[uint64]bool)
-		}
-		m.replaced[p.GetNodeId()] = true
-	}
-	return m
 }
 
 func (m *members) confState() *raftpb.ConfState {
@@ -83,7 +69,7 @@ func (m *members) alone() bool { return len(m.Voters) == 1 && len(m.Outgoing) ==
 // has asked: one that this peer has not heard of was added by an entry that it
 // lacks, and its vote may be needed for that entry to come. One that was replaced
 // is not listened to.
-func (c *Core) mayTalk(id uint64) bool { return !c.members.replaced[id] }
+func (c *Core) mayTalk(id uint64) bool { return !state.WasReplaced(c.state.Cluster(), id) }
 
 // withMembers is a MsgSnap with the members of the checkpoint that was received,
 // which may be newer than what its sender announced.

@@ -141,6 +141,7 @@ func (c *Core) send(messages []*raftpb.Message) {
 	if c.muted {
 		messages = withoutHeartbeats(messages)
 	}
+	messages = c.withoutSpareHeartbeats(messages)
 	c.tellCommit(messages)
 	c.intake.sent(messages)
 	if len(messages) > 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
@@ -36,8 +37,14 @@ type Replica struct {
 
 	applied rpcstats.Histogram
 
-	// turnBegun is when the Turn under way began; the loop's alone.
-	turnBegun clock.Instant
+	// overseer fires when no tick has put it off for about an election timeout.
+	overseer *time.Timer
+
+	// The loop's alone: turnBegun is when the Turn under way began, ticked the moment
+	// up to which ticks were counted. ticker fires at armed, when the next ones are to
+	// be counted at the latest; 0: it has.
+	turnBegun, ticked, armed clock.Instant
+	ticker                   *time.Timer
 }
 
 // New makes a replica over an open log. It reads the newest checkpoint and
@@ -96,8 +103,10 @@ func (r *Replica) View() *View {
 // when. A tick comes in time for others to hear of it.
 func (r *Replica) standsStill() (since clock.Instant, still bool) {
 	since = clock.Instant(r.turned.Load())
-	return since, since != 0 && r.clock.Now().Sub(since) >= r.cfg.electionTimeout()-r.cfg.Tick
+	return since, since != 0 && r.clock.Now().Sub(since) >= r.stallAfter()
 }
+
+func (r *Replica) stallAfter() time.Duration { return r.cfg.electionTimeout() - r.cfg.Tick }
 
 // Changed returns a channel that is closed when a newer View than the one of
 // this moment is published. Call it before View.

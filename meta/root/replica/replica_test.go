@@ -315,7 +315,7 @@ func TestStalledDisk(t *testing.T) {
 		logs[id].setOnAppend(stall)
 		failed := make(chan error, 1)
 		go func() {
-			_, err := l.Propose(context.Background(), []*rootv1.Command{command("c")})
+			_, err := l.Propose(deadline(t, 10*time.Second), []*rootv1.Command{command("c")})
 			failed <- err
 		}()
 		<-stalling

@@ -317,6 +317,22 @@ func TestReplacedPeersAreNotListenedTo(t *testing.T) {
 	c.join(4)
 	c.steps(t, 4)
 	p := c.peers[2]
+	// So many others since that its address is forgotten: its number is not.
+	for id := uint64(5); len(p.view.State.Cluster().GetReplacedNodeIds()) < 66; id++ {
+		c.lose(id - 1)
+		c.join(id)
+		e := addPeer(id)
+		e.GetRootPeerAdded().Replaces = id - 1
+		for _, step := range []*rootv1.Event{e, promotePeer(id)} {
+			r := reshape(t, step)
+			for c.ask(r); r.Err != nil; c.ask(r) {
+				wantReason(t, r.Err, rootv1.Reason_REASON_UNHEALTHY_MEMBER) // It has not caught up.
+				c.tick(5)
+				r = reshape(t, step)
+			}
+			c.tick(3)
+		}
+	}
 	before := p.view.Term
 	for _, m := range []*raftpb.Message{
 		{Type: raftpb.MsgHeartbeat.Enum(), Term: new(before + 5)},

@@ -41,8 +41,8 @@ type Checkpoints interface {
 	// storage.ErrOutdated: a newer one is current already. Any other error that
 	// is not of records is final.
 	WriteCheckpoint(meta storage.CheckpointMeta, records func(yield func([]byte) error) error) error
-	// ReadCheckpoint streams the current checkpoint.
-	ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error)
+	// ReadCheckpoint streams the current checkpoint: packed records, fn's to keep.
+	ReadCheckpoint(fn func(packed []byte) error) (storage.CheckpointMeta, error)
 	// Checkpoint describes the current checkpoint; false when there is none.
 	Checkpoint() (storage.CheckpointMeta, bool)
 }

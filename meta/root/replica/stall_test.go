@@ -84,7 +84,7 @@ func (l gatedLog) InstallCheckpoint(meta storage.CheckpointMeta) error {
 	return l.memLog.InstallCheckpoint(meta)
 }
 
-func (l gatedLog) ReadCheckpoint(fn func(*rootv1.Record) error) (storage.CheckpointMeta, error) {
+func (l gatedLog) ReadCheckpoint(fn func([]byte) error) (storage.CheckpointMeta, error) {
 	l.pass("ReadCheckpoint")
 	return l.memLog.ReadCheckpoint(fn)
 }

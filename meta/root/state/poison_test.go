@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -240,8 +241,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// writeGolden writes the commands of the scripts as entries: they have every
-// kind of event.
+// writeGolden writes the commands of the scripts as entries, with their identities
+// and conditions: they have every kind of event.
 func writeGolden(t *testing.T) {
 	var lines strings.Builder
 	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move"} {
@@ -250,14 +251,71 @@ func writeGolden(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, block := range strings.Split("\n"+string(text), "\n\n") {
-			_, rest, ok := strings.Cut("\n"+block, "\napply\n")
-			if input, _, _ := strings.Cut(rest, "\n----"); ok {
-				fmt.Fprintf(&lines, "%s %x\n", name, encode(t, &rootv1.Command{Events: parseEvents(t, input)}))
+			_, rest, ok := strings.Cut("\n"+block, "\napply")
+			if !ok {
+				continue
 			}
+			args, rest, _ := strings.Cut(rest, "\n")
+			input, _, _ := strings.Cut(rest, "\n----")
+			c := &rootv1.Command{Events: parseEvents(t, input)}
+			readArgs(t, c, args)
+			fmt.Fprintf(&lines, "%s %x\n", name, encode(t, c))
 		}
 	}
 	if err := os.WriteFile("testdata/golden/entries", []byte(lines.String()), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// readArgs reads what stands behind apply.
+func readArgs(t *testing.T, c *rootv1.Command, args string) {
+	id := &rootv1.CommandIdentity{}
+	into := map[string]*uint64{"require-era": &c.RequireEra, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
+	for _, arg := range strings.Fields(args) {
+		key, value, _ := strings.Cut(arg, "=")
+		n, err := strconv.ParseUint(value, 10, 64)
+		if err != nil || into[key] == nil {
+			t.Fatalf("apply %s: %q", args, arg)
+		}
+		*into[key] = n
+	}
+	if id.Origin != 0 {
+		c.Identity = id
+	}
+}
+
+// Each kind of event, and what a command has beside its events, is in the golden
+// entries, which are the seeds of the fuzzers too.
+func TestGoldenHasEverything(t *testing.T) {
+	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true}
+	kinds := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range kinds.Len() {
+		missing[string(kinds.Get(i).Name())] = true
+	}
+	for _, g := range goldenEntries(t) {
+		var entry rootv1.Entry
+		if err := proto.Unmarshal(g.data, &entry); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range entry.GetCommands() {
+			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0}
+			for _, e := range c.GetEvents() {
+				m := e.ProtoReflect()
+				if kind := m.WhichOneof(kinds.Get(0).ContainingOneof()); kind != nil {
+					has[string(kind.Name())] = true
+				}
+				has["a join that follows"] = has["a join that follows"] || e.GetMemberJoined().GetFollows() > 0 || e.GetCoordinatorJoined().GetFollows() > 0
+				has["a move"] = has["a move"] || e.GetMovePlanned() != nil
+			}
+			for what, there := range has {
+				if there {
+					delete(missing, what)
+				}
+			}
+		}
+	}
+	for what := range missing {
+		t.Errorf("no golden entry has %s", what)
 	}
 }
 

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -97,7 +98,7 @@ var drawSettings = []*rootv1.KeyspaceSettings{
 }
 
 func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
-	kind := rapid.IntRange(0, 21).Draw(t, "kind")
+	kind := rapid.IntRange(0, 25).Draw(t, "kind")
 	region := s.Region(state.RegionID(drawRegionID(t)))
 	var id uint64
 	if region != nil {
@@ -179,6 +180,20 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 		e.Kind = &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: drawTransition(t, s)}}
 	case 20:
 		e.Kind = &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: drawTransition(t, s), Aborted: rapid.Bool().Draw(t, "aborted")}}
+	case 21:
+		m := &rootv1.MovePlanned{RegionId: max(id, 1), ExpectedEpoch: drawEpoch(t, region), From: &rootv1.Owner{MemberId: drawMember(t)}, To: &rootv1.Owner{MemberId: drawMember(t)}}
+		if region != nil && len(region.Owners) > 0 {
+			m.From = &rootv1.Owner{MemberId: string(region.Owners[0].Member)}
+		}
+		e.Kind = &rootv1.Event_MovePlanned{MovePlanned: m}
+	case 22:
+		e.Kind = &rootv1.Event_MoveReady{MoveReady: &rootv1.MoveReady{TransitionId: drawTransition(t, s), Incarnation: rapid.Uint64Range(1, 6).Draw(t, "incarnation")}}
+	case 23:
+		from := s.FeatureLevel()
+		e.Kind = &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: from, To: min(from+rapid.Uint32Range(0, 1).Draw(t, "levels"), state.SupportedLevel())}}
+	case 24:
+		secret := bytes.Repeat([]byte{rapid.Byte().Draw(t, "secret")}, state.MaxPinSecretBytes)
+		e.Kind = &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{ExpectedId: rapid.Uint32Range(0, 3).Draw(t, "pin key"), Secret: secret}}
 	default:
 		e = publish(drawRegion(t, s)).Events[0]
 	}

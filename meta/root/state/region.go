@@ -65,41 +65,14 @@ func RegionFromProto(p *rootv1.Region) *Region {
 	if p == nil {
 		return nil
 	}
-	return regionFromProto(p, nil)
-}
-
-// regionFromProto is RegionFromProto for a region that may begin where before,
-// if there is one, ends: then they share the key.
-func regionFromProto(p *rootv1.Region, before *Region) *Region {
 	r := newRegion(len(p.GetOwners()))
-	r.ID, r.Keyspace = RegionID(p.GetId()), KeyspaceID(p.GetKeyspaceId())
-	if before != nil && before.End == string(p.GetStartKey()) {
-		r.Start = before.End
-	} else {
-		r.Start = string(p.GetStartKey())
-	}
-	r.End, r.Frontier = string(p.GetEndKey()), string(p.GetFrontier())
-	r.Epoch, r.Revision = EpochFromProto(p.GetEpoch()), p.GetRevision()
-	for _, o := range p.GetOwners() {
-		r.Owners = append(r.Owners, rooted.OwnerFromProto(o))
-	}
+	r.Read(p)
 	return r
 }
 
-// newRegion makes room for a region and its owners; with one owner, the usual
-// case, in one piece of memory.
+// newRegion makes room for a region and its owners.
 func newRegion(owners int) *Region {
-	switch owners {
-	case 0:
-		return new(Region)
-	case 1:
-		one := new(struct {
-			region Region
-			owner  [1]Owner
-		})
-		one.region.Owners = one.owner[:0:1]
-		return &one.region
-	default:
-		return &Region{Region: rooted.Region{Owners: make([]Owner, 0, owners)}}
-	}
+	r, room := rooted.WithOwners[Region](owners)
+	r.Owners = room
+	return r
 }

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -19,51 +17,76 @@ import (
 // are an error; the State has the Hash of the one that Records came from. It
 // keeps the messages.
 func Restore(at Token, next func() (*rootv1.Record, error)) (*State, error) {
-	b := builder{turn: turn{State: New(), out: new(Applied)}, owners: map[MemberID]*owner{}}
+	r := NewRestoring()
 	for n := 0; ; n++ {
-		r, err := next()
+		m, err := next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
+		p := &Part{}
 		if err == nil {
-			err = b.add(r)
+			err = p.add(m)
+		}
+		if err == nil {
+			err = r.Add(p)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("restore record %d: %w", n, err)
 		}
 	}
-	if err := b.finish(at); err != nil {
+	return r.finish(at)
+}
+
+// Restoring is a State in the making.
+type Restoring struct {
+	builder builder
+	records uint64
+}
+
+// NewRestoring begins with nothing.
+func NewRestoring() *Restoring {
+	return &Restoring{builder: builder{turn: turn{State: New(), out: new(Applied)}, owners: map[MemberID]*owner{}}}
+}
+
+// Records is how many were taken.
+func (r *Restoring) Records() uint64 { return r.records }
+
+// Add takes the next records, in the order of Records. It keeps the part.
+// Behind an error there is nothing to go on with.
+func (r *Restoring) Add(p *Part) error {
+	r.records += uint64(len(p.before) + len(p.regions) + len(p.after))
+	for _, m := range p.before {
+		if err := r.builder.add(m); err != nil {
+			return err
+		}
+	}
+	if err := r.builder.addRegions(p); err != nil {
+		return err
+	}
+	for _, m := range p.after {
+		if err := r.builder.add(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Finish returns the State at a position; records that no State has, or whose hash
+// is another, are an error.
+func (r *Restoring) Finish(at Token, hash uint64) (*State, error) {
+	st, err := r.finish(at)
+	if err == nil && st.Hash() != hash {
+		return nil, fmt.Errorf("restore %s: the records give state hash %016x, they came with %016x", at, st.Hash(), hash)
+	}
+	return st, err
+}
+
+func (r *Restoring) finish(at Token) (*State, error) {
+	if err := r.builder.finish(at); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", at, err)
 	}
-	return b.State, nil
+	return r.builder.State, nil
 }
-
-// RestoreEach is Restore from a function that calls fn for each record and
-// returns its error. records is told to stop, by an error of fn, when a record
-// is refused.
-func RestoreEach(at Token, records func(fn func(*rootv1.Record) error) error) (*State, error) {
-	var failed error
-	next, stop := iter.Pull(iter.Seq[*rootv1.Record](func(yield func(*rootv1.Record) bool) {
-		failed = records(func(r *rootv1.Record) error {
-			if !yield(r) {
-				return errRefused
-			}
-			return nil
-		})
-	}))
-	defer stop()
-	return Restore(at, func() (*rootv1.Record, error) {
-		if r, ok := next(); ok {
-			return r, nil
-		}
-		if failed != nil {
-			return nil, failed
-		}
-		return nil, io.EOF
-	})
-}
-
-var errRefused = errors.New("a record was refused")
 
 // builder fills an empty State.
 type builder struct {
@@ -73,10 +96,12 @@ type builder struct {
 	// with the next.
 	prev *Region
 	in   *keyspace
-	// all are the regions so far, by key.
-	all []*Region
-	// owners are the members that own any of them, with what they own.
-	owners map[MemberID]*owner
+	// all are the regions so far, by key, as they came.
+	all [][]*Region
+	// owners are the members that own any of them, with what they own; lastOwner
+	// is the one found last.
+	owners    map[MemberID]*owner
+	lastOwner *owner
 	// remembering is the number of the next remembered command.
 	remembering uint64
 	lastRemoved RegionID
@@ -93,12 +118,9 @@ type tag = uint64
 
 // add takes a record; kinds come in the order of their tags.
 func (b *builder) add(r *rootv1.Record) error {
-	if err := knownRecord(r); err != nil {
-		return err
-	}
 	kind := recordTag(r)
 	if kind == 0 || kind < b.last || kind == b.last && kind <= tagTenure {
-		return fmt.Errorf("a record of kind %T is not in place here", r.GetKind())
+		return outOfPlace(r)
 	}
 	b.last = kind
 	switch k := r.GetKind().(type) {
@@ -118,8 +140,6 @@ func (b *builder) add(r *rootv1.Record) error {
 		return b.member(k.Member)
 	case *rootv1.Record_Keyspace:
 		return b.keyspace(k.Keyspace)
-	case *rootv1.Record_Region:
-		return b.region(k.Region)
 	case *rootv1.Record_Transition:
 		return b.transition(k.Transition)
 	case *rootv1.Record_PinKey:
@@ -130,6 +150,10 @@ func (b *builder) add(r *rootv1.Record) error {
 		return b.removedRegion(k.RemovedRegion)
 	}
 	return nil
+}
+
+func outOfPlace(r *rootv1.Record) error {
+	return fmt.Errorf("a record of kind %T is not in place here", r.GetKind())
 }
 
 func knownRecord(r *rootv1.Record) error {
@@ -147,9 +171,6 @@ func knownRecord(r *rootv1.Record) error {
 
 // recordTag is the number of the record's field in rootv1.Record; 0: none.
 func recordTag(r *rootv1.Record) tag {
-	if _, ok := r.GetKind().(*rootv1.Record_Region); ok {
-		return tagRegion
-	}
 	m := r.ProtoReflect()
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
@@ -198,9 +219,29 @@ func (b *builder) keyspace(k *rootv1.Keyspace) error {
 	return nil
 }
 
-// region appends a region: they come in the order of their keys.
-func (b *builder) region(p *rootv1.Region) error {
-	r := regionFromProto(p, b.prev)
+// addRegions appends regions: they come in the order of their keys.
+func (b *builder) addRegions(p *Part) error {
+	if len(p.regions) == 0 {
+		return nil
+	}
+	if b.last > tagRegion {
+		return fmt.Errorf("region %d is not in place here", p.regions[0].ID)
+	}
+	b.last = tagRegion
+	if b.prev != nil {
+		p.regions[0].follow(b.prev)
+	}
+	for _, r := range p.regions {
+		if err := b.region(r); err != nil {
+			return err
+		}
+	}
+	b.all = append(b.all, p.regions)
+	b.sum += p.sum
+	return nil
+}
+
+func (b *builder) region(r *Region) error {
 	if b.prev == nil || b.prev.Keyspace != r.Keyspace {
 		b.in, _ = b.keyspaces.Get(r.Keyspace)
 	}
@@ -213,20 +254,8 @@ func (b *builder) region(p *rootv1.Region) error {
 	if err := b.behind(r); err != nil {
 		return err
 	}
-	if err := b.own(r); err != nil {
-		return err
-	}
-	if strings.HasPrefix(r.End, r.Start) { // as in points: keep one
-		r.Start = r.End[:len(r.Start)]
-	}
-	if p := b.prev; p != nil && p.Keyspace == r.Keyspace && p.End == r.Start {
-		p.End = r.Start
-	}
-	r.sum = hashRegion(r)
-	b.sum += r.sum
-	b.all = append(b.all, r)
 	b.prev = r
-	return nil
+	return b.own(r)
 }
 
 // own checks the owners of a region and counts it.
@@ -247,15 +276,15 @@ func (b *builder) own(r *Region) error {
 
 // owner finds a member that owns a region; nil: there is none.
 func (b *builder) owner(id MemberID) *owner {
-	if o := b.owners[id]; o != nil {
+	if o := b.lastOwner; o != nil && o.id == id {
 		return o
 	}
-	m := b.Member(id)
-	if m == nil {
-		return nil
+	o := b.owners[id]
+	if m := b.Member(id); o == nil && m != nil {
+		o = &owner{id: MemberID(m.GetId())}
+		b.owners[o.id] = o
 	}
-	o := &owner{id: MemberID(m.GetId())}
-	b.owners[o.id] = o
+	b.lastOwner = o
 	return o
 }
 
@@ -279,15 +308,16 @@ func (b *builder) behind(r *Region) error {
 
 // finishRegions indexes the regions: by key, by id, and by who owns them.
 func (b *builder) finishRegions() error {
-	b.regions = cow.LoadIndex((*Region).startKey, b.all)
-	slices.SortFunc(b.all, func(x, y *Region) int { return cmp.Compare(x.ID, y.ID) })
-	for i, r := range b.all {
-		if i > 0 && b.all[i-1].ID == r.ID {
+	all := slices.Concat(b.all...)
+	b.all = nil
+	b.regions = cow.LoadIndex((*Region).startKey, all)
+	slices.SortFunc(all, func(x, y *Region) int { return cmp.Compare(x.ID, y.ID) })
+	for i, r := range all {
+		if i > 0 && all[i-1].ID == r.ID {
 			return fmt.Errorf("region %d is there twice", r.ID)
 		}
 	}
-	b.regionIDs = cow.LoadIndex((*Region).idKey, b.all)
-	b.all = nil
+	b.regionIDs = cow.LoadIndex((*Region).idKey, all)
 	for _, o := range b.owners {
 		h := newHolding(nil)
 		h.load(o.regions, o.counts)

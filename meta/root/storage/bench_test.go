@@ -96,7 +96,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	b.Run("read", func(b *testing.B) {
 		b.SetBytes(int64(c.Bytes))
 		for b.Loop() {
-			_, err := s.ReadCheckpoint(func(*rootv1.Record) error { return nil })
+			_, err := s.ReadCheckpoint(func([]byte) error { return nil })
 			must(b, err)
 		}
 	})

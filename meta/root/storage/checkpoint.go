@@ -10,6 +10,8 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // copyBuffer is the size of a read or write of a checkpoint.
@@ -237,10 +239,11 @@ func (s *Storage) publish(name string, meta CheckpointMeta, digest uint32) error
 	return nil
 }
 
-// ReadCheckpoint streams the current checkpoint and checks every bit of it.
-// What fn got is right only if the error is nil. ErrNoCheckpoint,
-// *DamageError, *VersionError, or what fn returned.
-func (s *Storage) ReadCheckpoint(fn func(*rootv1.Record) error) (CheckpointMeta, error) {
+// ReadCheckpoint streams the current checkpoint and checks every bit of it: fn gets
+// packed records, each with its length as a varint in front, and keeps them. They
+// are all of it only if the error is nil. ErrNoCheckpoint, *DamageError,
+// *VersionError, or what fn returned.
+func (s *Storage) ReadCheckpoint(fn func(packed []byte) error) (CheckpointMeta, error) {
 	in, _, err := s.OpenCheckpoint()
 	if err != nil {
 		return CheckpointMeta{}, err
@@ -313,15 +316,22 @@ func (s *Storage) ReceiveCheckpoint(r io.Reader) (CheckpointMeta, error) {
 	return meta, nil
 }
 
+// recordCluster is the number of the field in rootv1.Record.
+const recordCluster = 1
+
 // storeIncoming copies r to f while checking it.
 func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error) {
 	out := &fileWriter{file: f}
 	buffered := bufio.NewWriterSize(out, copyBuffer)
-	meta, _, err := readCheckpoint(io.TeeReader(r, buffered), func(rec *rootv1.Record) error {
-		if c := rec.GetCluster(); c != nil {
-			s.receivedCluster = c
-		}
-		return nil
+	meta, _, err := readCheckpoint(io.TeeReader(r, buffered), func(packed []byte) (err error) {
+		eachRecord(packed, func(record []byte) {
+			if num, _, n := protowire.ConsumeTag(record); n > 0 && num == recordCluster && err == nil {
+				rec := &rootv1.Record{}
+				err = proto.Unmarshal(record, rec)
+				s.receivedCluster = rec.GetCluster()
+			}
+		})
+		return err
 	})
 	if err == nil {
 		err = buffered.Flush()

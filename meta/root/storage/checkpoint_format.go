@@ -5,12 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // A checkpoint file is a header, chunks of records and a footer.
@@ -34,8 +30,6 @@ const (
 	footerMagic           = "end\n"
 	// chunkTarget is the payload above which a chunk is written.
 	chunkTarget = 256 << 10
-	// minRecordBytes is about the size of a small record, for a first guess.
-	minRecordBytes = 16
 	// maxChunkBytes is the largest payload of a chunk, and so of a record.
 	maxChunkBytes = 16 << 20
 )
@@ -146,12 +140,12 @@ func (e checkpointVersionError) Error() string {
 	return fmt.Sprintf("checkpoint has format version %d, this release reads up to %d", uint32(e), checkpointVersion)
 }
 
-// readCheckpoint reads a whole checkpoint and checks every bit of it. record
-// may be nil: then records are decoded, not handed out; otherwise chunks are
-// read and decoded while record has those before. Errors: *badCheckpoint,
-// checkpointVersionError, or what in or record returned.
-func readCheckpoint(in io.Reader, record func(*rootv1.Record) error) (CheckpointMeta, uint32, error) {
-	r := checkpointReader{in: in, keep: record != nil}
+// readCheckpoint reads a whole checkpoint and checks every bit of it. fn, unless
+// it is nil, takes its chunks: packed records, each with its length in front; they
+// are its to keep. Errors: *badCheckpoint, checkpointVersionError, or what in or fn
+// returned.
+func readCheckpoint(in io.Reader, fn func(packed []byte) error) (CheckpointMeta, uint32, error) {
+	r := checkpointReader{in: in}
 	header, err := r.read(checkpointHeaderBytes)
 	if err != nil {
 		return CheckpointMeta{}, 0, err
@@ -161,59 +155,29 @@ func readCheckpoint(in io.Reader, record func(*rootv1.Record) error) (Checkpoint
 		return meta, 0, err
 	}
 	r.chain = binary.LittleEndian.Uint32(header[60:])
-	if record == nil {
-		err = r.rest(nil)
-	} else {
-		err = r.ahead(record)
-	}
-	if err != nil {
+	if err := r.rest(fn); err != nil {
 		return meta, 0, err
 	}
 	meta.Records, meta.Bytes = r.records, uint64(r.offset)
 	return meta, r.chain, nil
 }
 
-// ahead is rest in a goroutine of its own, at most two chunks ahead of record.
-func (r *checkpointReader) ahead(record func(*rootv1.Record) error) (err error) {
-	chunks, stop := make(chan []*rootv1.Record, 1), make(chan struct{})
-	var ended error
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer close(stop)
-	reading.Go(func() {
-		defer close(chunks)
-		ended = r.rest(func(records []*rootv1.Record) bool {
-			select {
-			case chunks <- records:
-				return true
-			case <-stop:
-				return false
-			}
-		})
-	})
-	for records := range chunks {
-		for _, rec := range records {
-			if err := record(rec); err != nil {
-				return err
-			}
-		}
-	}
-	return ended
-}
-
-// rest reads what is behind the header: chunks, as long as more takes what is in
-// them, the footer and the end.
-func (r *checkpointReader) rest(more func([]*rootv1.Record) bool) error {
+// rest reads what is behind the header: chunks, the footer and the end.
+func (r *checkpointReader) rest(fn func(packed []byte) error) error {
 	for {
-		records, end, err := r.chunk()
-		if len(records) > 0 && !more(records) {
-			return nil
-		}
+		packed, end, err := r.chunk()
 		if err != nil {
 			return err
 		}
 		if end {
 			break
+		}
+		if fn == nil {
+			continue
+		}
+		r.buf = nil // It is fn's.
+		if err := fn(packed); err != nil {
+			return err
 		}
 	}
 	if n, err := r.in.Read(make([]byte, 1)); n > 0 || err != io.EOF {
@@ -252,8 +216,6 @@ func parseFooter(b []byte, size uint64) (records uint64, chain uint32, ok bool) 
 
 type checkpointReader struct {
 	in      io.Reader
-	keep    bool // records are wanted, not only checked
-	regions regionDecoder
 	offset  int64
 	chain   uint32
 	records uint64
@@ -281,9 +243,8 @@ func (r *checkpointReader) read(n int) ([]byte, error) {
 	return b, nil
 }
 
-// chunk reads a chunk, or the footer: then end is true. The records, if they are
-// kept, are those before what is wrong, if anything is.
-func (r *checkpointReader) chunk() (records []*rootv1.Record, end bool, err error) {
+// chunk reads a chunk, or the footer: then end is true.
+func (r *checkpointReader) chunk() (packed []byte, end bool, err error) {
 	start := r.offset
 	b, err := r.read(chunkHeaderBytes)
 	if err != nil {
@@ -297,47 +258,33 @@ func (r *checkpointReader) chunk() (records []*rootv1.Record, end bool, err erro
 	if length > maxChunkBytes {
 		return nil, false, &badCheckpoint{start, fmt.Sprintf("a chunk of %d bytes", length)}
 	}
-	payload, err := r.read(int(length))
+	packed, err = r.read(int(length))
 	if err != nil {
 		return nil, false, err
 	}
-	if r.keep {
-		r.buf = nil // Records share their keys with the payload.
-	}
-	r.chain = chunkChain(r.chain, head[:8], payload)
+	r.chain = chunkChain(r.chain, head[:8], packed)
 	if r.chain != binary.LittleEndian.Uint32(head[8:]) {
 		return nil, false, &badCheckpoint{start, "a chunk fails its checksum"}
 	}
-	records, err = r.decode(start, payload, count)
-	return records, false, err
+	n := uint32(0)
+	if !eachRecord(packed, func([]byte) { n++ }) || n != count {
+		return nil, false, &badCheckpoint{start, "a chunk is malformed"}
+	}
+	r.records += uint64(n)
+	return packed, false, nil
 }
 
-func (r *checkpointReader) decode(start int64, payload []byte, count uint32) (records []*rootv1.Record, err error) {
-	if r.keep {
-		records = make([]*rootv1.Record, 0, min(int(count), len(payload)/minRecordBytes))
-	}
-	for ; count > 0; count-- {
-		size, n := protowire.ConsumeVarint(payload)
-		if n < 0 || size > uint64(len(payload)-n) {
-			return records, &badCheckpoint{start, "a chunk is malformed"}
+// eachRecord hands out packed records; false: that is not what they are.
+func eachRecord(packed []byte, fn func(record []byte)) bool {
+	for len(packed) > 0 {
+		size, n := protowire.ConsumeVarint(packed)
+		if n < 0 || size > uint64(len(packed)-n) {
+			return false
 		}
-		rec := r.regions.decode(payload[n : n+int(size)])
-		if rec == nil {
-			rec = &rootv1.Record{}
-			if err := proto.Unmarshal(payload[n:n+int(size)], rec); err != nil {
-				return records, &badCheckpoint{start, fmt.Sprintf("record %d: %v", r.records, err)}
-			}
-		}
-		payload = payload[n+int(size):]
-		r.records++
-		if r.keep {
-			records = append(records, rec)
-		}
+		fn(packed[n : n+int(size)])
+		packed = packed[n+int(size):]
 	}
-	if len(payload) > 0 {
-		return records, &badCheckpoint{start, "a chunk is malformed"}
-	}
-	return records, nil
+	return true
 }
 
 func (r *checkpointReader) footer(head [chunkHeaderBytes]byte) error {

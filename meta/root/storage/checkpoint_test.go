@@ -72,19 +72,19 @@ func TestReadingEndsWithTheReader(t *testing.T) {
 	for taken := range 20 {
 		boom := errors.New("boom")
 		n := 0
-		if _, err := s.ReadCheckpoint(func(*rootv1.Record) error {
+		if _, err := s.ReadCheckpoint(unpacked(func(*rootv1.Record) error {
 			if n++; n > taken {
 				return boom
 			}
 			return nil
-		}); !errors.Is(err, boom) || n != taken+1 {
+		})); !errors.Is(err, boom) || n != taken+1 {
 			t.Fatalf("after %d records: %v", n, err)
 		}
 	}
 }
 
-// TestRecordsOutliveTheirChunk: what was handed out stays as it is while more is read.
-func TestRecordsOutliveTheirChunk(t *testing.T) {
+// TestChunksAreTheReaders: what was handed out stays as it is while more is read.
+func TestChunksAreTheReaders(t *testing.T) {
 	s, _ := withLog(t, 10)
 	region := func(i int) *rootv1.Record {
 		return &rootv1.Record{Kind: &rootv1.Record_Region{Region: &rootv1.Region{
@@ -98,12 +98,19 @@ func TestRecordsOutliveTheirChunk(t *testing.T) {
 		}
 		return nil
 	}))
-	var got []*rootv1.Record
-	_, err := s.ReadCheckpoint(func(r *rootv1.Record) error {
-		got = append(got, r)
+	var chunks [][]byte
+	_, err := s.ReadCheckpoint(func(packed []byte) error {
+		chunks = append(chunks, packed)
 		return nil
 	})
 	must(t, err)
+	var got []*rootv1.Record
+	for _, packed := range chunks {
+		must(t, unpacked(func(r *rootv1.Record) error {
+			got = append(got, r)
+			return nil
+		})(packed))
+	}
 	for i, r := range got {
 		if !proto.Equal(r, region(i)) {
 			t.Fatalf("record %d: %v", i, r)

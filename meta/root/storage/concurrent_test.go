@@ -146,6 +146,46 @@ func TestLoopDoesNotWaitForMaintenance(t *testing.T) {
 	}
 }
 
+// TestRunWaitsForWork: after however long without any, what was appended or compacted
+// is maintained within MarkInterval, all of it at once.
+func TestRunWaitsForWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := disk.NewFake(1)
+		o := onFake(f)
+		o.MarkInterval = 50 * time.Millisecond
+		s, err := storage.Open(workdir, o)
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { must(t, s.Run(ctx)) })
+		synctest.Wait()
+		puts := new(atomic.Int64)
+		f.SetFault(func(op disk.Op) disk.Fault {
+			if op.Kind == disk.OpPut {
+				puts.Add(1)
+			}
+			return disk.Fault{}
+		})
+		for i := uint64(0); i < 3; i++ {
+			time.Sleep(time.Hour)
+			must(t, s.Append(nil, entries(2*i+1, 2*i+2, 1, 10), true))
+			synctest.Wait()
+			must(t, s.Append(nil, entries(2*i+2, 2*i+3, 1, 10), true))
+			if n := puts.Swap(0); n != 0 {
+				t.Errorf("%d marks at once", n)
+			}
+			time.Sleep(o.MarkInterval)
+			synctest.Wait()
+			if n := puts.Swap(0); n != 1 {
+				t.Errorf("%d marks after two appends", n)
+			}
+		}
+		cancel()
+		running.Wait()
+		must(t, s.Close())
+	})
+}
+
 // TestAppendDoesNotWaitForRetirement: an Append that needs a segment, and finds none
 // made ahead, makes one, whatever becomes of those that are being retired.
 func TestAppendDoesNotWaitForRetirement(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nokv/nokv/internal/disk"
@@ -153,17 +154,35 @@ func sameEntry(a, b *raftpb.Entry) bool {
 	return a.GetIndex() == b.GetIndex() && a.GetTerm() == b.GetTerm() && a.GetType() == b.GetType() && bytes.Equal(a.GetData(), b.GetData())
 }
 
+// unpacked takes packed records and calls fn for each.
+func unpacked(fn func(*rootv1.Record) error) func([]byte) error {
+	return func(packed []byte) error {
+		for len(packed) > 0 {
+			b, n := protowire.ConsumeBytes(packed)
+			if n < 0 {
+				return protowire.ParseError(n)
+			}
+			packed = packed[n:]
+			r := &rootv1.Record{}
+			if err := errors.Join(proto.Unmarshal(b, r), fn(r)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // readRecords reads the current checkpoint and compares it with what index must hold.
 func checkCheckpoint(s *storage.Storage, index uint64) error {
 	i := 0
 	want := records(index)
-	m, err := s.ReadCheckpoint(func(r *rootv1.Record) error {
+	m, err := s.ReadCheckpoint(unpacked(func(r *rootv1.Record) error {
 		if i >= len(want) || !proto.Equal(r, want[i]) {
 			return fmt.Errorf("record %d of checkpoint %d differs", i, index)
 		}
 		i++
 		return nil
-	})
+	}))
 	if err != nil {
 		return err
 	}

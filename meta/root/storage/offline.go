@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 
 	"github.com/nokv/nokv/internal/disk"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Report is what Verify found.
@@ -130,7 +129,7 @@ func (o *Offline) Close() error {
 }
 
 // ReadCheckpoint streams the checkpoint, as Storage.ReadCheckpoint does.
-func (o *Offline) ReadCheckpoint(fn func(*rootv1.Record) error) (CheckpointMeta, error) {
+func (o *Offline) ReadCheckpoint(fn func(packed []byte) error) (CheckpointMeta, error) {
 	if !o.HasCheckpoint {
 		return CheckpointMeta{}, ErrNoCheckpoint
 	}
@@ -302,7 +301,7 @@ func (w *inspection) readLog(known rooted) (*replay, error) {
 // ReadCheckpointFile streams a checkpoint file that may lie anywhere, and
 // checks every bit of it. What fn got is right only if the error is nil.
 // *DamageError, *VersionError, what fn returned, or what the file system said.
-func ReadCheckpointFile(fsys disk.FS, name string, fn func(*rootv1.Record) error) (CheckpointMeta, error) {
+func ReadCheckpointFile(fsys disk.FS, name string, fn func(packed []byte) error) (CheckpointMeta, error) {
 	meta, _, err := readCheckpointFile(fsys, name, fn)
 	if err != nil {
 		return CheckpointMeta{}, err
@@ -310,7 +309,7 @@ func ReadCheckpointFile(fsys disk.FS, name string, fn func(*rootv1.Record) error
 	return *meta, nil
 }
 
-func readCheckpointFile(fsys disk.FS, name string, fn func(*rootv1.Record) error) (_ *CheckpointMeta, digest uint32, err error) {
+func readCheckpointFile(fsys disk.FS, name string, fn func(packed []byte) error) (_ *CheckpointMeta, digest uint32, err error) {
 	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, 0, err

@@ -25,7 +25,7 @@ func TestOfflineReadsWhatIsCommitted(t *testing.T) {
 		t.Errorf("%+v", w)
 	}
 	n := 0
-	meta, err := w.ReadCheckpoint(func(*rootv1.Record) error { n++; return nil })
+	meta, err := w.ReadCheckpoint(unpacked(func(*rootv1.Record) error { n++; return nil }))
 	if err != nil || meta.Index != 5 || n != len(records(5)) {
 		t.Errorf("%d records of %+v, %v", n, meta, err)
 	}
@@ -106,7 +106,7 @@ func TestOfflineRefusesDamage(t *testing.T) {
 		must(t, spoil(f))
 		w, err := storage.OpenOffline(workdir, onFake(f))
 		if err == nil {
-			_, err = w.ReadCheckpoint(func(*rootv1.Record) error { return nil })
+			_, err = w.ReadCheckpoint(func([]byte) error { return nil })
 			must(t, w.Close())
 		}
 		if !isDamage(err) {

@@ -23,7 +23,7 @@ func Open(dir string, o Options) (*Storage, error) {
 		return nil, fmt.Errorf("open workdir %s: %w", dir, err)
 	}
 	s := &Storage{
-		dir: dir, options: o, fs: o.FS,
+		dir: dir, options: o, fs: o.FS, grown: make(chan struct{}, 1),
 		segments: newToken(), maintain: newToken(), writing: newToken(), receiving: newToken(),
 	}
 	if err := s.lockDir(); err != nil {

@@ -45,6 +45,9 @@ type Storage struct {
 	segments token
 	files    segmentFiles
 
+	// grown is a level: there may be something to maintain.
+	grown chan struct{}
+
 	// maintain is held by whoever puts the mark or retires segments: the end of
 	// WriteCheckpoint, InstallCheckpoint, Maintain, Close. It is taken before
 	// segments, never by Append or Compact.
@@ -75,21 +78,36 @@ var _ raft.Storage = (*Storage)(nil)
 
 // Run does the work that is off the commit path until ctx ends or the disk
 // fails: it prepares the next segment, retires those that Compact left empty and
-// updates the durable mark, every MarkInterval. Without Run, segments are made
+// updates the durable mark, at most every MarkInterval and only after something
+// was appended or compacted. Without Run, segments are made
 // when they are needed and never retired, and the mark moves with checkpoints
 // and at Close. Returns a *FailedError, or nil when ctx ended.
 func (s *Storage) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.options.MarkInterval)
-	defer ticker.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
 		if err := s.Maintain(); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-s.grown:
+			pause.Reset(s.options.MarkInterval)
 		}
+	}
+}
+
+// grew has Run look.
+func (s *Storage) grew() {
+	select {
+	case s.grown <- struct{}{}:
+	default:
 	}
 }
 
@@ -197,6 +215,7 @@ func (s *Storage) Compact(index uint64) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
+	defer s.grew()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.mem.checkpoint; c != nil {

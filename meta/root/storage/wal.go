@@ -119,6 +119,7 @@ func (s *Storage) flush() error {
 		s.log.index, s.log.term = b.entries[n-1].GetIndex(), b.entries[n-1].GetTerm()
 	}
 	// Durable, and nobody has been told: a restart finds it.
+	defer s.grew()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.durable = mark{At: s.log.at, LastIndex: s.log.index}
@@ -264,6 +265,7 @@ func (s *Storage) resetLog(index, term uint64) error {
 		return err
 	}
 	s.log.index, s.log.term = index, term
+	defer s.grew()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mem.base, s.mem.baseTerm, s.mem.entries = index, term, nil
@@ -295,5 +297,6 @@ func (s *Storage) fail(op string, err error) error {
 	s.failed.CompareAndSwap(nil, &FailedError{Op: op, Err: err})
 	first = s.failed.Load()
 	s.options.Logger.Error("storage failed for good", "op", first.Op, "err", first.Err)
+	s.grew() // Run ends.
 	return first
 }

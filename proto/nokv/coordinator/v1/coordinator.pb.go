@@ -3158,8 +3158,11 @@ type RegisterMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// id, address, labels, capacity, kind and start_nonce. A registration with the
 	// nonce of the current incarnation is that one again.
-	Member        *v1.Member          `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
-	Identity      *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	Member   *v1.Member          `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	Identity *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Incarnation that this process follows: the rooted one, removed or not, when the
+	// process started; 0 for none. MEMBER_RETIRED: another one is rooted meanwhile.
+	Follows       uint64 `protobuf:"varint,3,opt,name=follows,proto3" json:"follows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3206,6 +3209,13 @@ func (x *RegisterMemberRequest) GetIdentity() *v1.CommandIdentity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *RegisterMemberRequest) GetFollows() uint64 {
+	if x != nil {
+		return x.Follows
+	}
+	return 0
 }
 
 type RegisterMemberResponse struct {
@@ -4320,7 +4330,9 @@ type ListMembersRequest struct {
 	// Ids behind this one. Empty: from the beginning.
 	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
 	// 1 to 1,024; 0 counts as 256.
-	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only this one, if it is there. Empty: all.
+	MemberId      string `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4374,6 +4386,13 @@ func (x *ListMembersRequest) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListMembersRequest) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
 }
 
 type ListMembersResponse struct {
@@ -4632,7 +4651,9 @@ func (x *ListCoordinatorsResponse) GetMore() bool {
 }
 
 type StatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without root_peers: the answer does not wait for those that say nothing.
+	Brief         bool `protobuf:"varint,1,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4665,6 +4686,13 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *StatusRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
 }
 
 type StatusResponse struct {
@@ -5459,10 +5487,11 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\x12?\n" +
 	"\n" +
 	"disclosure\x18\x03 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\x80\x01\n" +
+	"disclosure\"\x9a\x01\n" +
 	"\x15RegisterMemberRequest\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x129\n" +
-	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"u\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x18\n" +
+	"\afollows\x18\x03 \x01(\x04R\afollows\"u\n" +
 	"\x16RegisterMemberResponse\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xba\x01\n" +
@@ -5542,11 +5571,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"}\n" +
 	"\x17RegionHeartbeatResponse\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x124\n" +
-	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"v\n" +
+	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"\x93\x01\n" +
 	"\x12ListMembersRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x03 \x01(\rR\x05limit\"\xa7\x01\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\"\xa7\x01\n" +
 	"\x13ListMembersResponse\x12;\n" +
 	"\amembers\x18\x01 \x03(\v2!.nokv.coordinator.v1.MemberStatusR\amembers\x12?\n" +
 	"\n" +
@@ -5567,8 +5597,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x0f\n" +
-	"\rStatusRequest\"\x8e\x06\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"%\n" +
+	"\rStatusRequest\x12\x14\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\x8e\x06\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
