@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/meta/root/storage"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // asReader runs fn as somebody who may read what is below dir and write nothing,
@@ -62,7 +61,7 @@ func TestAWorkdirThatCannotBeWritten(t *testing.T) {
 			return
 		}
 		n := 0
-		if _, err := w.ReadCheckpoint(func(*rootv1.Record) error { n++; return nil }); err != nil || n != len(records(5)) {
+		if _, err := w.ReadCheckpoint(func([]byte) error { n++; return nil }); err != nil || n != len(records(5)) {
 			t.Errorf("%d records, %v", n, err)
 		}
 		if err := w.Close(); err != nil {
