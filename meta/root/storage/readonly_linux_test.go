@@ -60,9 +60,8 @@ func TestAWorkdirThatCannotBeWritten(t *testing.T) {
 			t.Errorf("read: %v", err)
 			return
 		}
-		n := 0
-		if _, err := w.ReadCheckpoint(func([]byte) error { n++; return nil }); err != nil || n != len(records(5)) {
-			t.Errorf("%d records, %v", n, err)
+		if _, err := w.ReadCheckpoint(func([]byte) error { return nil }); err != nil {
+			t.Errorf("checkpoint: %v", err)
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)
