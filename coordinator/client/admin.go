@@ -121,6 +121,9 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 // it supersedes the process that is rooted now. ErrMemberRetired: a newer one has
 // registered meanwhile.
 func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
+	if err := sendable("RegisterMember", m); err != nil {
+		return nil, err
+	}
 	list, err := do(ctx, c, operation{name: "RegisterMember"}, &coordinatorv1.ListMembersRequest{
 		MemberId: m.GetId(), Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
 	}, coordinatorv1.CoordinatorClient.ListMembers)

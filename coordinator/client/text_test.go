@@ -24,11 +24,11 @@ var textCalls = map[string]struct {
 	field string
 	call  func(ctx context.Context, c *client.Client) error
 }{
-	"RegisterMember": {"member.id", func(ctx context.Context, c *client.Client) error {
+	"RegisterMember": {"id", func(ctx context.Context, c *client.Client) error {
 		_, err := c.RegisterMember(ctx, &rootv1.Member{Id: bad})
 		return err
 	}},
-	"RegisterMember labels": {"member.labels", func(ctx context.Context, c *client.Client) error {
+	"RegisterMember labels": {"labels", func(ctx context.Context, c *client.Client) error {
 		_, err := c.RegisterMember(ctx, &rootv1.Member{Id: "m", Labels: map[string]string{bad: "x"}})
 		return err
 	}},
