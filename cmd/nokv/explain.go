@@ -34,7 +34,7 @@ func explain(err error) string {
 	what := "no coordinator could answer: "
 	switch {
 	case !unavailable(err): // they answered, and the deadline ended the retries
-		what = reason.Name(ce.Reason) + ": "
+		what = ""
 	case late:
 		what = "no answer in time: "
 	}

@@ -123,11 +123,11 @@ func TestVerdicts(t *testing.T) {
 	}{
 		{
 			&client.Error{Op: "X", Reason: far.Reason, Detail: far, Endpoint: "a:1", Tries: tries, Cause: context.DeadlineExceeded},
-			exitRefused, "required_token", "required_token: a:1 says required_token: the view is at 1.1.5; b:1 says no answer",
+			exitRefused, "required_token", "a:1 says required_token: the view is at 1.1.5; b:1 says no answer",
 		},
 		{
 			&client.Error{Op: "X", Reason: far.Reason, Detail: far, Endpoint: "a:1", Tries: tries[:1], Cause: context.DeadlineExceeded},
-			exitRefused, "required_token", "required_token: a:1 says required_token: the view is at 1.1.5",
+			exitRefused, "required_token", "a:1 says required_token: the view is at 1.1.5",
 		},
 		{&client.Error{Op: "X", Reason: local.Reason, Detail: local}, exitUsage, "invalid_request", "invalid_request: not UTF-8"},
 		{&client.Error{Op: "X", Reason: local.Reason, Detail: local, Endpoint: "a:1"}, exitRefused, "invalid_request", "invalid_request: not UTF-8"},

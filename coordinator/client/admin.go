@@ -159,11 +159,11 @@ func (c *Client) FailMember(ctx context.Context, member rooted.MemberID, incarna
 }
 
 // RemoveMember retires a member that owns nothing. Incarnation 0 is the current one.
-func (c *Client) RemoveMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string) (rooted.Token, error) {
+func (c *Client) RemoveMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string) (*rootv1.Member, error) {
 	reply, err := change(ctx, c, "RemoveMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RemoveMemberRequest {
 		return &coordinatorv1.RemoveMemberRequest{MemberId: string(member), Incarnation: incarnation, Reason: reason, Identity: id}
 	}, coordinatorv1.CoordinatorClient.RemoveMember)
-	return rooted.TokenFromProto(reply.GetToken()), err
+	return reply.GetMember(), err
 }
 
 // AssignRegions sets the owners of regions of assigned keyspaces, all or none,
