@@ -23,9 +23,9 @@ const hedgeDelay = 100 * time.Millisecond
 func (c *Client) hedgeDelay() time.Duration { return min(hedgeDelay, c.cfg.TryTimeout/2) }
 
 // allowance bounds the reads that are asked twice, as gRPC throttles retries: each
-// costs what hedgeShare answers bring, and no more than hedgesSaved are saved up.
-// Where all coordinators are slow, one read in hedgeShare is asked twice. The zero
-// value is full.
+// question costs what hedgeShare answers bring, and no more than hedgesSaved are
+// saved up. Where all coordinators are slow, one read in hedgeShare is asked twice.
+// Who was silent for TryTimeout is replaced for nothing. The zero value is full.
 type allowance struct{ spent atomic.Int64 } // in answers
 
 const (
@@ -55,68 +55,93 @@ func (a *allowance) earn() {
 // asked are the coordinators that one question went to.
 type asked struct {
 	c *Client
-	// first is where the order begins; those tried before are not asked.
-	first *endpoint
-	tried []*endpoint
+	first *endpoint // where the order begins
 
-	mu sync.Mutex
-	// tries, in order; what one said is errSilent until it has said something.
-	tries []attempt // guarded by mu
+	mu    sync.Mutex  // guards what follows
+	tried []*endpoint // in this round; who is being asked is among them
+	tries []attempt   // in order
 }
 
+// attempt is the last thing that a coordinator said.
 type attempt struct {
-	at   *endpoint
-	said error
+	at     *endpoint
+	said   error // errSilent until it has said something
+	asking bool
 }
 
-// next is the coordinator to ask as well; nil: there is no other.
-func (a *asked) next() *endpoint {
+// next is the coordinator to ask as well; nil: there is no other, or the allowance
+// does not pay for it.
+func (a *asked) next(pays bool) *endpoint {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	tried := slices.Clone(a.tried)
-	for _, t := range a.tries {
-		tried = append(tried, t.at)
+	e := a.c.ends.pick(a.first, a.tried)
+	if e == nil || pays && !a.c.hedges.spend() {
+		return nil
 	}
-	e := a.c.ends.pick(a.first, tried)
-	if e != nil {
-		a.tries = append(a.tries, attempt{e, errSilent})
-	}
+	a.c.count.hedges.Add(1)
+	a.tried = append(a.tried, e)
+	a.at(e).asking = true
 	return e
 }
 
+// at is the attempt at a coordinator.
+func (a *asked) at(e *endpoint) *attempt {
+	i := slices.IndexFunc(a.tries, func(t attempt) bool { return t.at == e })
+	if i < 0 {
+		i, a.tries = len(a.tries), append(a.tries, attempt{at: e, said: errSilent})
+	}
+	return &a.tries[i]
+}
+
+// again begins another round when all were asked, without those that are being
+// asked still.
+func (a *asked) again() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c.ends.pick(nil, a.tried) != nil {
+		return
+	}
+	a.tried = nil
+	for _, t := range a.tries {
+		if t.asking {
+			a.tried = append(a.tried, t.at)
+		}
+	}
+}
+
+func (a *asked) answered(e *endpoint, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.at(e)
+	t.said, t.asking = err, false
+}
+
 // others asks one coordinator after the other until an answer settles the
-// question, and returns who gave it; nil: nobody did.
-func (a *asked) others(ctx context.Context, ask func(*endpoint) error) *endpoint {
-	for e := a.next(); e != nil; e = a.next() {
-		a.c.count.hedges.Add(1)
-		err := ask(e)
+// question, and returns who gave it; nil: nobody did, or one said nothing for
+// TryTimeout.
+func (a *asked) others(ctx context.Context, pays bool, ask func(context.Context, *endpoint) error) *endpoint {
+	for e := a.next(pays); e != nil; e = a.next(pays) {
+		question, end := context.WithTimeout(ctx, a.c.cfg.TryTimeout)
+		err := ask(question, e)
+		silent := question.Err() != nil
+		end()
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case silent && err != nil:
+			err = errSilent
 		case settles(err):
 			return e
 		}
 		if class, detail := classify(err); class == elsewhere && detail == nil {
 			a.c.ends.shun(e)
 		}
-		a.mu.Lock()
-		for i := range a.tries {
-			if a.tries[i].at == e {
-				a.tries[i].said = err
-			}
+		a.answered(e, err)
+		if silent {
+			return nil
 		}
-		a.mu.Unlock()
 	}
 	return nil
-}
-
-// giveUp makes others preferred to the one that was asked as the nth.
-func (a *asked) giveUp(n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if n < len(a.tries) {
-		a.c.ends.shun(a.tries[n].at)
-	}
 }
 
 // settles says whether an answer ends a question.
@@ -139,8 +164,10 @@ func hedged[Q, R any](ctx context.Context, c *Client, op operation, w *walk, e *
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	h := &hedge[R]{cancel: cancel, asked: asked{c: c, first: w.first(), tried: w.tried, tries: []attempt{{e, errSilent}}}}
-	h.ask = func(e *endpoint) (*R, error) { return once(ctx, c, op, e, req, m) }
+	h := &hedge[R]{e: e, cancel: cancel, asked: asked{
+		c: c, first: w.first(), tried: append(slices.Clone(w.tried), e), tries: []attempt{{e, errSilent, true}},
+	}}
+	h.ask = func(ctx context.Context, e *endpoint) (*R, error) { return once(ctx, c, op, e, req, m) }
 	delay := c.cfg.TryTimeout
 	if !op.changes {
 		delay = c.hedgeDelay()
@@ -148,20 +175,21 @@ func hedged[Q, R any](ctx context.Context, c *Client, op operation, w *walk, e *
 	h.mu.Lock()
 	h.timer = time.AfterFunc(delay, func() { h.extra(ctx, !op.changes) })
 	h.mu.Unlock()
-	reply, err := h.ask(e)
-	return h.settle(ctx, w, e, reply, err)
+	reply, err := h.ask(ctx, e)
+	return h.settle(ctx, w, reply, err)
 }
 
 // hedge is the race of one try's coordinators.
 type hedge[R any] struct {
-	ask    func(*endpoint) (*R, error)
+	e      *endpoint // the first one asked
+	ask    func(context.Context, *endpoint) (*R, error)
 	cancel context.CancelFunc
 	asked  asked
 
 	mu      sync.Mutex // guards what follows
 	timer   *time.Timer
-	givenUp int // of asked, for their silence
-	running int // questions beside the first
+	passed  bool // the first one asked was given up, or has answered
+	running int  // questions beside it
 	over    bool
 	settled bool // one of them was answered:
 	reply   *R
@@ -182,15 +210,15 @@ func (h *hedge[R]) extra(ctx context.Context, early bool) {
 	}
 	var reply *R
 	var err error
-	by := h.asked.others(ctx, func(e *endpoint) error {
-		reply, err = h.ask(e)
+	by := h.asked.others(ctx, early, func(ctx context.Context, e *endpoint) error {
+		reply, err = h.ask(ctx, e)
 		return err
 	})
 	h.finish(by, reply, err)
 }
 
 // begin says whether there is one more question, and arms the next. Unless it is
-// early, others are preferred to the coordinator that has been silent longest.
+// early, others are preferred to the first one that is silent still.
 func (h *hedge[R]) begin(ctx context.Context, early bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,13 +229,13 @@ func (h *hedge[R]) begin(ctx context.Context, early bool) bool {
 	if early {
 		next -= c.hedgeDelay()
 	} else {
-		h.asked.giveUp(h.givenUp)
-		h.givenUp++
+		if !h.passed {
+			h.passed = true
+			c.ends.shun(h.e)
+		}
+		h.asked.again()
 	}
 	h.timer = time.AfterFunc(next, func() { h.extra(ctx, false) })
-	if early && !c.hedges.spend() {
-		return false
-	}
 	h.running++
 	return true
 }
@@ -227,11 +255,13 @@ func (h *hedge[R]) finish(by *endpoint, reply *R, err error) {
 }
 
 // settle is called with the answer of the first one asked. When it settles
-// nothing, the others are waited for.
-func (h *hedge[R]) settle(ctx context.Context, w *walk, e *endpoint, reply *R, err error) (*R, *endpoint, error) {
+// nothing, the questions beside it are waited for, and more are asked meanwhile.
+// When those have failed too, the walk goes on behind all of them.
+func (h *hedge[R]) settle(ctx context.Context, w *walk, reply *R, err error) (*R, *endpoint, error) {
 	h.mu.Lock()
-	h.timer.Stop()
 	if !h.settled && !settles(err) && h.running > 0 {
+		h.asked.answered(h.e, err)
+		h.passed = true
 		h.idle = make(chan struct{})
 		h.mu.Unlock()
 		select {
@@ -241,23 +271,29 @@ func (h *hedge[R]) settle(ctx context.Context, w *walk, e *endpoint, reply *R, e
 		h.mu.Lock()
 	}
 	defer h.mu.Unlock()
+	h.timer.Stop()
 	h.over = true
 	if h.settled {
 		return h.reply, h.by, h.err
 	}
-	if w.over(ctx) != nil {
-		h.asked.mu.Lock()
-		defer h.asked.mu.Unlock()
-		for _, t := range h.asked.tries {
+	over := w.over(ctx) != nil
+	h.asked.mu.Lock()
+	defer h.asked.mu.Unlock()
+	for _, t := range h.asked.tries {
+		switch {
+		case over:
 			w.trail.noteEnd(t.at.address, t.said)
+		case t.at != h.e:
+			w.tried = append(w.tried, t.at)
+			w.trail.note(t.at.address, t.said)
 		}
 	}
-	return reply, e, err
+	return reply, h.e, err
 }
 
-// streamHedge asks other coordinators one request of a stream that brings nothing,
-// one question at a time. With an answer the stream is left for who gave it: what
-// else waits there is sent again.
+// streamHedge asks other coordinators one request of a stream that brings nothing:
+// one at once, another one whenever the silence has doubled. With an answer the
+// stream is left for who gave it: what else waits there is sent again.
 type streamHedge[Q, R any] struct {
 	p     *pipe[Q, R]
 	at    *endpoint
@@ -265,7 +301,6 @@ type streamHedge[Q, R any] struct {
 	// Used by the callback of one timer.
 	silence time.Duration // as last told
 	due     time.Duration // the silence after which the next question is due
-	end     context.CancelFunc
 }
 
 // heed is succession's.
@@ -274,21 +309,15 @@ func (h *streamHedge[Q, R]) heed(ctx context.Context, leave context.CancelCauseF
 	delay := c.hedgeDelay()
 	if silence < delay || silence < h.silence { // another one
 		h.due = delay
-		h.asked = &asked{c: c, first: h.at, tries: []attempt{{h.at, errSilent}}}
+		h.asked = &asked{c: c, first: h.at, tried: []*endpoint{h.at}}
 	}
 	h.silence = silence
 	if silence < h.due {
 		return min(delay, h.due-silence)
 	}
-	if h.end != nil {
-		h.end()
-		h.end = nil
-	}
-	if r := h.p.askable(); r != nil && c.hedges.spend() {
-		question, end := context.WithTimeout(ctx, h.due)
-		h.end = end
+	if r := h.p.askable(); r != nil {
 		asked := h.asked
-		c.spawn(func() { h.ask(question, leave, asked, r) })
+		c.spawn(func() { h.ask(ctx, leave, asked, r) })
 	}
 	h.due *= 2
 	return delay
@@ -297,7 +326,7 @@ func (h *streamHedge[Q, R]) heed(ctx context.Context, leave context.CancelCauseF
 func (h *streamHedge[Q, R]) ask(ctx context.Context, leave context.CancelCauseFunc, asked *asked, r *request[Q, R]) {
 	var parts []*R
 	var err error
-	by := asked.others(ctx, func(e *endpoint) error {
+	by := asked.others(ctx, true, func(ctx context.Context, e *endpoint) error {
 		parts, err = h.p.alone(ctx, e, r.msg)
 		return err
 	})

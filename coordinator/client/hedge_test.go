@@ -15,6 +15,8 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // hedgeDelay is how long a read waits for one coordinator alone.
@@ -321,4 +323,161 @@ func TestALateSuccessorIsFoundSoon(t *testing.T) {
 			wantWithin(t, start, after*time.Millisecond, (after+100)*time.Millisecond)
 		})
 	}
+}
+
+// A read whose first coordinator fails while the second one hangs goes on to the
+// third within TryTimeout, as it does when the first hangs as well.
+func TestAFailedFirstDoesNotWaitForAHangingHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b, alive := newHanging(k), newHanging(k), newHanging(k)
+		w.start("a", a)
+		w.start("b", b)
+		w.start("c", alive)
+		c, end := w.client(client.Config{}, "a", "b", "c")
+		defer end()
+		_, err := c.GetRegion(t.Context(), 1)
+		must(t, err)
+		b.stopped.Store(true)
+		a.refuse(func(ctx context.Context, _ string) error {
+			time.Sleep(150 * time.Millisecond)
+			return status.Error(codes.Unavailable, "going down")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err = c.GetRegion(ctx, 1)
+		if took := time.Since(start); err != nil || took > 2*time.Second {
+			t.Errorf("after %v, c having been asked %d times: %v", took, alive.called("GetRegion"), err)
+		}
+	})
+}
+
+// The same with two coordinators, the first of which is back 20 ms after its
+// connection broke.
+func TestARestartedFirstIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := newHanging(k), newHanging(k)
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		_, err := c.GetRegion(t.Context(), 1)
+		must(t, err)
+		a.stopped.Store(true)
+		b.stopped.Store(true)
+		time.AfterFunc(150*time.Millisecond, func() {
+			w.stop("a")
+			time.Sleep(20 * time.Millisecond)
+			w.start("a", newHanging(k))
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err = c.GetRegion(ctx, 1)
+		if took := time.Since(start); err != nil || took > 2*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+// One that takes 150 ms, as a read index may, answers a lookup whose coordinator
+// hangs as it does a unary read: not a whole TryTimeout later.
+func TestAStreamHedgeWaitsForItsAnswer(t *testing.T) {
+	for name, read := range map[string]string{"unary": "region", "stream": "strong"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				k := newCluster(7)
+				a, b := newHanging(k), newHanging(k)
+				w.start("a", a)
+				w.start("b", b)
+				c, end := w.client(client.Config{}, "a", "b")
+				defer end()
+				must(t, reads[read](t.Context(), c))
+				a.stopped.Store(true)
+				var asked atomic.Int64
+				b.refuse(func(ctx context.Context, _ string) error {
+					asked.Add(1)
+					select {
+					case <-time.After(150 * time.Millisecond):
+					case <-ctx.Done():
+					}
+					return ctx.Err()
+				})
+				start := time.Now()
+				must(t, reads[read](t.Context(), c))
+				if took := time.Since(start); took > 500*time.Millisecond {
+					t.Errorf("%v, and b was asked %d times", took, asked.Load())
+				}
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}
+
+// What is not asked is not paid for: a stream with one coordinator beside its own
+// asks it once, and the reads behind it have the rest of the allowance.
+func TestAStreamHedgePaysForWhatIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := newHanging(k), newHanging(k)
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		must(t, reads["best effort"](t.Context(), c))
+		must(t, reads["region"](t.Context(), c))
+		a.stopped.Store(true)
+		b.refuse(func(ctx context.Context, method string) error { // answers all but lookups of keys
+			if method != "GetRegion" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		go func() { _ = reads["best effort"](t.Context(), c) }()
+		time.Sleep(890 * time.Millisecond)
+		asked := c.Stats().Hedges
+		start := time.Now()
+		must(t, reads["region"](t.Context(), c))
+		if took := time.Since(start); took > 2*hedgeDelay {
+			t.Errorf("%v, %d question beside the stream's own having been asked before", took, asked)
+		}
+		time.Sleep(2 * time.Second)
+	})
+}
+
+// The allowance bounds the questions, however many coordinators there are.
+func TestEachHedgedQuestionIsPaidFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		slow := newHanging(k)
+		slow.refuse(func(context.Context, string) error { time.Sleep(300 * time.Millisecond); return nil })
+		w.start("a", slow)
+		var asked atomic.Int64
+		endpoints := []string{"a"}
+		for _, address := range []string{"b", "c", "d", "e", "f", "g"} {
+			h := newHanging(k)
+			h.refuse(func(context.Context, string) error {
+				asked.Add(1)
+				return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "away")
+			})
+			w.start(address, h)
+			endpoints = append(endpoints, address)
+		}
+		c, end := w.client(client.Config{}, endpoints...)
+		defer end()
+		const rounds = 100
+		for range rounds {
+			must(t, reads["region"](t.Context(), c))
+		}
+		if n := asked.Load(); n > rounds/10+4 {
+			t.Errorf("%d questions beside %d: one in 10 is allowed, and 4", n, rounds)
+		}
+	})
 }
