@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/nokv/nokv/internal/rpcstats"
 )
@@ -51,7 +50,7 @@ func (s *Server) Readers() []Reader {
 	s.mu.Lock()
 	out := make([]Reader, 0, len(s.readers))
 	for r := range s.readers {
-		one := Reader{ID: r.id, Remote: r.remote, Index: r.position.Load(), Seconds: time.Since(r.since).Seconds()}
+		one := Reader{ID: r.id, Remote: r.remote, Index: r.position.Load(), Seconds: s.cfg.Clock.Now().Sub(r.since).Seconds()}
 		if commit > one.Index {
 			one.Lag = commit - one.Index
 		}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -27,7 +28,7 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
 		return err
 	}
-	r := &reader{s: s, id: req.GetReaderId(), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: time.Now()}
+	r := &reader{s: s, id: req.GetReaderId(), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: s.cfg.Clock.Now()}
 	r.position.Store(r.after.Index)
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		r.remote = p.Addr.String()
@@ -45,7 +46,7 @@ type reader struct {
 	id       string
 	remote   string
 	level    uint32 // highest feature level that it understands
-	since    time.Time
+	since    clock.Instant
 	after    state.Token   // where it began
 	position atomic.Uint64 // index of the last entry sent
 
@@ -67,14 +68,14 @@ func (r *reader) run(stream grpc.ServerStreamingServer[rootv1.TailResponse], out
 	defer idle.Stop()
 	for {
 		changed := r.s.cfg.Replica.Changed()
-		v := r.s.cfg.Replica.View()
+		at, v := r.present()
 		if err := r.s.mayTell(v); err != nil {
 			return err
 		}
 		if err := r.verify(v); err != nil {
 			return err
 		}
-		sent, err := r.sendEntries(v, out)
+		sent, err := r.sendEntries(at, v, out)
 		if err != nil {
 			return err
 		}
@@ -88,7 +89,8 @@ func (r *reader) run(stream grpc.ServerStreamingServer[rootv1.TailResponse], out
 		select {
 		case <-changed:
 		case <-idle.C:
-			if err := r.send(out, r.s.cfg.Replica.View(), nil); err != nil {
+			at, v := r.present()
+			if err := r.send(out, at, v, nil); err != nil {
 				return err
 			}
 			idle.Reset(r.s.untilSign())
@@ -98,6 +100,13 @@ func (r *reader) run(stream grpc.ServerStreamingServer[rootv1.TailResponse], out
 			return stream.Context().Err()
 		}
 	}
+}
+
+// present is the newest view and a moment at which it was no older: what is read
+// and encoded until it is sent may take long.
+func (r *reader) present() (clock.Instant, *replica.View) {
+	at := r.s.cfg.Clock.Now()
+	return at, r.s.cfg.Replica.View()
 }
 
 // untilSign is the time until the next sign of life is due. It is the same moment for
@@ -146,7 +155,7 @@ func headOf(v *replica.View) head {
 func newestKnown(v *replica.View) uint64 { return max(v.Known, v.Commit) }
 
 // sendEntries sends the next batch of committed entries, if there is one.
-func (r *reader) sendEntries(v *replica.View, out *outlet) (bool, error) {
+func (r *reader) sendEntries(at clock.Instant, v *replica.View, out *outlet) (bool, error) {
 	next := r.position.Load() + 1
 	if !r.verified || next > v.Commit {
 		return false, nil
@@ -162,7 +171,7 @@ func (r *reader) sendEntries(v *replica.View, out *outlet) (bool, error) {
 	if b.last < next {
 		return false, nil // Committed, but not yet in this peer's log.
 	}
-	if err := r.send(out, v, b.data); err != nil {
+	if err := r.send(out, at, v, b.data); err != nil {
 		return false, err
 	}
 	r.position.Store(b.last)
@@ -220,12 +229,13 @@ func (r *reader) verify(v *replica.View) error {
 }
 
 // send sends one message: what differs from reader to reader, then the shared
-// entries. The commit index is never older than the entries.
-func (r *reader) send(out *outlet, v *replica.View, entries []byte) error {
+// entries. The commit index is never older than the entries; what is said of the
+// leader was so at the moment at.
+func (r *reader) send(out *outlet, at clock.Instant, v *replica.View, entries []byte) error {
 	var leaderless uint64
 	if v.LeaderlessSince != 0 {
 		// At least 1: 0 means that there is a leader.
-		leaderless = uint64(max(r.s.cfg.Clock.Now().Sub(v.LeaderlessSince).Milliseconds(), 1))
+		leaderless = uint64(max(at.Sub(v.LeaderlessSince).Milliseconds(), 1))
 	}
 	own := make([]byte, 0, 64)
 	own = appendVarint(own, 2, newestKnown(v))
@@ -233,7 +243,7 @@ func (r *reader) send(out *outlet, v *replica.View, entries []byte) error {
 	own = appendVarint(own, 4, leaderless)
 	own = appendFixed64(own, 5, r.s.cfg.ClusterID)
 	own = appendVarint(own, 6, v.State.Token().Incarnation)
-	own = appendVarint(own, 7, uint64(max(time.Since(r.since).Microseconds(), 1)))
+	own = appendVarint(own, 7, uint64(max(at.Sub(r.since).Microseconds(), 1)))
 	r.sent = headOf(v)
 	return out.send(&encoded{own: own, shared: entries})
 }

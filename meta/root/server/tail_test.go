@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -363,6 +364,59 @@ func TestStopEndsTailsAtOnce(t *testing.T) {
 		}
 		if _, err := propose.Recv(); status.Code(err) != codes.Unavailable {
 			t.Errorf("propose stream ended with %v", err)
+		}
+	})
+}
+
+// pausingLog is a log during whose read the process stands still.
+type pausingLog struct {
+	*fakeReplica
+	pause func()
+}
+
+func (l pausingLog) Committed(lo, hi, bytes uint64) ([]*raftpb.Entry, error) {
+	l.pause()
+	return l.fakeReplica.Committed(lo, hi, bytes)
+}
+
+// Entries that were made ready before a standstill and are sent behind it say of
+// before it, not of now, that there is a leader.
+func TestATailSaysOfWhenItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeReplica(t)
+		pauses := false
+		s := serve(t, r, func(c *server.Config) {
+			c.Log = pausingLog{r, func() {
+				if pauses { // SIGSTOP; others elect a leader and write.
+					time.Sleep(10 * time.Second)
+				}
+			}}
+		})
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		opened := time.Now()
+		stream, err := s.root().Tail(ctx, &rootv1.TailRequest{ReaderId: "c1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		replay(t, stream, state.New(), 1)
+		synctest.Wait()
+		pauses = true
+		begun := time.Since(opened)
+		r.apply([]*rootv1.Command{joined("m1", 10)})
+		time.AfterFunc(time.Second, func() { r.lead(0) }) // What Replica.View says of a peer that stands still.
+		for {
+			msg, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(msg.Entries) == 0 {
+				continue
+			}
+			if at := time.Duration(msg.SentMicros) * time.Microsecond; msg.LeaderlessMillis == 0 && at > begun+time.Millisecond {
+				t.Errorf("a message says that at %v of its stream this peer has a leader: its view is of %v", at, begun)
+			}
+			return
 		}
 	})
 }

@@ -716,9 +716,9 @@ type TailResponse struct {
 	// Cluster the entries belong to.
 	ClusterId   uint64 `protobuf:"fixed64,5,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Incarnation uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Microseconds between the beginning of this stream and the sending of this
-	// message, by the peer's clock of elapsed time: what a message lost on the
-	// way shows against those before it. 0: not told.
+	// Microseconds between the beginning of this stream and the moment that this
+	// message speaks of, before it was sent, by the peer's clock of elapsed time:
+	// what a message lost on the way shows against those before it. 0: not told.
 	SentMicros    uint64 `protobuf:"varint,7,opt,name=sent_micros,json=sentMicros,proto3" json:"sent_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
