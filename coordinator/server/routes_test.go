@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
@@ -401,59 +402,64 @@ func TestStrongReadsThatShareOneStillMeetTheirToken(t *testing.T) {
 // A lookup that waits for a revision of the future holds up none behind it, and
 // is answered when its own time is over; only so many wait.
 func TestALookupThatWaitsHoldsUpNobody(t *testing.T) {
-	w := routed(t, limits(func(l *server.Limits) { l.MaxQueued, l.MaxInFlight, l.MaxWaiting = 3, 5, 5 }))
-	stream, err := w.client.RouteStream(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func(s coordinatorv1.Coordinator_RouteStreamClient, id, revision uint64) {
-		t.Helper()
-		if err := s.Send(&coordinatorv1.GetRegionsByKeysRequest{
-			Keys: [][]byte{[]byte("a")}, RequestId: id, WaitMillis: 300, Read: &coordinatorv1.ReadOptions{RequiredDescriptorRevision: revision},
-		}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t, limits(func(l *server.Limits) { l.MaxQueued, l.MaxInFlight, l.MaxWaiting = 3, 5, 5 }))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		stream, err := w.client.RouteStream(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	want := func(s coordinatorv1.Coordinator_RouteStreamClient, id uint64, r rootv1.Reason) {
-		t.Helper()
-		resp, err := s.Recv()
-		if err != nil || resp.GetRequestId() != id || resp.GetError().GetReason() != r {
-			t.Fatalf("got %v, %v; want an answer to %d, reason %v", resp, err, id, r)
+		ask := func(s coordinatorv1.Coordinator_RouteStreamClient, id, revision uint64) {
+			t.Helper()
+			if err := s.Send(&coordinatorv1.GetRegionsByKeysRequest{
+				Keys: [][]byte{[]byte("a")}, RequestId: id, WaitMillis: 300, Read: &coordinatorv1.ReadOptions{RequiredDescriptorRevision: revision},
+			}); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	const future = 1 << 40
-	began := time.Now()
-	ask(stream, 1, future)
-	ask(stream, 2, 0)
-	want(stream, 2, 0)
-	if waited := time.Since(began); waited >= 300*time.Millisecond {
-		t.Errorf("the one behind was answered after %v", waited)
-	}
-	for id := range uint64(2) {
-		ask(stream, 3+id, future)
-	}
-	ask(stream, 9, future)
-	want(stream, 9, rootv1.Reason_REASON_OVERLOADED)
-	// All streams together are bounded too.
-	other, err := w.client.RouteStream(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id := range uint64(3) {
-		ask(other, 1+id, future)
-	}
-	resp, err := other.Recv()
-	if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_OVERLOADED {
-		t.Fatalf("got %v, %v", resp, err)
-	}
-	for range 3 {
-		resp, err := stream.Recv()
-		if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_REQUIRED_TOKEN {
-			t.Errorf("got %v, %v", resp, err)
+		want := func(s coordinatorv1.Coordinator_RouteStreamClient, id uint64, r rootv1.Reason) {
+			t.Helper()
+			resp, err := s.Recv()
+			if err != nil || resp.GetRequestId() != id || resp.GetError().GetReason() != r {
+				t.Fatalf("got %v, %v; want an answer to %d, reason %v", resp, err, id, r)
+			}
 		}
-	}
-	ask(stream, 10, 0)
-	want(stream, 10, 0)
+		const future = 1 << 40
+		began := time.Now()
+		ask(stream, 1, future)
+		ask(stream, 2, 0)
+		want(stream, 2, 0)
+		if waited := time.Since(began); waited >= 300*time.Millisecond {
+			t.Errorf("the one behind was answered after %v", waited)
+		}
+		for id := range uint64(2) {
+			ask(stream, 3+id, future)
+		}
+		ask(stream, 9, future)
+		want(stream, 9, rootv1.Reason_REASON_OVERLOADED)
+		// All streams together are bounded too.
+		other, err := w.client.RouteStream(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range uint64(3) {
+			ask(other, 1+id, future)
+		}
+		resp, err := other.Recv()
+		if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_OVERLOADED {
+			t.Fatalf("got %v, %v", resp, err)
+		}
+		for range 3 {
+			resp, err := stream.Recv()
+			if err != nil || resp.GetError().GetReason() != rootv1.Reason_REASON_REQUIRED_TOKEN {
+				t.Errorf("got %v, %v", resp, err)
+			}
+		}
+		ask(stream, 10, 0)
+		want(stream, 10, 0)
+		w.end(t)
+	})
 }
 
 // The longest lookup that the protocol allows is answered: in parts on a stream,
