@@ -24,17 +24,17 @@ func (f *flags) read() *readFlags {
 		strong:   f.Bool("strong", false, "linearizable: reflects every change acknowledged before"),
 		atLeast:  f.String("at-least", "", "read your writes: wait until the answer reflects `token` (incarnation.term.index, as printed)"),
 		maxLag:   f.Uint64("max-lag", 0, "refuse when more than so many `entries` behind; 0: when any; without it no bound"),
-		maxStale: f.duration("max-stale", 0, "refuse when not level with the root within so `long`; 0: when not level now; without it no bound"),
+		maxStale: f.duration("max-stale", 0, "refuse when not level with the root within so `long`, 1ms or more; without it no bound"),
 		given:    f.given,
 	}
 }
 
 func (r *readFlags) options() ([]client.ReadOption, error) {
 	var opts []client.ReadOption
-	if *r.maxStale > 0 && *r.maxStale < time.Millisecond {
-		return nil, usagef("max-stale %s: want 1ms or more", *r.maxStale)
-	}
 	byLag, byAge := r.given("max-lag"), r.given("max-stale")
+	if byAge && *r.maxStale < time.Millisecond {
+		return nil, usagef("max-stale %s: want 1ms or more, or --strong", *r.maxStale)
+	}
 	switch {
 	case *r.strong && (byLag || byAge):
 		return nil, usagef("--strong and --max-lag or --max-stale exclude each other")

@@ -56,7 +56,7 @@ func MaxLag(entries uint64) ReadOption {
 
 // MaxAge asks for an answer from a view that was level with the root at most so
 // long ago, to the millisecond, however many entries came since. With MaxLag both
-// hold.
+// hold. Less than a millisecond is ErrInvalidRequest: Strong is what has no age.
 func MaxAge(age time.Duration) ReadOption {
 	return func(r *read) {
 		o, millis := r.set(), uint64(max(age, 0).Milliseconds())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -252,6 +253,9 @@ func TestServeByFreshness(t *testing.T) {
 		must(&coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT, RequiredRootToken: &rootv1.RootToken{}}, 2, best)
 		no(&coordinatorv1.ReadOptions{Freshness: 9}, rootv1.Reason_REASON_INVALID_REQUEST)
 		no(&coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED}, rootv1.Reason_REASON_INVALID_REQUEST) // absent is no bound
+		if d := no(age(0), rootv1.Reason_REASON_INVALID_REQUEST); !strings.Contains(d.GetMessage(), "FRESHNESS_STRONG") {
+			t.Errorf("an age of 0 is refused without a way out: %v", d)
+		}
 		no(token(9, 0), rootv1.Reason_REASON_REQUIRED_TOKEN)
 		no(token(9, coordinatorv1.Freshness_FRESHNESS_STRONG), rootv1.Reason_REASON_REQUIRED_TOKEN)
 		no(&coordinatorv1.ReadOptions{RequiredRootToken: &rootv1.RootToken{Incarnation: 3, Index: 1}}, rootv1.Reason_REASON_CLUSTER_MISMATCH)
@@ -284,7 +288,7 @@ func TestServeByFreshness(t *testing.T) {
 
 		r.set(func(r *fakeRoot) { r.down, r.visible, r.commit = false, -1, 0 })
 		must(strongly, 7, linear)
-		must(age(0), 7, bounded)
+		must(age(1), 7, bounded)
 		both := entries(0)
 		both.RequiredRootToken = token(7, 0).GetRequiredRootToken()
 		must(both, 7, bounded)

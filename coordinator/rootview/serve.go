@@ -37,7 +37,11 @@ func (f *Follower) Serve(ctx context.Context, o *coordinatorv1.ReadOptions) (*Vi
 	case coordinatorv1.Freshness_FRESHNESS_BOUNDED:
 		if o.MaxRootLag == nil && o.MaxRootLagMillis == nil {
 			return nil, 0, reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
-				"FRESHNESS_BOUNDED has no bound: set max_root_lag, max_root_lag_millis or both; 0 is the strictest")
+				"FRESHNESS_BOUNDED has no bound: set max_root_lag, max_root_lag_millis or both")
+		}
+		if o.MaxRootLagMillis != nil && o.GetMaxRootLagMillis() == 0 {
+			return nil, 0, reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
+				"max_root_lag_millis 0: every view is older than that; ask for FRESHNESS_STRONG, or for 1 or more")
 		}
 		v, err := f.atToken(ctx, o)
 		if err == nil {

@@ -33,7 +33,7 @@ const (
 	// Linearizable: reflects every change acknowledged before the call.
 	Freshness_FRESHNESS_STRONG Freshness = 1
 	// Within ReadOptions.max_root_lag and max_root_lag_millis, or refused. One of
-	// them at least is set: an absent one is no bound, 0 is the strictest.
+	// them at least is set: an absent one is no bound.
 	Freshness_FRESHNESS_BOUNDED Freshness = 2
 	// Whatever the view has, labelled.
 	Freshness_FRESHNESS_BEST_EFFORT Freshness = 3
@@ -485,9 +485,10 @@ type ReadOptions struct {
 	// Read your writes: the view must have reached this position. The call
 	// waits for it within its deadline.
 	RequiredRootToken *v1.RootToken `protobuf:"bytes,2,opt,name=required_root_token,json=requiredRootToken,proto3" json:"required_root_token,omitempty"`
-	// For FRESHNESS_BOUNDED: most log entries behind.
+	// For FRESHNESS_BOUNDED: most log entries behind; 0: none.
 	MaxRootLag *uint64 `protobuf:"varint,3,opt,name=max_root_lag,json=maxRootLag,proto3,oneof" json:"max_root_lag,omitempty"`
-	// For FRESHNESS_BOUNDED: most milliseconds since the view was known to be level with the root.
+	// For FRESHNESS_BOUNDED: most milliseconds since the view was known to be level with the root, 1 or
+	// more: no view is of this very moment.
 	MaxRootLagMillis *uint64 `protobuf:"varint,4,opt,name=max_root_lag_millis,json=maxRootLagMillis,proto3,oneof" json:"max_root_lag_millis,omitempty"`
 	// The region's descriptor must have at least this revision (a log index).
 	RequiredDescriptorRevision uint64 `protobuf:"varint,5,opt,name=required_descriptor_revision,json=requiredDescriptorRevision,proto3" json:"required_descriptor_revision,omitempty"`
