@@ -157,8 +157,9 @@ func (c Config) Validate() error {
 	if !c.Join && !seen[c.NodeID] {
 		return fmt.Errorf("replica: node %d is not among the voters %v", c.NodeID, c.Voters)
 	}
-	if c.HeartbeatTicks < 1 || c.ElectionTicks < 2*c.HeartbeatTicks {
-		return fmt.Errorf("replica: election after %d ticks, want at least twice the heartbeat's %d", c.ElectionTicks, c.HeartbeatTicks)
+	// A leader that rests between two heartbeats must not look as if it stood still.
+	if c.HeartbeatTicks < 1 || c.ElectionTicks < 3*c.HeartbeatTicks {
+		return fmt.Errorf("replica: election after %d ticks, want at least three times the heartbeat's %d", c.ElectionTicks, c.HeartbeatTicks)
 	}
 	if c.Tick <= 0 || c.MaxEntryBytes < 0 || c.MaxQueuedProposals < 0 ||
 		c.MaxQueuedBytes < 0 || c.MaxQueuedReads < 0 || c.MaxTSOAhead < 0 {

@@ -26,7 +26,8 @@ type Replica struct {
 	box   *mailbox
 
 	view atomic.Pointer[View]
-	// turned is when the last Turn ended that did not take too long; 0: none has.
+	// turned is when the last Turn ended that did not take too long, or else when Run
+	// began; 0: it has not.
 	turned atomic.Int64
 	// changed is nil while nobody waits.
 	changed atomic.Pointer[chan struct{}]

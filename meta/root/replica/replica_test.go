@@ -391,7 +391,7 @@ func TestConfigValidate(t *testing.T) {
 		"two voters":    func(c *replica.Config) { c.Voters = []uint64{1, 2} },
 		"twice":         func(c *replica.Config) { c.Voters = []uint64{1, 2, 2} },
 		"not a voter":   func(c *replica.Config) { c.Voters = []uint64{2, 3, 4} },
-		"short timeout": func(c *replica.Config) { c.ElectionTicks = 3 },
+		"short timeout": func(c *replica.Config) { c.ElectionTicks = 3*c.HeartbeatTicks - 1 },
 		"negative":      func(c *replica.Config) { c.MaxQueuedBytes = -1 },
 	} {
 		bad := good

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/storage"
@@ -213,6 +214,50 @@ func (s *stalling) reached() bool {
 		s.t.Error("the place is never reached")
 		return false
 	}
+}
+
+// gatedClock stops who asks for the time of day, as every Turn does.
+type gatedClock struct {
+	*clock.Monotonic
+	*gate
+}
+
+func (c gatedClock) Wall() uint64 { c.pass("Wall"); return c.Monotonic.Wall() }
+
+// The first Turn may hang as any other.
+func TestAFirstTurnThatHangsIsAStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		cfg := replica.Defaults()
+		cfg.NodeID, cfg.Voters, cfg.Transport = 1, []uint64{1}, wireEnd{wire: &wire{}, id: 1}
+		cfg.Bootstrap = &rootv1.Cluster{ClusterId: 5, Incarnation: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "127.0.0.1:1"}}}
+		p, err := replica.New(cfg, newMemLog(), gatedClock{clock.NewMonotonic(), g})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		g.arm("Wall")
+		go func() { ended <- p.Run(ctx) }()
+		<-g.stopped
+		time.Sleep(cfg.Tick * time.Duration(cfg.ElectionTicks))
+		if !p.View().Stalled {
+			t.Error("an election timeout later it does not say that it stands still")
+		}
+		begun := time.Now()
+		if _, err := p.ReadIndex(deadline(t, time.Minute)); err == nil || time.Since(begun) != 0 {
+			t.Errorf("who asks it is told %v after %v", err, time.Since(begun))
+		}
+		close(g.release)
+		time.Sleep(5 * time.Second)
+		if v := p.View(); v.Stalled || v.LeaderlessSince != 0 {
+			t.Errorf("let go, it is stalled %v, leaderless since %d", v.Stalled, v.LeaderlessSince)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Wherever the loop can be stopped, the peer stops vouching within an election
