@@ -61,16 +61,14 @@ func (r *registration) follow(incarnation, known uint64) {
 	r.cmd.Identity = r.identities.Next(known)
 }
 
-// refused learns from a rejection whom to follow, and how far the log is.
+// refused learns from a rejection whom to follow, and how far the log is. Under the
+// old identity the registration would stay refused.
 func (r *registration) refused(d *rootv1.ErrorDetail) {
-	now := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
-	known := max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex())
-	switch d.GetReason() {
-	case rootv1.Reason_REASON_COORDINATOR_SUPERSEDED:
-		r.follow(d.GetIncarnation(), known)
-	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
-		r.follow(now, known)
+	follows := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
+	if d.GetReason() == rootv1.Reason_REASON_COORDINATOR_SUPERSEDED {
+		follows = d.GetIncarnation()
 	}
+	r.follow(follows, max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex()))
 }
 
 // join proposes the registration until its outcome is known, and returns the

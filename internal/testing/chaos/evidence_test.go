@@ -67,6 +67,8 @@ type write struct {
 	tries                     int
 	// outcome is the answer, unspecified when there was none.
 	outcome rootv1.Outcome
+	// repetition: an earlier try was judged, and the token is of the answer.
+	repetition bool
 	reason  rootv1.Reason
 	token   state.Token
 }

@@ -1281,7 +1281,8 @@ func (x *ErrorDetail) GetClusterId() uint64 {
 
 // CommandIdentity tells one command from every other, so that a repetition is
 // recognised whatever happened in between. It is made once, before the command
-// is first sent, and goes with every repetition.
+// is first sent, and goes with every repetition. A change that was refused is tried
+// again under a new one: under the old one it stays refused.
 type CommandIdentity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Random number of the process, or client, that made the command; not 0.
@@ -3782,8 +3783,8 @@ func (x *RemovedRegion) GetRevision() uint64 {
 	return 0
 }
 
-// RememberedCommands are identities of commands that were judged and not
-// rejected, in the order of the log. The lists are of one length.
+// RememberedCommands are identities of commands that were judged, in the order of
+// the log. The lists are of one length.
 type RememberedCommands struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the first one, counted from the cluster's first on.
@@ -3796,9 +3797,11 @@ type RememberedCommands struct {
 	Index []uint64 `protobuf:"varint,4,rep,packed,name=index,proto3" json:"index,omitempty"`
 	// First number that the root gave to what the command made; 0 for none. Where
 	// it gave several, each is one above that before, unless it follows by itself.
+	// The reason of a command that was rejected.
 	Given []uint64 `protobuf:"varint,5,rep,packed,name=given,proto3" json:"given,omitempty"`
-	// Digest of what the command is about, so that another one under its identity is
-	// told from a repetition.
+	// In the lower 30 bits a digest of what the command is about, so that another one
+	// under its identity is told from a repetition; above them what became of it:
+	// 0 applied, 1 it was so already, 2 rejected.
 	About         []uint32 `protobuf:"fixed32,6,rep,packed,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3883,8 +3886,8 @@ type Counters struct {
 	KeyspaceId uint32 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	// Last member incarnation given.
 	MemberIncarnation uint64 `protobuf:"varint,2,opt,name=member_incarnation,json=memberIncarnation,proto3" json:"member_incarnation,omitempty"`
-	// Commands with an identity that were judged and not rejected, and further
-	// numbers given to them: see RememberedCommands.
+	// Commands with an identity that were judged, and further numbers given to them:
+	// see RememberedCommands.
 	Commands uint64 `protobuf:"varint,3,opt,name=commands,proto3" json:"commands,omitempty"`
 	// Index of the newest of those whose identity is forgotten.
 	CommandsForgottenTo uint64 `protobuf:"varint,4,opt,name=commands_forgotten_to,json=commandsForgottenTo,proto3" json:"commands_forgotten_to,omitempty"`
