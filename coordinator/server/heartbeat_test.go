@@ -113,12 +113,12 @@ func TestRegionHeartbeat(t *testing.T) {
 	beat := &coordinatorv1.RegionHeartbeatRequest{
 		MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 1, "m1"), Leader: true, KeyCount: 5,
 	}
-	hash := w.root.hash()
+	before := w.root.changes()
 	resp, err := w.client.RegionHeartbeat(within(t), beat)
 	if err != nil || resp.GetRootedAt() != nil || !proto.Equal(resp.GetRegion(), w.root.state.Region(1).Proto()) {
 		t.Fatalf("nothing new: %v, %v", resp, err)
 	}
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("a heartbeat that says nothing new was rooted")
 	}
 	got, err := w.client.GetRegionByKey(within(t), byKey("a"))

@@ -7,6 +7,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -78,6 +79,35 @@ func (s *Server) ListCoordinators(ctx context.Context, req *coordinatorv1.ListCo
 		return true
 	})
 	return resp, nil
+}
+
+// answersTimeout is how long a coordinator that is to be removed may take to answer.
+const answersTimeout = time.Second
+
+// RemoveCoordinator implements coordinatorv1.CoordinatorServer. What is rooted of a
+// process that answers stays: its level and its address count.
+func (s *Server) RemoveCoordinator(ctx context.Context, req *coordinatorv1.RemoveCoordinatorRequest) (*coordinatorv1.RemoveCoordinatorResponse, error) {
+	id := state.CoordinatorID(req.GetCoordinatorId())
+	if req.GetIncarnation() == 0 {
+		return nil, invalid("incarnation", "it is 0; give that of the process that is gone, as ListCoordinators shows it")
+	}
+	known := s.view().State.Coordinator(id)
+	if known.GetIncarnation() == req.GetIncarnation() && s.cfg.Answers != nil {
+		ask, cancel := context.WithTimeout(ctx, answersTimeout)
+		who, err := s.cfg.Answers(ask, known.GetAddress())
+		cancel()
+		if err == nil && who == id {
+			return nil, reason.New(rootv1.Reason_REASON_STILL_RUNNING,
+				"coordinator %q answers at %s: stop it, then it takes itself off the list", id, known.GetAddress())
+		}
+	}
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{
+		Id: string(id), Incarnation: req.GetIncarnation(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RemoveCoordinatorResponse{Token: result.GetToken(), Removed: changed(result)}, nil
 }
 
 // coordinators are at most state.MaxCoordinators.

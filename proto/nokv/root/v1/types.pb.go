@@ -121,6 +121,8 @@ const (
 	Reason_REASON_TOO_OLD Reason = 43
 	// The call changes something and does not name the cluster that it is for.
 	Reason_REASON_CLUSTER_REQUIRED Reason = 44
+	// The process that is to be taken off the list answers: stop it first.
+	Reason_REASON_STILL_RUNNING Reason = 45
 )
 
 // Enum value maps for Reason.
@@ -171,6 +173,7 @@ var (
 		42: "REASON_FEATURE_LEVEL",
 		43: "REASON_TOO_OLD",
 		44: "REASON_CLUSTER_REQUIRED",
+		45: "REASON_STILL_RUNNING",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -218,6 +221,7 @@ var (
 		"REASON_FEATURE_LEVEL":          42,
 		"REASON_TOO_OLD":                43,
 		"REASON_CLUSTER_REQUIRED":       44,
+		"REASON_STILL_RUNNING":          45,
 	}
 )
 
@@ -4630,7 +4634,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\apin_key\x18\v \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\x06pinKey\x12S\n" +
 	"\x13remembered_commands\x18\f \x01(\v2 .nokv.root.v1.RememberedCommandsH\x00R\x12rememberedCommands\x12D\n" +
 	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegionB\x06\n" +
-	"\x04kind*\xa9\t\n" +
+	"\x04kind*\xc3\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REASON_INVALID_REQUEST\x10\x01\x12\x15\n" +
@@ -4677,7 +4681,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x16REASON_OUTCOME_UNKNOWN\x10)\x12\x18\n" +
 	"\x14REASON_FEATURE_LEVEL\x10*\x12\x12\n" +
 	"\x0eREASON_TOO_OLD\x10+\x12\x1b\n" +
-	"\x17REASON_CLUSTER_REQUIRED\x10,*\x82\x01\n" +
+	"\x17REASON_CLUSTER_REQUIRED\x10,\x12\x18\n" +
+	"\x14REASON_STILL_RUNNING\x10-*\x82\x01\n" +
 	"\fRootPeerRole\x12\x1e\n" +
 	"\x1aROOT_PEER_ROLE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ROOT_PEER_ROLE_LEARNER\x10\x01\x12\x1a\n" +
