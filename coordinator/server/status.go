@@ -27,7 +27,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		CoordinatorId: string(s.cfg.ID), Address: s.cfg.Address, Incarnation: s.cfg.Incarnation,
 		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
 		ServingAuthority: serves(authority, view, v.now),
-		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft,
+		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft, ClockBound: authority.ClockBound,
 		Disclosure:   v.disclosure(),
 		Keyspaces:    uint64(v.state.KeyspaceCount()),
 		Regions:      uint64(v.state.RegionCount()),
@@ -50,7 +50,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 // serves says whether a holder can serve now: its confirmation is good. Without a
 // ttl none lasts, and it is enough that the root is heard and names it.
 func serves(a tenure.Status, view *rootview.View, now clock.Instant) bool {
-	if a.Phase != tenure.Holding || a.Superseded {
+	if a.Phase != tenure.Holding || a.Superseded || a.ClockBound {
 		return false
 	}
 	if a.Tenure.GetTtlMillis() > 0 {

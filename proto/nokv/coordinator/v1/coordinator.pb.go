@@ -4821,8 +4821,8 @@ type StatusResponse struct {
 	Tenure     *v1.Tenure     `protobuf:"bytes,5,opt,name=tenure,proto3" json:"tenure,omitempty"`
 	Handover   *v1.Handover   `protobuf:"bytes,6,opt,name=handover,proto3" json:"handover,omitempty"`
 	Allocators *v1.Allocators `protobuf:"bytes,7,opt,name=allocators,proto3" json:"allocators,omitempty"`
-	// This coordinator holds the Tenure and its confirmation is good now: it
-	// serves ids and timestamps.
+	// This coordinator holds the Tenure, its confirmation is good now, and it is not
+	// clock_bound: it serves ids and timestamps.
 	ServingAuthority bool `protobuf:"varint,8,opt,name=serving_authority,json=servingAuthority,proto3" json:"serving_authority,omitempty"`
 	// Values left in this coordinator's windows.
 	IdWindowLeft  uint64            `protobuf:"varint,9,opt,name=id_window_left,json=idWindowLeft,proto3" json:"id_window_left,omitempty"`
@@ -4837,7 +4837,9 @@ type StatusResponse struct {
 	// Milliseconds since the process started.
 	UptimeMillis uint64 `protobuf:"varint,17,opt,name=uptime_millis,json=uptimeMillis,proto3" json:"uptime_millis,omitempty"`
 	// Version of the software.
-	Version       string `protobuf:"bytes,18,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,18,opt,name=version,proto3" json:"version,omitempty"`
+	// It holds the Tenure, but the root refuses timestamps so far ahead of its clock.
+	ClockBound    bool `protobuf:"varint,19,opt,name=clock_bound,json=clockBound,proto3" json:"clock_bound,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4996,6 +4998,13 @@ func (x *StatusResponse) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *StatusResponse) GetClockBound() bool {
+	if x != nil {
+		return x.ClockBound
+	}
+	return false
 }
 
 type RootEndpoint struct {
@@ -5720,7 +5729,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\x8e\x06\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xaf\x06\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -5745,7 +5754,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"root_peers\x18\x10 \x03(\v2!.nokv.coordinator.v1.RootEndpointR\trootPeers\x12#\n" +
 	"\ruptime_millis\x18\x11 \x01(\x04R\fuptimeMillis\x12\x18\n" +
-	"\aversion\x18\x12 \x01(\tR\aversion\"w\n" +
+	"\aversion\x18\x12 \x01(\tR\aversion\x12\x1f\n" +
+	"\vclock_bound\x18\x13 \x01(\bR\n" +
+	"clockBound\"w\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
