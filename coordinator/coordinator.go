@@ -103,7 +103,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.reach = newReachability(c.root.Status, c.clock)
+	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber()
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,

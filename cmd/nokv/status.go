@@ -43,6 +43,7 @@ type rootEndpointOutput struct {
 	Address   string `json:"address"`
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
+	Problem   string `json:"problem,omitempty"`
 }
 
 func statusCommand() *command {
@@ -93,7 +94,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		out.Holder = ""
 	}
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem})
 	}
 	if err := e.print(out, out.table); err != nil {
 		return err
@@ -148,7 +149,7 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			role = "leader"
 		}
 		if !p.Reachable {
-			role = "-"
+			role = orDash(p.Problem)
 		}
 		row(w, p.NodeID, p.Address, p.Reachable, role)
 	}

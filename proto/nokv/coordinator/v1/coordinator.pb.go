@@ -5012,8 +5012,10 @@ type RootEndpoint struct {
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// It answered the last time it was asked.
-	Reachable     bool `protobuf:"varint,3,opt,name=reachable,proto3" json:"reachable,omitempty"`
-	Leader        bool `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	Reachable bool `protobuf:"varint,3,opt,name=reachable,proto3" json:"reachable,omitempty"`
+	Leader    bool `protobuf:"varint,4,opt,name=leader,proto3" json:"leader,omitempty"`
+	// What is wrong with one that answers: it is of another cluster, or another peer.
+	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5074,6 +5076,13 @@ func (x *RootEndpoint) GetLeader() bool {
 		return x.Leader
 	}
 	return false
+}
+
+func (x *RootEndpoint) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
 }
 
 type WitnessRequest struct {
@@ -5756,12 +5765,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\ruptime_millis\x18\x11 \x01(\x04R\fuptimeMillis\x12\x18\n" +
 	"\aversion\x18\x12 \x01(\tR\aversion\x12\x1f\n" +
 	"\vclock_bound\x18\x13 \x01(\bR\n" +
-	"clockBound\"w\n" +
+	"clockBound\"\x91\x01\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
 	"\treachable\x18\x03 \x01(\bR\treachable\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\bR\x06leader\"F\n" +
+	"\x06leader\x18\x04 \x01(\bR\x06leader\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"F\n" +
 	"\x0eWitnessRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x84\x04\n" +
 	"\x0fWitnessResponse\x12E\n" +
