@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator"
@@ -23,6 +24,12 @@ func TestBadConfigsAreRefused(t *testing.T) {
 	if _, err := coordinator.New(valid()); err != nil {
 		t.Fatal(err)
 	}
+	stamp := func(ahead time.Duration) uint64 { return uint64(time.Now().Add(ahead).UnixMilli()) << 18 }
+	high := valid()
+	high.IDStart, high.TSOStart = idalloc.MaxID-1<<60, stamp(5*time.Minute)
+	if _, err := coordinator.New(high); err != nil {
+		t.Error(err)
+	}
 	for name, c := range map[string]struct {
 		set  func(*coordinator.Config)
 		says string
@@ -35,7 +42,9 @@ func TestBadConfigsAreRefused(t *testing.T) {
 		"address no text": {func(c *coordinator.Config) { c.Advertise = "\xff:1" }, "UTF-8"},
 		"no incarnation":  {func(c *coordinator.Config) { c.Incarnation = 0 }, "ncarnation"},
 		"id start":        {func(c *coordinator.Config) { c.IDStart = idalloc.MaxID + 1 }, "id start"},
+		"few ids left":    {func(c *coordinator.Config) { c.IDStart = idalloc.MaxID - 1<<60 + 1 }, "id start"},
 		"timestamp start": {func(c *coordinator.Config) { c.TSOStart = tso.Max + 1 }, "timestamp start"},
+		"in an hour":      {func(c *coordinator.Config) { c.TSOStart = stamp(time.Hour) }, "timestamp start"},
 	} {
 		cfg := valid()
 		c.set(&cfg)

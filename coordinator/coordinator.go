@@ -24,7 +24,6 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
-	"github.com/nokv/nokv/coordinator/tso"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
 	rootclient "github.com/nokv/nokv/meta/root/client"
@@ -33,6 +32,13 @@ import (
 
 // ErrSuperseded: a newer process runs under the same coordinator id.
 var ErrSuperseded = errors.New("a newer coordinator process runs under this id: give each process an id of its own")
+
+const (
+	// maxIDStart leaves 2^60 ids.
+	maxIDStart = idalloc.MaxID - 1<<60
+	// maxTSOAhead is how far ahead of its clock a root leader lets timestamps run.
+	maxTSOAhead = 10 * time.Minute
+)
 
 // Config describes one coordinator.
 type Config struct {
@@ -46,7 +52,8 @@ type Config struct {
 	RootPeers map[uint64]string
 	// TenureTTL is how long a confirmation of authority is good for; 0 trusts no clock.
 	TenureTTL time.Duration
-	// IDStart and TSOStart are the lowest id and timestamp ever to serve.
+	// IDStart and TSOStart are the lowest id and timestamp ever to serve: 2^60 ids
+	// are left above the one, and the other is at most ten minutes ahead of the clock.
 	IDStart, TSOStart uint64
 	// Version of the software, shown by Status.
 	Version string
@@ -79,10 +86,11 @@ func (c *Config) Validate() error {
 		return errors.New(d.GetMessage())
 	}
 	switch {
-	case c.IDStart > idalloc.MaxID:
-		return fmt.Errorf("id start %d: the highest id is %d", c.IDStart, uint64(idalloc.MaxID))
-	case c.TSOStart > tso.Max:
-		return fmt.Errorf("timestamp start %d: the highest timestamp is %d", c.TSOStart, uint64(tso.Max))
+	case c.IDStart > maxIDStart:
+		return fmt.Errorf("id start %d: the highest is %d; what is skipped never comes back, and ids end at %d", c.IDStart, uint64(maxIDStart), uint64(idalloc.MaxID))
+	case c.TSOStart>>state.TSOLogicalBits > uint64(time.Now().Add(maxTSOAhead).UnixMilli()):
+		return fmt.Errorf("timestamp start %d: its time, in the bits above the lowest %d, is more than %v ahead of this machine's clock; what is skipped never comes back",
+			c.TSOStart, state.TSOLogicalBits, maxTSOAhead)
 	}
 	return nil
 }

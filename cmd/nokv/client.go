@@ -94,24 +94,26 @@ func cliLogger(verbose bool) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Name: "nokv", Level: level, Output: os.Stderr})
 }
 
+// reasonOf is the reason of a refusal, whoever made it.
+func reasonOf(err error) rootv1.Reason {
+	if ce, ok := errors.AsType[*client.Error](err); ok {
+		return ce.Reason
+	}
+	return reason.Of(err)
+}
+
 // unavailable says whether err means that nobody answered, rather than that
 // somebody refused.
 func unavailable(err error) bool {
-	switch reason.Of(err) {
+	switch reasonOf(err) {
 	case rootv1.Reason_REASON_ROOT_UNAVAILABLE, rootv1.Reason_REASON_OUTCOME_UNKNOWN, rootv1.Reason_REASON_TENURE_NOT_HELD,
 		rootv1.Reason_REASON_OVERLOADED, rootv1.Reason_REASON_NOT_LEADER:
 		return true
+	case rootv1.Reason_REASON_REQUIRED_TOKEN, rootv1.Reason_REASON_ROOT_LAG_EXCEEDED:
+		return false // an answer, also when it was asked for until the deadline
 	}
 	if errors.Is(err, errDegraded) || errors.Is(err, errNoLeader) || errors.Is(err, errCannotTell) || errors.Is(err, errNobody) || errors.Is(err, client.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
 		return true
-	}
-	var ce *client.Error
-	if errors.As(err, &ce) {
-		switch ce.Reason {
-		case rootv1.Reason_REASON_ROOT_UNAVAILABLE, rootv1.Reason_REASON_OUTCOME_UNKNOWN,
-			rootv1.Reason_REASON_TENURE_NOT_HELD, rootv1.Reason_REASON_OVERLOADED:
-			return true
-		}
 	}
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -59,9 +61,11 @@ dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir"
 // dev is a cluster in one process.
 type dev struct {
 	logger hclog.Logger
-	file   devFile
-	peers  []*root.Peer
-	ports  devPorts // of the last run
+	// moved are the ports of the last run that are taken now.
+	moved []string
+	file  devFile
+	peers []*root.Peer
+	ports devPorts // of the last run
 	// Listeners, opened before anything starts so that every address is known.
 	rootLis, transportLis, coordinatorLis, metricsLis []net.Listener
 	options                                           []*coordinatorOptions
@@ -83,6 +87,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 			return err
 		}
 		defer os.RemoveAll(workdir)
+		defer removeAtSecondSignal(workdir)()
 	}
 	if workdir, err = filepath.Abs(workdir); err != nil {
 		return err
@@ -103,6 +108,9 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	}
 	if err := d.prepare(workdir, n, ttl); err != nil {
 		return err
+	}
+	if len(d.moved) > 0 {
+		d.logger.Warn("ports of the last run are taken: using others", "addresses", strings.Join(d.moved, ","))
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -169,7 +177,7 @@ func (d *dev) listen(to *[]net.Listener, last []string) string {
 	}
 	lis, err := net.Listen("tcp", address)
 	if err != nil {
-		d.logger.Warn("port of the last run is taken: using another one", "address", address)
+		d.moved = append(d.moved, address)
 		lis, err = net.Listen("tcp", "127.0.0.1:0")
 	}
 	if err != nil {
@@ -242,7 +250,7 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	if err := writeWhole(filepath.Join(d.file.Workdir, "dev.json"), &d.file); err != nil {
 		return err
 	}
-	noteErr := writeWhole(devPointer(), &d.file)
+	noteErr := writeWhole(devNote(d.file.PID), &d.file)
 	data := d.file.Workdir
 	if !keep {
 		data += " (removed at the end; keep it with --workdir DIR)"
@@ -265,11 +273,38 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	return nil
 }
 
-// withdraw takes the user's note of this process away, unless a newer one is there.
+// withdraw takes the notes of this process away.
 func (d *dev) withdraw() {
 	_ = os.Remove(filepath.Join(d.file.Workdir, "dev.json"))
-	if noted := readDevFile(devPointer()); noted != nil && noted.PID == d.file.PID {
-		_ = os.Remove(devPointer())
+	_ = os.Remove(devNote(d.file.PID))
+}
+
+// removeAtSecondSignal removes a folder when a second signal ends the process at
+// once. What is returned ends the wait for it.
+func removeAtSecondSignal(dir string) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ended := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for range 2 {
+			select {
+			case <-signals:
+			case <-ended:
+				return
+			}
+		}
+		for range 10 { // root peers may be making files in it
+			if os.RemoveAll(dir) == nil {
+				break
+			}
+		}
+		os.Exit(exitInterrupted)
+	})
+	return func() {
+		signal.Stop(signals)
+		close(ended)
+		wait.Wait()
 	}
 }
 

@@ -56,7 +56,7 @@ func TestDevKeepsItsData(t *testing.T) {
 		t.Errorf("publish: %s", r.Stderr)
 	}
 	second := cli("dev", "--workdir", workdir)
-	if second.Code != exitRefused || !strings.Contains(second.Stderr, "in use by another process") {
+	if second.Code != exitRefused || !strings.Contains(second.Stderr, "in use by another process") || strings.Count(second.Stderr, "\n") != 1 {
 		t.Errorf("a second dev on one workdir: exit status %d, %s", second.Code, second.Stderr)
 	}
 	if _, err := os.Stat(filepath.Join(workdir, "dev.json")); err != nil {
@@ -103,6 +103,57 @@ func TestDevLeavesNothing(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(tmp, "nokv-dev-*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// A second signal ends it at once, and leaves nothing either.
+func TestDevEndedTwiceLeavesNothing(t *testing.T) {
+	tmp := t.TempDir()
+	p := startDev(t, append(nokvEnv(t), "TMPDIR="+tmp), "")
+	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCONT} {
+		p.Signal(s) // both are there when it goes on
+	}
+	if code := p.Wait(15 * time.Second); code != exitInterrupted {
+		t.Errorf("exit status %d, want %d", code, exitInterrupted)
+	}
+	if left, _ := filepath.Glob(filepath.Join(tmp, "nokv-dev-*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Of two the newer one is found, and the other one when that has ended, also when
+// it was killed.
+func TestTwoDevs(t *testing.T) {
+	env := nokvEnv(t)
+	cli := func(args ...string) proctest.Result {
+		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
+	}
+	found := func() (name string) {
+		t.Helper()
+		for _, name := range []string{"first", "second", "third"} {
+			if r := cli("keyspace", "get", name, "--strong"); r.Code == 0 {
+				return name
+			}
+		}
+		return "none"
+	}
+	first := startDev(t, env, t.TempDir())
+	cli("keyspace", "create", "first")
+	second := startDev(t, env, t.TempDir())
+	cli("keyspace", "create", "second")
+	third := startDev(t, env, t.TempDir())
+	cli("keyspace", "create", "third")
+	if name := found(); name != "third" {
+		t.Errorf("of three the %s is found", name)
+	}
+	third.Kill()
+	if name := found(); name != "second" {
+		t.Errorf("of two the %s is found", name)
+	}
+	stopDev(t, second)
+	if name := found(); name != "first" {
+		t.Errorf("of one the %s is found", name)
+	}
+	stopDev(t, first)
 }
 
 func TestDevIsFoundOnlyWhereItCanBeNoted(t *testing.T) {

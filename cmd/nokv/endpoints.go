@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/nokv/nokv/config"
 )
@@ -25,16 +26,38 @@ type devFile struct {
 	PID          int      `json:"pid"`
 }
 
-// devPointer is where the running `nokv dev` of this user is noted, whatever
-// its workdir is.
-func devPointer() string {
-	dir := os.Getenv("XDG_RUNTIME_DIR")
-	if dir == "" {
-		dir = filepath.Join(os.TempDir(), "nokv-"+strconv.Itoa(os.Getuid()))
-	} else {
-		dir = filepath.Join(dir, "nokv")
+// devNotes is the folder where each running `nokv dev` of this user is noted,
+// whatever its workdir is.
+func devNotes() string {
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "nokv")
 	}
-	return filepath.Join(dir, "dev.json")
+	return filepath.Join(os.TempDir(), "nokv-"+strconv.Itoa(os.Getuid()))
+}
+
+func devNote(pid int) string { return filepath.Join(devNotes(), fmt.Sprintf("dev-%d.json", pid)) }
+
+// runningDev is the `nokv dev` of this user that started last; nil when none
+// runs. Notes of processes that were killed are taken away.
+func runningDev() *devFile {
+	var newest *devFile
+	var since time.Time
+	names, _ := filepath.Glob(filepath.Join(devNotes(), "dev-*.json"))
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil {
+			continue
+		}
+		d := readDevFile(name)
+		if d == nil {
+			_ = os.Remove(name)
+			continue
+		}
+		if newest == nil || info.ModTime().After(since) {
+			newest, since = d, info.ModTime()
+		}
+	}
+	return newest
 }
 
 // writeWhole makes a file of JSON, whole or not at all.
@@ -94,7 +117,7 @@ func coordinators(flagValue string) (addrs []string, hint string, err error) {
 		addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", env)
 		return addrs, "That is what NOKV_COORDINATOR_ADDR says", err
 	}
-	if d := readDevFile(devPointer()); d != nil {
+	if d := runningDev(); d != nil {
 		return d.Coordinators, fmt.Sprintf("That is where `nokv dev` with process id %d should be", d.PID), nil
 	}
 	return []string{config.DefaultCoordinatorAddr},
@@ -108,7 +131,7 @@ func rootPeers(p *peerMap) map[uint64]string {
 		return p.peers
 	}
 	addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
-	if d := readDevFile(devPointer()); d != nil {
+	if d := runningDev(); d != nil {
 		addrs = d.RootPeers
 	}
 	peers := make(map[uint64]string, len(addrs))

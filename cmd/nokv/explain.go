@@ -22,8 +22,6 @@ func explain(err error) string {
 	}
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case ce.Detail != nil && late && len(ce.Tries) < 2:
-		return "not in time: " + (&reason.Error{Detail: ce.Detail}).Error()
 	case ce.Detail != nil && !late:
 		return (&reason.Error{Detail: ce.Detail}).Error()
 	case len(ce.Tries) == 0:
@@ -34,7 +32,10 @@ func explain(err error) string {
 		said = append(said, t.Endpoint+" says "+plain(t.Said))
 	}
 	what := "no coordinator could answer: "
-	if late {
+	switch {
+	case !unavailable(err): // they answered, and the deadline ended the retries
+		what = ""
+	case late:
 		what = "no answer in time: "
 	}
 	return what + strings.Join(said, "; ")
@@ -53,6 +54,7 @@ func plain(s string) string {
 		s = before + rest
 	}
 	s = strings.TrimPrefix(s, "unavailable: ")
+	s = strings.ReplaceAll(s, "\n", "; ") // errors that were joined
 	if before, rest, found := strings.Cut(s, `"transport: Error while dialing: `); found {
 		s = before + strings.Replace(rest, `"`, "", 1)
 	}

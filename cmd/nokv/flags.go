@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -92,7 +93,8 @@ func (f *flags) given(name string) bool {
 	return found
 }
 
-func (f *flags) usage(w io.Writer) {
+func (f *flags) usage(to io.Writer) error {
+	w := new(bytes.Buffer)
 	fmt.Fprintf(w, "%s: %s\n\nUsage: %s\n", f.path, f.cmd.summary, strings.TrimSpace(f.path+" "+f.cmd.args))
 	if f.cmd.long != "" {
 		fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(f.cmd.long))
@@ -105,6 +107,8 @@ func (f *flags) usage(w io.Writer) {
 		f.PrintDefaults()
 		f.SetOutput(io.Discard)
 	}
+	_, err := w.WriteTo(to)
+	return err
 }
 
 // peerMap is a repeated flag id=addr.

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,10 @@ import (
 	"sort"
 	"strings"
 	"syscall"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/reason"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Exit statuses, the same for every command.
@@ -43,7 +49,7 @@ type command struct {
 // env is what a command may touch of its process.
 type env struct {
 	stdout, stderr io.Writer
-	// output is "table" or "json".
+	// output is "table" or "json", also for errors.
 	output string
 }
 
@@ -72,22 +78,39 @@ func run(ctx context.Context, args []string, e *env) int {
 	if len(args) > 1 && args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
 	}
+	if wantsJSON(args) { // also of an error that is found before the flag is
+		e.output = "json"
+	}
 	cmd, path, rest := find(commands(), args)
 	if cmd.setup == nil {
-		return usageOfGroup(cmd, path, rest, e)
+		return report(e, path, usageOfGroup(cmd, path, rest, e.stdout))
 	}
 	f := newFlags(path, cmd)
 	work := cmd.setup(f)
 	positional, err := f.parse(rest)
 	switch {
 	case errors.Is(err, errHelp):
-		f.usage(e.stdout)
-		return exitOK
+		return report(e, path, f.usage(e.stdout))
 	case err != nil:
 		return report(e, path, &usageError{err.Error()})
 	}
 	e.output = f.output
 	return report(e, path, work(ctx, e, positional))
+}
+
+// wantsJSON says whether a command line has -o json.
+func wantsJSON(args []string) bool {
+	for i, arg := range args {
+		switch {
+		case arg == "--":
+			return false
+		case arg == "-o=json" || arg == "--o=json":
+			return true
+		case (arg == "-o" || arg == "--o") && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
 }
 
 func find(cmd *command, args []string) (*command, string, []string) {
@@ -106,18 +129,19 @@ func find(cmd *command, args []string) (*command, string, []string) {
 	return cmd, path, args
 }
 
-func usageOfGroup(cmd *command, path string, rest []string, e *env) int {
+func usageOfGroup(cmd *command, path string, rest []string, w io.Writer) error {
 	if len(rest) > 0 && !isHelp(rest[0]) {
-		return report(e, path, usagef("there is no command %q%s", rest[0], nearest(cmd, rest[0])))
+		return usagef("there is no command %q%s", rest[0], nearest(cmd, rest[0]))
 	}
-	out := e.stdout
+	out := new(bytes.Buffer)
 	fmt.Fprintf(out, "%s: %s\n\nUsage: %s <command> [flags]\n\nCommands:\n", path, cmd.summary, path)
 	for _, c := range cmd.children {
 		fmt.Fprintf(out, "  %-12s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(out, "\n%s <command> --help says more. Flags are written -x or --x.\n", path)
 	fmt.Fprint(out, "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 nobody answered, 130 interrupted.\n")
-	return exitOK
+	_, err := out.WriteTo(w)
+	return err
 }
 
 func isHelp(s string) bool { return s == "help" || s == "-h" || s == "-help" || s == "--help" }
@@ -144,21 +168,54 @@ func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
+// errorOutput is every error under -o json. The field names stay.
+type errorOutput struct {
+	Error struct {
+		// Reason is a reason of the wire, or usage, unavailable or failed.
+		Reason  string `json:"reason"`
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// report prints an error in one line and returns the exit status that it means.
 func report(e *env, path string, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	var usage *usageError
-	switch {
-	case errors.As(err, &usage):
-		fmt.Fprintf(e.stderr, "%s: %s\nSee %s --help.\n", path, usage.text, path)
-		return exitUsage
-	case errors.Is(err, errInterrupted):
+	if errors.Is(err, errInterrupted) {
 		return exitInterrupted
-	case unavailable(err):
-		fmt.Fprintf(e.stderr, "%s: %s\n", path, explain(err))
-		return exitUnavailable
 	}
-	fmt.Fprintf(e.stderr, "%s: %s\n", path, explain(err))
-	return exitRefused
+	code, why, said := verdict(err)
+	if e.output == "json" {
+		var out errorOutput
+		out.Error.Reason, out.Error.Message = why, strings.TrimPrefix(said, why+": ")
+		enc := json.NewEncoder(e.stderr)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(out) // there is nowhere left to say that it failed
+		return code
+	}
+	hint := ""
+	if code == exitUsage {
+		hint = " (see " + path + " --help)"
+	}
+	fmt.Fprintf(e.stderr, "%s: %s%s\n", path, said, hint)
+	return code
+}
+
+// verdict is an error as exit status, word and sentence.
+func verdict(err error) (code int, why, said string) {
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage, "usage", usage.text
+	}
+	code, why = exitRefused, "failed"
+	if unavailable(err) {
+		code, why = exitUnavailable, "unavailable"
+	}
+	if r := reasonOf(err); r != rootv1.Reason_REASON_UNSPECIFIED {
+		why = reason.Name(r)
+	}
+	if ce, ok := errors.AsType[*client.Error](err); ok && errors.Is(err, client.ErrInvalidRequest) && ce.Endpoint == "" {
+		code = exitUsage // refused by the client: nothing was tried
+	}
+	return code, why, explain(err)
 }

@@ -125,8 +125,7 @@ func memberRemove() *command {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
 			reason := f.String("reason", "", "`text` that says why")
 			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
-				_, err := cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
-				return &rootv1.Member{Id: args[0], Incarnation: *incarnation, State: rootv1.MemberState_MEMBER_STATE_REMOVED, Reason: *reason}, err
+				return cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
 			})
 		},
 	}

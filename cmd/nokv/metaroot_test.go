@@ -50,7 +50,7 @@ func TestMetaRootFlags(t *testing.T) {
 		{"listens everywhere, is in the list", 2, empty, lists[2], ":3333", true, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := metaRootOptions{node: c.node, workdir: c.dir, peers: c.list, transport: c.transport, join: c.join, election: time.Second}
+			o := metaRootOptions{node: c.node, workdir: c.dir, peers: c.list, transport: c.transport, join: c.join, election: time.Second, checkpoint: 50_000}
 			if o.transport == "" {
 				o.transport = o.peers[o.node]
 			}

@@ -129,7 +129,7 @@ var spare []byte
 
 // tuneGC sets serverGC, unless GOGC says something.
 func tuneGC() {
-	if os.Getenv("GOGC") == "" {
+	if os.Getenv("GOGC") == "" && spare == nil {
 		spare = make([]byte, spareBytes)
 		debug.SetGCPercent(serverGC)
 	}

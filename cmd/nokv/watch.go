@@ -37,7 +37,7 @@ the root. With -o json each change is one line.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			keyspace := f.String("keyspace", "", "only this keyspace (default all)")
 			after := f.String("after", "", "go on behind this `token`")
-			count := f.Int("count", 0, "stop after so many changes behind the snapshot; 0: never")
+			count := f.Uint("count", 0, "stop after so many changes behind the snapshot; 0: never")
 			forDur := f.duration("for", 0, "stop after this `time`; 0: never")
 			read := f.read()
 			addr := f.coordinatorFlag()
@@ -74,9 +74,9 @@ the root. With -o json each change is one line.`,
 // watcher prints a watch.
 type watcher struct {
 	env  *env
-	most int
+	most uint
 	// printed counts changes behind snapshots.
-	printed int
+	printed uint
 	at      client.Position // everything up to here is printed
 }
 
@@ -121,7 +121,7 @@ func (w *watcher) batch(b client.Batch) error {
 		lines = append(lines, watchOutput{Change: removed("region", r.GetRemoved()), Region: &out})
 	}
 	if !b.GetSnapshot() {
-		w.printed += len(lines)
+		w.printed += uint(len(lines))
 	} else if b.Last {
 		lines = append(lines, watchOutput{Change: "snapshot_end"})
 	}

@@ -121,6 +121,9 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 // it supersedes the process that is rooted now. ErrMemberRetired: a newer one has
 // registered meanwhile.
 func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
+	if err := sendable("RegisterMember", m); err != nil {
+		return nil, err
+	}
 	list, err := do(ctx, c, operation{name: "RegisterMember"}, &coordinatorv1.ListMembersRequest{
 		MemberId: m.GetId(), Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
 	}, coordinatorv1.CoordinatorClient.ListMembers)
@@ -156,11 +159,11 @@ func (c *Client) FailMember(ctx context.Context, member rooted.MemberID, incarna
 }
 
 // RemoveMember retires a member that owns nothing. Incarnation 0 is the current one.
-func (c *Client) RemoveMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string) (rooted.Token, error) {
+func (c *Client) RemoveMember(ctx context.Context, member rooted.MemberID, incarnation uint64, reason string) (*rootv1.Member, error) {
 	reply, err := change(ctx, c, "RemoveMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RemoveMemberRequest {
 		return &coordinatorv1.RemoveMemberRequest{MemberId: string(member), Incarnation: incarnation, Reason: reason, Identity: id}
 	}, coordinatorv1.CoordinatorClient.RemoveMember)
-	return rooted.TokenFromProto(reply.GetToken()), err
+	return reply.GetMember(), err
 }
 
 // AssignRegions sets the owners of regions of assigned keyspaces, all or none,

@@ -35,10 +35,14 @@ type operation struct {
 // do makes a unary call, moving from coordinator to coordinator until one
 // helps or the context ends.
 func do[Q, R any](ctx context.Context, c *Client, op operation, req *Q, m method[Q, R]) (*R, error) {
+	if err := sendable(op.name, req); err != nil {
+		return nil, err
+	}
 	return doAfter(ctx, c, op, errElsewhere{}, req, m)
 }
 
-// doAfter is do when a coordinator has said something already.
+// doAfter is do for a request that is sendable, when a coordinator may have said
+// something already.
 func doAfter[Q, R any](ctx context.Context, c *Client, op operation, before errElsewhere, req *Q, m method[Q, R]) (*R, error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -98,6 +102,9 @@ func once[Q, R any](ctx context.Context, c *Client, op operation, e *endpoint, r
 // forgotten too much to tell whether the command is a repetition, and it was sent
 // only once, it is asked for again under a new identity.
 func change[Q, R any](ctx context.Context, c *Client, name string, ask func(*rootv1.CommandIdentity) *Q, m method[Q, R]) (*R, error) {
+	if err := sendable(name, ask(nil)); err != nil {
+		return nil, err
+	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	if err := c.learnCluster(ctx, name); err != nil {
@@ -114,7 +121,7 @@ func change[Q, R any](ctx context.Context, c *Client, name string, ask func(*roo
 			return reply, err
 		}
 		req := ask(c.identities.Next(c.index.Load()))
-		reply, err := do(ctx, c, operation{name: name, changes: true}, req, once)
+		reply, err := doAfter(ctx, c, operation{name: name, changes: true}, errElsewhere{}, req, once)
 		if !forgotten(err) || open.Load() > 0 {
 			return reply, err
 		}

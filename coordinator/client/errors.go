@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrClosed is the cause of errors of calls on a Client after Close.
+// ErrClosed is the cause of errors of calls on a Client, or an IDSource, after Close.
 var ErrClosed = errors.New("client is closed")
 
 // ErrUnreachable is the cause when a coordinator could not be reached or broke
@@ -191,6 +191,9 @@ func (t *trail) note(endpoint string, err error) {
 // noteEnd is note for a try that the end of the call cut off: it adds to what
 // coordinators said before and replaces none of it.
 func (t *trail) noteEnd(endpoint string, err error) {
+	if d := reason.From(err); d != nil && t.refusal == nil {
+		t.refusal, t.refusedAt = d, endpoint
+	}
 	for i := range t.tries {
 		if t.tries[i].Endpoint == endpoint {
 			return

@@ -308,6 +308,7 @@ func (h *streamHedge[Q, R]) ask(ctx context.Context, leave context.CancelCauseFu
 	w.reset(h.p.c, h.p.op)
 	w.succeeded(by)
 	leave(errSilent)
+	r.by = by.address
 	if err != nil {
 		var t trail
 		t.note(by.address, err)

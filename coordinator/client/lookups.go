@@ -45,14 +45,16 @@ type lookupQueue struct {
 type lookupBatch struct {
 	kind    lookupKind
 	options *coordinatorv1.ReadOptions
-	raw     []byte // the keys; guarded by lookups.mu until it is sealed
-	keys    int
-	expires time.Time
-	latch   latch
-	done    chan struct{} // closed when what follows is set
-	answer  *keysAnswer
-	by      string
-	err     error
+	// The keys, and how long the answer may take; guarded by lookups.mu until it is sealed.
+	raw      []byte
+	keys     int
+	patience time.Duration
+	expires  time.Time
+	latch    latch
+	done     chan struct{} // closed when what follows is set
+	answer   *keysAnswer
+	by       string
+	err      error
 }
 
 // keptKinds is how many kinds are remembered while nobody asks.
@@ -87,7 +89,7 @@ func (l *lookups) find(ctx context.Context, key []byte, r *read) (Route, error) 
 		if l.c.ctx.Err() != nil {
 			return Route{}, &Error{Op: op, Cause: ErrClosed}
 		}
-		b, place := l.join(key, r)
+		b, place := l.join(ctx, key, r)
 		answered := true
 		select {
 		case <-b.done:
@@ -143,8 +145,14 @@ func (b *lookupBatch) route(place int, keyspace string, key []byte) (Route, erro
 
 // join puts a key into the open request of its kind and returns its place there.
 // It launches the request if none is under way, and a full one at once.
-func (l *lookups) join(key []byte, r *read) (*lookupBatch, int) {
+func (l *lookups) join(ctx context.Context, key []byte, r *read) (*lookupBatch, int) {
 	kind := l.kindOf(r)
+	patience := l.c.patience(context.Background())
+	if kind.token != (rooted.Token{}) || kind.descriptor != 0 {
+		// A position may never come. Who has the least time hears how far the view
+		// is before it is over, and the others go on by calls of their own.
+		patience = l.c.patience(ctx)
+	}
 	l.mu.Lock()
 	q := l.kinds[kind]
 	if q == nil {
@@ -157,11 +165,11 @@ func (l *lookups) join(key []byte, r *read) (*lookupBatch, int) {
 	}
 	b := q.open
 	if b == nil {
-		b = &lookupBatch{kind: kind, options: r.options, expires: time.Now().Add(l.c.cfg.DefaultTimeout), done: make(chan struct{})}
+		b = &lookupBatch{kind: kind, options: r.options, expires: time.Now().Add(l.c.cfg.DefaultTimeout), patience: patience, done: make(chan struct{})}
 		q.open = b
 	}
 	place := b.keys
-	b.raw, b.keys = appendKey(b.raw, key), b.keys+1
+	b.raw, b.keys, b.patience = appendKey(b.raw, key), b.keys+1, min(b.patience, patience)
 	if q.busy == 0 {
 		ready = q.seal()
 	}
@@ -201,13 +209,16 @@ func (l *lookups) launch(b *lookupBatch) {
 	if b == nil {
 		return
 	}
-	msg, err := keysMessage(b.raw, b.keys, b.kind.keyspace, b.options, l.nextID(), l.c.patience(context.Background()))
+	msg, err := keysMessage(b.raw, b.keys, b.kind.keyspace, b.options, l.nextID(), b.patience)
 	if err != nil {
 		l.finish(b, nil, invalid("GetRegionByKey", "the read options cannot be encoded: %v", err))
 		return
 	}
 	r := &request[keysRequest, keysReply]{msg: msg, expires: b.expires, bytes: len(msg.raw), deserted: b.deserted, waits: msg.waits}
-	r.finish = func(reply *keysReply, err error) { l.finish(b, append(r.parts, reply), err) }
+	r.finish = func(reply *keysReply, err error) {
+		b.by = r.by
+		l.finish(b, append(r.parts, reply), err)
+	}
 	l.c.routes.send(r)
 }
 
@@ -218,7 +229,6 @@ func (b *lookupBatch) deserted() bool { return b.latch.early() == int64(b.keys) 
 // them launches what gathered meanwhile.
 func (l *lookups) finish(b *lookupBatch, parts []*keysReply, err error) {
 	b.answer, b.err = &keysAnswer{parts}, err
-	b.by = l.c.ends.near.Load().address
 	gone := b.latch.end(b.keys)
 	close(b.done)
 	if gone {

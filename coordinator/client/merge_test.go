@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -462,8 +463,8 @@ func TestIDSource(t *testing.T) {
 	}
 	callers.Wait()
 	unused := ids.Close()
-	if _, err := ids.Next(t.Context()); !errors.Is(err, client.ErrClosed) {
-		t.Errorf("after Close: %v", err)
+	if _, err := ids.Next(t.Context()); !errors.Is(err, client.ErrClosed) || strings.Contains(err.Error(), "client") {
+		t.Errorf("after Close of the source: %v", err)
 	}
 	all := slices.Concat(given...)
 	for _, r := range unused {

@@ -80,6 +80,7 @@ func placeOf(r *rooted.Region) cow.Key { return cow.Key{Group: uint64(r.Keyspace
 
 // Run keeps the copy current until ctx ends, which is no error. It returns the
 // errors of WatchRegions, and ErrMirrorFull before it takes in what is too much.
+// After ErrClusterMismatch what was loaded is of no more use: begin without it.
 // The copy stays as it was and may be run again, by one caller at a time.
 func (m *Mirror) Run(ctx context.Context) error {
 	opts := slices.Clone(m.cfg.Read)

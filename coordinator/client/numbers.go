@@ -260,6 +260,12 @@ type IDSource struct {
 	closed bool
 }
 
+// errSourceClosed is ErrClosed of a source whose Client may be open.
+type errSourceClosed struct{}
+
+func (errSourceClosed) Error() string        { return "the source of ids is closed" }
+func (errSourceClosed) Is(target error) bool { return target == ErrClosed }
+
 // idBlock is a run of ids. next counts those handed out, and callers that came
 // in vain.
 type idBlock struct {
@@ -311,7 +317,7 @@ func (s *IDSource) turn(ctx context.Context, used *idBlock) error {
 	switch {
 	case s.closed:
 		s.mu.Unlock()
-		return &Error{Op: "AllocID", Cause: ErrClosed}
+		return &Error{Op: "IDSource", Cause: errSourceClosed{}}
 	case s.block.Load() != used:
 		s.mu.Unlock()
 		return nil

@@ -42,9 +42,6 @@ type pipe[Q, R any] struct {
 	// alone asks one coordinator a request by a call of its own; final errors are
 	// everywhere the same. nil: no request is asked twice.
 	alone func(context.Context, *endpoint, *Q) ([]*R, error)
-	// encodeFirst is for requests that may be impossible to encode: sending one
-	// would end the stream, and with it everybody's requests.
-	encodeFirst bool
 
 	// Since when there is a request without an answer and no answer came, Unix
 	// nanoseconds; 0: there is none.
@@ -95,6 +92,8 @@ type request[Q, R any] struct {
 	// parts are the replies that came, but for the last. Guarded by pipe.mu until it
 	// left the queue.
 	parts []*R
+	// by is the address of who answered; set before finish is called with what it said.
+	by string
 }
 
 // errElsewhere is what one coordinator said and others may not.
@@ -165,23 +164,10 @@ func (p *pipe[Q, R]) write(ctx context.Context, stream grpc.BidiStreamingClient[
 				return
 			}
 		}
-		switch {
-		case r.deserted != nil && r.deserted():
+		if r.deserted != nil && r.deserted() {
 			p.give(r, errGaveUp)
-		case !p.encodeFirst:
-			if stream.SendMsg(r.msg) != nil {
-				return // the reader gets the error too
-			}
-		default:
-			m := &grpc.PreparedMsg{}
-			if err := m.Encode(stream, r.msg); err == nil {
-				err = stream.SendMsg(m)
-				if err != nil {
-					return
-				}
-			} else if ctx.Err() == nil {
-				p.give(r, invalid(p.op.name, "the request cannot be encoded: is a text in it not UTF-8?"))
-			}
+		} else if stream.SendMsg(r.msg) != nil {
+			return // the reader gets the error too
 		}
 	}
 }
@@ -410,6 +396,7 @@ func (p *pipe[Q, R]) answer(e *endpoint, reply *R) error {
 	case more:
 		r.parts = append(r.parts, reply)
 	default:
+		r.by = e.address
 		p.removeLocked(i)
 	}
 	p.waitLocked()

@@ -47,8 +47,11 @@ type (
 // before Publish has returned, and not after it has returned because the context
 // ended.
 func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
-	size := proto.Size(cmd) + identityBytes
+	raw, err := proto.Marshal(cmd)
+	size := len(raw) + identityBytes
 	switch {
+	case err != nil:
+		return nil, notText("Publish", cmd, err)
 	case len(cmd.GetEvents()) == 0:
 		return nil, invalid("Publish", "the command has no events")
 	case size > maxCommandBytes:
@@ -161,8 +164,8 @@ func newPublisher(c *Client) *publisher {
 				return r.msg.GetRequestId() == reply.GetRequestId()
 			})
 		},
-		judge: p.judge, encodeFirst: true,
-		work: make(chan struct{}, 1),
+		judge: p.judge,
+		work:  make(chan struct{}, 1),
 	}
 	return p
 }
@@ -263,11 +266,12 @@ func (p *publisher) launch(b *commandBatch) {
 	b.streams, b.live = p.streams.Load(), p.live.Load() != 0
 	p.c.count.publishRequests.Add(1)
 	p.c.count.publishCallers.Add(uint64(len(b.msg.GetCommands())))
-	p.pipe.send(&request[publishRequest, publishResponse]{
-		msg:     b.msg,
-		expires: b.born.Add(p.c.cfg.DefaultTimeout),
-		finish:  func(reply *publishResponse, err error) { p.finish(b, reply, err) },
-	})
+	r := &request[publishRequest, publishResponse]{msg: b.msg, expires: b.born.Add(p.c.cfg.DefaultTimeout)}
+	r.finish = func(reply *publishResponse, err error) {
+		b.by = r.by
+		p.finish(b, reply, err)
+	}
+	p.pipe.send(r)
 }
 
 // finish gives a batch's callers their answers. When they have woken, one of
@@ -276,9 +280,6 @@ func (p *publisher) finish(b *commandBatch, reply *publishResponse, err error) {
 	b.results, b.err = reply.GetResults(), err
 	if opened := p.streams.Load() - b.streams; opened > 1 || opened == 1 && b.live {
 		b.repeated = true
-	}
-	if e := p.c.ends.near.Load(); e != nil {
-		b.by = e.address
 	}
 	p.mu.Lock()
 	p.bytes -= b.bytes

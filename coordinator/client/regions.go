@@ -33,6 +33,9 @@ type Split struct {
 // rooted one: the version rises with another range or frontier, the conf version
 // with other owners, in whatever order. ErrEpochStale: somebody changed it meanwhile.
 func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published, error) {
+	if r == nil {
+		return Published{}, invalid("PublishRegion", "there is no region")
+	}
 	event := &rootv1.RegionPublished{Region: r.Proto()}
 	if r.ID != 0 && r.Epoch == (rooted.Epoch{}) {
 		known, err := c.GetRegion(ctx, r.ID, Strong())

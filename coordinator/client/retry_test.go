@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -210,6 +211,102 @@ func TestErrorSaysWhoSaidWhat(t *testing.T) {
 			t.Errorf("%d tries in 3 s", n)
 		}
 	})
+}
+
+// Who refused is who is named, also when the first one asked said nothing and
+// is still the favourite.
+func TestARefusalNamesWhoSaidIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		k.log.Store(5)
+		taken := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_RANGE_OVERLAP, Message: "taken"}
+		a, b := newHanging(k), newHanging(k)
+		b.commit = func(*rootv1.Command) *rootv1.CommandResult {
+			return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: taken}
+		}
+		b.batch = func(*keysRequest) (*keysResponse, error) {
+			return &keysResponse{Disclosure: b.disclosure(), RegionOfKey: []uint32{0}}, nil
+		}
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		_, err := c.Status(t.Context(), "")
+		must(t, err)
+		a.stopped.Store(true)
+		_, err = c.PublishEvent(t.Context(), removal(1))
+		wantIs(t, err, client.ErrRangeOverlap)
+		wantEndpoint(t, err, "b")
+		_, err = c.GetRegionByKey(t.Context(), []byte("k"))
+		wantIs(t, err, client.ErrNotFound)
+		wantEndpoint(t, err, "b")
+	})
+}
+
+func wantEndpoint(t testing.TB, err error, address string) {
+	t.Helper()
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Endpoint != address || len(e.Tries) == 0 || e.Tries[len(e.Tries)-1].Endpoint != address {
+		t.Errorf("%q does not name %s", err, address)
+	}
+}
+
+// A position that nobody reaches: the error is the refusal, which says how far
+// coordinators are, however short the caller's patience.
+func TestAPositionThatNobodyReaches(t *testing.T) {
+	far := client.AtLeast(rooted.Token{Incarnation: 1, Term: 1, Index: 99})
+	refuse := func(ctx context.Context, deadline time.Time) error { // as coordinators do, a little before the deadline
+		select {
+		case <-time.After(time.Until(deadline) * 7 / 8):
+			return reason.New(rootv1.Reason_REASON_REQUIRED_TOKEN, "the view is at 1.1.5, 1.1.99 was asked for")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for name, read := range map[string]func(context.Context, *client.Client) error{
+		"GetRegionByKey": func(ctx context.Context, c *client.Client) error {
+			_, err := c.GetRegionByKey(ctx, []byte("k"), far)
+			return err
+		},
+		"GetRegionsByKeys": func(ctx context.Context, c *client.Client) error {
+			_, err := c.GetRegionsByKeys(ctx, [][]byte{[]byte("k")}, far)
+			return err
+		},
+		"ListCoordinators": func(ctx context.Context, c *client.Client) error { return c.Discover(ctx) },
+	} {
+		for _, patience := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 10 * time.Second} {
+			t.Run(fmt.Sprint(name, " ", patience), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					k := newCluster(7)
+					for _, address := range []string{"a", "b"} {
+						f := &fake{cluster: k}
+						f.refuse(func(ctx context.Context, method string) error {
+							if deadline, ok := ctx.Deadline(); ok && method != "Status" {
+								return refuse(ctx, deadline)
+							}
+							return nil
+						})
+						f.batch = func(req *keysRequest) (*keysResponse, error) {
+							return nil, refuse(t.Context(), time.Now().Add(time.Duration(req.GetWaitMillis())*time.Millisecond))
+						}
+						w.start(address, f)
+					}
+					c, end := w.client(client.Config{}, "a", "b")
+					defer end()
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					err := read(ctx, c)
+					wantIs(t, err, client.ErrRequiredToken)
+					if !strings.Contains(err.Error(), "the view is at 1.1.5") {
+						t.Errorf("%q does not say how far who is", err)
+					}
+					time.Sleep(2 * time.Second) // of the bubble: what was left comes to its end
+				})
+			})
+		}
+	}
 }
 
 func TestDefaultTimeout(t *testing.T) {
@@ -598,6 +695,8 @@ func TestMisuse(t *testing.T) {
 	_, err = c.Publish(t.Context(), &rootv1.Command{})
 	wantIs(t, err, client.ErrInvalidRequest)
 	_, err = c.GetRegionsByKeys(t.Context(), nil)
+	wantIs(t, err, client.ErrInvalidRequest)
+	_, err = c.PublishRegion(t.Context(), nil)
 	wantIs(t, err, client.ErrInvalidRequest)
 	must(t, c.Close())
 	must(t, c.Close())

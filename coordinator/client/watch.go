@@ -60,16 +60,20 @@ func WithMembers() ReadOption { return func(r *read) { r.members = true } }
 //
 // When a coordinator breaks off, brings nothing for Config.WatchSilence, or has
 // not been level with the root for that long, the watch goes on at the next one
-// from the last position. When what follows it is no longer retained, or the
-// cluster was restored from a backup, a snapshot comes, which is never behind
-// the position. The sequence ends with an error: the context's when that ended,
+// from the last position. When what follows it is no longer retained a snapshot
+// comes, which is never behind the position. The sequence ends with an error: the context's when that ended,
 // or one that will not go away: ErrInvalidRequest; ErrNotFound, when it begins
 // without a position and there is no such keyspace; ErrClusterMismatch, when the
-// position is of another cluster; ErrRootLagExceeded, when no coordinator is
+// position is of another cluster, also of the one before a restore from a backup:
+// it is of no more use, and the zero Position begins anew; ErrRootLagExceeded, when no coordinator is
 // Bounded as asked.
 func (c *Client) WatchRegions(ctx context.Context, after Position, opts ...ReadOption) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
 		w := &watch{c: c, read: readOf(opts), cluster: after.Cluster, at: after.Token, yield: yield}
+		if err := checkLookup("WatchRegions", w.read.keyspace); err != nil {
+			yield(Batch{}, err)
+			return
+		}
 		w.walk.reset(c, operation{name: "WatchRegions"})
 		for {
 			if cause := w.walk.over(ctx); cause != nil {
@@ -185,7 +189,10 @@ func (w *watch) fits(m *coordinatorv1.WatchRegionsResponse) error {
 
 // give yields a message and moves the position.
 func (w *watch) give(m *coordinatorv1.WatchRegionsResponse) bool {
-	b := Batch{WatchRegionsResponse: m, First: !w.inside, Last: !m.GetPartial(), cluster: w.c.cluster.Load()}
+	b := Batch{WatchRegionsResponse: m, First: !w.inside, Last: !m.GetPartial(), cluster: w.cluster}
+	if b.Last {
+		b.cluster = w.c.cluster.Load()
+	}
 	if b.First && m.GetSnapshot() && w.at != (rooted.Token{}) {
 		w.c.count.watchRestarts.Add(1)
 	}

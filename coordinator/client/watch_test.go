@@ -220,6 +220,40 @@ func TestWatchFromANamedPositionOfAnotherCluster(t *testing.T) {
 	}
 }
 
+// Inside a snapshot the reader still stands where it came from, which is of no
+// known cluster when it did not say one.
+func TestAPartHasThePositionOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &fake{cluster: newCluster(7)}
+		f.watch = script(func(req *coordinatorv1.WatchRegionsRequest, s watchStream) error {
+			part := firstOf(9)
+			part.Token = req.GetAfter()
+			if err := s.Send(part); err != nil {
+				return err
+			}
+			return s.Send(snapshot(9))
+		})
+		w.start("a", f)
+		c, end := w.client(client.Config{}, "a")
+		defer end()
+		from, err := client.ParsePosition("1.1.3")
+		must(t, err)
+		for b, err := range c.WatchRegions(t.Context(), from) {
+			must(t, err)
+			if b.Last {
+				if got := b.Position().String(); got != "1.1.9@0000000000000007" {
+					t.Errorf("behind the snapshot at %s", got)
+				}
+				break
+			}
+			if got := b.Position(); got != from {
+				t.Errorf("inside the snapshot at %s, came from %s", got, from)
+			}
+		}
+	})
+}
+
 // A caller that ends its watch hears that, and of no coordinator that did not
 // answer.
 func TestWatchEndedByItsCaller(t *testing.T) {

@@ -48,10 +48,10 @@ func (s *Server) FailMember(ctx context.Context, req *coordinatorv1.FailMemberRe
 
 // RemoveMember implements coordinatorv1.CoordinatorServer.
 func (s *Server) RemoveMember(ctx context.Context, req *coordinatorv1.RemoveMemberRequest) (*coordinatorv1.RemoveMemberResponse, error) {
-	_, token, err := s.setMember(ctx, req.GetIdentity(), &rootv1.MemberStateChanged{
+	member, token, err := s.setMember(ctx, req.GetIdentity(), &rootv1.MemberStateChanged{
 		MemberId: req.GetMemberId(), Incarnation: req.GetIncarnation(), State: rootv1.MemberState_MEMBER_STATE_REMOVED, Reason: req.GetReason(),
 	})
-	return &coordinatorv1.RemoveMemberResponse{Token: token}, err
+	return &coordinatorv1.RemoveMemberResponse{Member: member, Token: token}, err
 }
 
 func (s *Server) setMember(ctx context.Context, id *rootv1.CommandIdentity, change *rootv1.MemberStateChanged) (*rootv1.Member, *rootv1.RootToken, error) {

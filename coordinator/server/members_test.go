@@ -58,8 +58,9 @@ func TestMembersByTypedCalls(t *testing.T) {
 	if err != nil || failed.GetMember().GetState() != rootv1.MemberState_MEMBER_STATE_FAILED {
 		t.Errorf("%v, %v", failed, err)
 	}
-	if _, err := w.client.RemoveMember(ctx, &coordinatorv1.RemoveMemberRequest{MemberId: "m1"}); err != nil {
-		t.Error(err)
+	gone, err := w.client.RemoveMember(ctx, &coordinatorv1.RemoveMemberRequest{MemberId: "m1"})
+	if m := gone.GetMember(); err != nil || m.GetState() != rootv1.MemberState_MEMBER_STATE_REMOVED || m.GetIncarnation() != second.GetIncarnation() || m.GetAddress() != second.GetAddress() {
+		t.Errorf("%v, %v", gone, err)
 	}
 	_, err = w.client.RemoveMember(ctx, &coordinatorv1.RemoveMemberRequest{MemberId: "m2"})
 	refused(t, err, rootv1.Reason_REASON_MEMBER_NOT_FOUND)

@@ -14,8 +14,8 @@ import (
 // most that long for a holder that died without retiring, and a holder lives on
 // its last confirmation as long while the root elects a leader. 200 ms keeps
 // the first below 300 ms; it costs 15 confirmations a second while there are
-// callers and 7 while there are none, which write nothing; and a pause that outlasts it makes requests wait for the next
-// confirmation, not fail.
+// callers and 7 while there are none, which write nothing; and a pause that
+// outlasts it makes requests wait for the next confirmation, not fail.
 const DefaultTTL = 200 * time.Millisecond
 
 // MaxTTL bounds the ttl; the root refuses longer ones.
@@ -103,8 +103,8 @@ type Config struct {
 	// Alarm, when it can be received from, says that the next probe is due at
 	// once: something has happened to the holder. Nil: nobody raises one.
 	Alarm <-chan struct{}
-	// ProbeEvery is the time between probes; one may take as long. 0
-	// counts as DefaultProbeEvery. UnknownAfter is how long a holder may answer
+	// ProbeEvery is the time between probes; one may take two thirds of it, so that
+	// the one after it comes before UnknownAfter. 0 counts as DefaultProbeEvery. UnknownAfter is how long a holder may answer
 	// none before it is suspect; 0 counts as DefaultUnknownAfter.
 	ProbeEvery, UnknownAfter time.Duration
 	// MaxWaiting bounds requests that wait. 0 counts as DefaultMaxWaiting.

@@ -399,24 +399,27 @@ func (h *Holder) ask(ctx context.Context, m *Message) (a Answer) {
 }
 
 func (h *Holder) probe(ctx context.Context) {
-	for h.probeDue(ctx) {
+	for pause := h.cfg.ProbeEvery; h.probeDue(ctx, pause); {
 		h.mu.Lock()
 		address := h.raw.ProbeTarget()
 		h.mu.Unlock()
 		if address == "" {
 			continue
 		}
-		attempt, cancel := context.WithTimeout(ctx, h.cfg.ProbeEvery)
+		attempt, cancel := context.WithTimeout(ctx, 2*h.cfg.ProbeEvery/3)
 		health := h.cfg.Probe(attempt, address)
 		cancel()
+		if pause = h.cfg.ProbeEvery; health == HealthUnknown {
+			pause /= 8 // One that was lost is no reason to suspect anybody.
+		}
 		h.step(func(r *RawHolder, now clock.Instant) { r.OnProbe(address, health, now) })
 	}
 }
 
 // probeDue waits for the time of the next probe, or for an alarm and alarmPause since
 // the last one; it reports false when ctx ended first.
-func (h *Holder) probeDue(ctx context.Context) bool {
-	last, timer := h.cfg.Clock.Now(), time.NewTimer(h.cfg.ProbeEvery)
+func (h *Holder) probeDue(ctx context.Context, pause time.Duration) bool {
+	last, timer := h.cfg.Clock.Now(), time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -627,5 +628,57 @@ func TestTimestampsTooFarAhead(t *testing.T) {
 		if _, _, err := p.Tso(within(time.Second), 1); err != nil || p.Status().ClockBound {
 			t.Errorf("the clock is right: %v, %+v", err, p.Status())
 		}
+	})
+}
+
+// A holder whose callers come every 20 ms confirms each third of its ttl, so that two
+// confirmations may be lost.
+func TestBusyHolderIsConfirmedOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		h := startHolder(t, r, "c1", nil)
+		time.Sleep(time.Second)
+		before := h.Counters().Confirmations.Load()
+		for range 500 {
+			time.Sleep(20 * time.Millisecond)
+			must(t)(h.AllocID(within(time.Second), 1))
+		}
+		if n := h.Counters().Confirmations.Load() - before; n < 120 {
+			t.Errorf("%d confirmations in 10 s with a caller each 20 ms, want about 150: 15 a second", n)
+		}
+		h.stop()
+	})
+}
+
+// One probe that takes 160 ms, of a holder that answers all others, is no reason to
+// take its era: without a ttl the root grants it at once.
+func TestOneSlowProbeIsNoReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		untimed := func(c *tenure.Config) { c.TTL = 0 }
+		a := startHolder(t, r, "c1", untimed)
+		time.Sleep(time.Second)
+		var probes atomic.Int64
+		b := startHolder(t, r, "c22", func(c *tenure.Config) {
+			untimed(c)
+			c.Probe = func(ctx context.Context, _ string) tenure.Health {
+				took := time.Millisecond
+				if probes.Add(1) == 10 {
+					took = 160 * time.Millisecond
+				}
+				select {
+				case <-time.After(took):
+					return tenure.HealthServing
+				case <-ctx.Done():
+					return tenure.HealthUnknown
+				}
+			}
+		})
+		time.Sleep(10 * time.Second)
+		if era := b.Status().Era; era != 0 {
+			t.Errorf("the standby took era %d from a holder that answered %d of %d probes", era, probes.Load()-1, probes.Load())
+		}
+		a.stop()
+		b.stop()
 	})
 }

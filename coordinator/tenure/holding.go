@@ -22,8 +22,8 @@ type holding struct {
 	sentAt  clock.Instant
 	retryAt clock.Instant
 	fails   int
-	// used: a value was asked for since sentAt.
-	used bool
+	// used: a value was asked for since sentAt; busy: in the time before that.
+	used, busy bool
 	// until: the newest confirmation is good before this moment.
 	until  clock.Instant
 	lapsed bool
@@ -33,7 +33,9 @@ type holding struct {
 	advancing bool
 	advanceAt clock.Instant
 	advances  int
-	begunAt   clock.Instant
+	// begunAt is when the era began here, or the process went on after it had stood
+	// still while the handover was open.
+	begunAt clock.Instant
 }
 
 // flight is a confirmation sent and not answered.
@@ -114,7 +116,7 @@ func (c *Core) pump(now clock.Instant) {
 	}
 	for h.era != 0 && now >= c.confirmAt() {
 		h.sent++
-		h.sentAt, h.used = now, false
+		h.sentAt, h.busy, h.used = now, h.used, false
 		h.flights = append(h.flights, flight{seq: h.sent, sentAt: now})
 		c.count.Confirmations.Add(1)
 		c.emit(Action{Kind: Confirm, Era: h.era, Seq: h.sent})
@@ -134,7 +136,7 @@ func (c *Core) confirmAt() clock.Instant {
 	switch {
 	case h.wanted > cover:
 		return h.retryAt
-	case h.ttl > 0 && h.used:
+	case h.ttl > 0 && (h.used || h.busy): // Who takes a value wakes nobody: it counts for the next pause too.
 		return max(h.sentAt.Add(h.ttl/3), h.retryAt)
 	case h.ttl > 0:
 		return max(h.sentAt.Add(h.ttl/4*3), h.retryAt)
@@ -254,8 +256,16 @@ func (c *Core) finalityAt() clock.Instant {
 	return h.begunAt.Add(c.s.HandoverDeadline)
 }
 
+// lateFinality is how much later than due the look at an open handover may come.
+// More says that the process or its machine stood still, which is no violation.
+const lateFinality = time.Second
+
 func (c *Core) checkFinality(now clock.Instant) {
-	if now >= c.finalityAt() {
+	switch at := c.finalityAt(); {
+	case now < at:
+	case now.Sub(at) > lateFinality:
+		c.holding.begunAt = now
+	default:
 		c.reported = c.holding.era
 		c.count.Violations.Finality.Add(1)
 	}

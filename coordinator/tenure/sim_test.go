@@ -180,7 +180,7 @@ func (w *world) healed() error {
 	}
 	for _, n := range w.nodes {
 		if v := n.count.Violations.Total(); v != 0 {
-			return fmt.Errorf("%s counted %d violations", n.name, v)
+			return fmt.Errorf("%s counted %d violations: primacy %d inheritance %d silence %d finality %d", n.name, v, n.count.Violations.Primacy.Load(), n.count.Violations.Inheritance.Load(), n.count.Violations.Silence.Load(), n.count.Violations.Finality.Load())
 		}
 	}
 	return nil

@@ -6,7 +6,7 @@
 // It promises: (1) File.Sync on success makes every completed WriteAt of the
 // file, and its size, durable; (2) names are durable only after SyncDir of
 // their directory; (3) errors come back as they are, nothing is retried;
-// (4) Lock is exclusive between processes and ends with the process.
+// (4) Lock is exclusive between processes that may write, and ends with the process.
 //
 // What to sync when, and what a restart finds, is left to the caller.
 package disk
@@ -43,7 +43,8 @@ type FS interface {
 	SyncDir(name string) error
 	// Lock takes an exclusive lock on a file that is made when missing. It
 	// does not wait: ErrLocked says that someone else has it. Closing what is
-	// returned gives it up.
+	// returned gives it up. Of a file that may only be read it keeps those away
+	// who may write it, and no other readers.
 	Lock(name string) (io.Closer, error)
 }
 

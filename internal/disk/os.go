@@ -61,12 +61,17 @@ func (osFS) SyncDir(name string) error {
 }
 
 func (osFS) Lock(name string) (io.Closer, error) {
+	how := unix.LOCK_EX
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission) {
+		how = unix.LOCK_SH // some file systems give the other one to writers only
+		f, err = os.Open(name)
+	}
 	if err != nil {
 		return nil, err
 	}
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 		if err != unix.EINTR {
 			break
 		}

@@ -84,8 +84,11 @@ func TestLimit(t *testing.T) {
 	}
 	ends := func(c net.Conn) {
 		t.Helper()
+		if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("it is not closed: %v", err)
+			t.Fatalf("it is not closed: %v", err)
 		}
 	}
 	a, b := dial(), dial()

@@ -35,9 +35,9 @@ for ((i = 1; i <= repeat; i++)); do
   done
   sleep "$seconds"
   for name in "${order[@]}"; do
-    printf '%-28s %15.1f %15.0f\n' "$name" \
-      "$(bc -l <<<"($(ticks ${group[$name]}) - ${before_ticks[$name]}) / $seconds")" \
-      "$(bc -l <<<"($(switches ${group[$name]}) - ${before_switches[$name]}) / $seconds")"
+    awk -v name="$name" -v ticks=$(($(ticks ${group[$name]}) - ${before_ticks[$name]})) \
+      -v switches=$(($(switches ${group[$name]}) - ${before_switches[$name]})) -v s="$seconds" \
+      'BEGIN { printf "%-28s %15.1f %15.0f\n", name, ticks / s, switches / s }'
   done
-  echo "  steal $(bc -l <<<"scale=1; ($(steal_ticks) - $steal) / $seconds / $(nproc)") %"
+  awk -v ticks=$(($(steal_ticks) - steal)) -v s="$seconds" -v n="$(nproc)" 'BEGIN { printf "  steal %.1f %%\n", ticks / s / n }'
 done

@@ -279,7 +279,7 @@ var mutations = []mutation{
 	},
 	{
 		11, "who was replaced is listened to", "meta/root/replica/members.go",
-		"return !c.members.replaced[id]", "return c.members.replaced != nil || id != 0",
+		"return !state.WasReplaced(c.state.Cluster(), id)", "return true",
 		[]string{replica},
 	},
 	{
@@ -439,8 +439,8 @@ var mutations = []mutation{
 		[]string{client},
 	},
 	{
-		12, "a snapshot that is not what was promised is shown", "coordinator/rootview/snapshot.go",
-		"case l.restored.Hash() != chunk.GetStateHash():", "case false:",
+		12, "a snapshot that is not what was promised is shown", "meta/root/state/restore.go",
+		"if err == nil && st.Hash() != hash {", "if false {",
 		[]string{view},
 	},
 	{

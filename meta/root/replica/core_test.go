@@ -293,6 +293,8 @@ func TestPoisonEntry(t *testing.T) {
 		var poison *replica.PoisonError
 		if err := c.peers[id].err; !errors.As(err, &poison) || poison.Index != last+1 {
 			t.Errorf("peer %d: error %v, want poison at %d", id, err, last+1)
+		} else if strings.Count(err.Error(), "apply entry") != 1 {
+			t.Errorf("peer %d: %q does not name the entry once", id, err)
 		}
 	}
 }

@@ -96,19 +96,20 @@ func (r *Replica) turn(in *Input, tasks chan<- *CheckpointTask) (more bool, err 
 		// One at a time: there is room.
 		tasks <- out.Checkpoint
 	}
-	late := r.overdue()
-	r.endTurn(out.View, late)
+	now := r.clock.Now()
+	late := r.overdueAt(now)
+	r.endTurn(out.View, now, late)
 	for _, request := range out.Done {
 		close(request.answered())
 	}
 	return out.More || late, nil
 }
 
-// endTurn publishes the Turn's view, if it has one. The Core looks at the time
-// before it does the last things of a Turn: when one of those took too long, its
-// view is of before, and nobody may go by it until the next Turn, which follows at
-// once.
-func (r *Replica) endTurn(v *View, late bool) {
+// endTurn publishes the view of a Turn that has ended now, if it has one. The Core
+// looks at the time before it does the last things of a Turn: when one of those
+// took too long, its view is of before, and nobody may go by it until the next
+// Turn, which follows at once. What stands still behind now is noticed by View.
+func (r *Replica) endTurn(v *View, now clock.Instant, late bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, still := r.standsStill()
@@ -117,7 +118,7 @@ func (r *Replica) endTurn(v *View, late bool) {
 		r.view.Store(v)
 	}
 	if !late { // Behind the view: nobody sees an older one as of now.
-		r.turned.Store(int64(r.clock.Now()))
+		r.turned.Store(int64(now))
 	}
 	if v != nil || still || noted {
 		r.wakeWatchers()
@@ -131,7 +132,11 @@ func (r *Replica) endTurn(v *View, late bool) {
 }
 
 // overdue implements Config.Overdue.
-func (r *Replica) overdue() bool { return r.clock.Now().Sub(r.turnBegun) > r.cfg.electionTimeout() }
+func (r *Replica) overdue() bool { return r.overdueAt(r.clock.Now()) }
+
+func (r *Replica) overdueAt(now clock.Instant) bool {
+	return now.Sub(r.turnBegun) > r.cfg.electionTimeout()
+}
 
 // oversee notices when no Turn ends.
 func (r *Replica) oversee(ctx context.Context) {

@@ -13,13 +13,12 @@ import (
 // at it.
 type PoisonError struct {
 	Term, Index uint64
-	Err         error
+	// Err says which entry it is, and what is wrong with it.
+	Err error
 }
 
 // Error implements error.
-func (e *PoisonError) Error() string {
-	return fmt.Sprintf("apply entry %d of term %d: %v", e.Index, e.Term, e.Err)
-}
+func (e *PoisonError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the reason.
 func (e *PoisonError) Unwrap() error { return e.Err }
@@ -213,7 +212,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	term, index := e.GetTerm(), e.GetIndex()
 	change, data, err := storage.Payload(e)
 	if err != nil {
-		return &PoisonError{Term: term, Index: index, Err: err}
+		return &PoisonError{Term: term, Index: index, Err: fmt.Errorf("apply entry %d of term %d: %w", index, term, err)}
 	}
 	c.scratch.Reset()
 	before, level, empty := eraOf(c.state), c.state.FeatureLevel(), c.state.Cluster() == nil
@@ -224,7 +223,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 		c.begun()
 	}
 	if err := c.reshape(change != nil); err != nil {
-		return &PoisonError{Term: term, Index: index, Err: err}
+		return &PoisonError{Term: term, Index: index, Err: fmt.Errorf("apply entry %d of term %d: %w", index, term, err)}
 	}
 	if c.state.FeatureLevel() != level {
 		c.cfg.Transport.SetPeers(c.state.Cluster())

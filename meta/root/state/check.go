@@ -322,6 +322,9 @@ func checkWhich(id uint32, name string) *rootv1.ErrorDetail {
 
 // checkName checks the name of a keyspace.
 func checkName(name string) *rootv1.ErrorDetail {
+	if name == "." || name == ".." {
+		return invalid("%q is no name: as part of a path it means another folder", name)
+	}
 	ok := len(name) > 0 && len(name) <= MaxNameBytes
 	for i := 0; ok && i < len(name); i++ {
 		c := name[i]

@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -266,5 +267,57 @@ func TestBackgroundFailureStops(t *testing.T) {
 	}
 	if err := s.Close(); !errors.As(err, &failed) {
 		t.Fatalf("close: %v", err)
+	}
+}
+
+// Whatever Maintain does while an Append begins a segment, a power cut before that
+// Append is durable finds what was acknowledged: here a vote in term 7, in the log
+// that a checkpoint covers whole.
+func TestRetirementWhileASegmentBegins(t *testing.T) {
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := disk.NewFake(seed)
+				s, err := storage.Open(workdir, onFake(f))
+				must(t, err)
+				must(t, s.SaveIdentity(identity))
+				must(t, s.Append(hard(1, 1, 20), entries(1, 21, 1, 50), true))
+				must(t, s.WriteCheckpoint(meta(20, 1), yieldRecords(20)))
+				must(t, s.Compact(20))
+				must(t, s.Maintain())
+				must(t, s.Append(hard(7, 3, 20), nil, true))
+				release, blocked := make(chan struct{}), new(atomic.Bool)
+				f.SetFault(func(op disk.Op) disk.Fault {
+					if op.Kind == disk.OpWrite && blocked.CompareAndSwap(false, true) {
+						<-release
+						return disk.Fault{Crash: true}
+					}
+					return disk.Fault{}
+				})
+				appended := make(chan error, 1)
+				go func() { appended <- s.Append(nil, entries(21, 23, 7, 1500), true) }() // begins a segment
+				synctest.Wait()
+				if !blocked.Load() {
+					t.Fatal("no write is under way")
+				}
+				maintained := make(chan error, 1)
+				go func() { maintained <- s.Maintain() }()
+				synctest.Wait()
+				close(release)
+				<-appended
+				<-maintained
+				f.Reboot()
+				s, err = storage.Open(workdir, onFake(f))
+				if err != nil {
+					t.Fatalf("power was cut before the append was durable: %v", err)
+				}
+				hs, _, err := s.InitialState()
+				must(t, err)
+				if hs.GetTerm() != 7 || hs.GetVote() != 3 {
+					t.Errorf("hard state %v, a vote in term 7 was acknowledged", hs)
+				}
+				must(t, s.Close())
+			})
+		})
 	}
 }

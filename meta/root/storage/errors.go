@@ -82,6 +82,6 @@ func (e *FailedError) Error() string { return fmt.Sprintf("storage failed to %s:
 func (e *FailedError) Unwrap() error { return e.Err }
 
 const (
-	doReplace = "keep the workdir for inspection and replace this peer, or restore it from a backup"
-	doFile    = "put the right file back, or keep the workdir for inspection and replace this peer"
+	doReplace = "keep the workdir for inspection and replace this peer; never start it on an older copy of its folder"
+	doFile    = "put this very file back if it was moved away, never an older copy; otherwise keep the workdir for inspection and replace this peer"
 )

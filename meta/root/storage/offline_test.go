@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -110,6 +111,11 @@ func TestOfflineRefusesDamage(t *testing.T) {
 		}
 		if !isDamage(err) {
 			t.Errorf("%s: %v, want damage", name, err)
+			continue
+		}
+		// What loses acknowledged entries, or makes another cluster, is no advice.
+		if said := err.Error(); strings.Contains(said, "backup") || !strings.Contains(said, "never") || !strings.Contains(said, "older copy") || !strings.Contains(said, "replace this peer") {
+			t.Errorf("%s: the advice is %q", name, said)
 		}
 	}
 }

@@ -246,13 +246,13 @@ func (s *Storage) retireSpent() error {
 	return nil
 }
 
-// dropSpent takes the segments that are to be retired out of the log; never the
-// active one.
+// dropSpent takes the segments that are to be retired out of the log: never one
+// behind which nothing is durable yet. What begins the next one may still be lost.
 func (s *Storage) dropSpent() []retained {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for n < len(s.retained)-1 && s.retained[n].last <= s.mem.base {
+	for n < len(s.retained)-1 && s.retained[n].sequence < s.durable.At.Sequence && s.retained[n].last <= s.mem.base {
 		n++
 	}
 	spent := s.retained[:n:n]
