@@ -71,7 +71,8 @@ func TestAPeerThatIsNotWhatItShouldBe(t *testing.T) {
 		var said strings.Builder
 		r := newReachability(func(context.Context) []rootclient.PeerStatus {
 			return []rootclient.PeerStatus{
-				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1}}, {NodeID: 2, Err: errors.New("gone")},
+				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1}},
+				{NodeID: 2, Err: errors.New("gone")},
 				{NodeID: 3, Status: &rootv1.StatusResponse{LeaderId: 3}, Err: errors.New("root peer 3 belongs to cluster 7, this client to cluster 8")},
 			}
 		}, clock.NewMonotonic(), hclog.New(&hclog.LoggerOptions{Output: &said}))

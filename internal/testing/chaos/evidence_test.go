@@ -69,8 +69,8 @@ type write struct {
 	outcome rootv1.Outcome
 	// repetition: an earlier try was judged, and the token is of the answer.
 	repetition bool
-	reason  rootv1.Reason
-	token   state.Token
+	reason     rootv1.Reason
+	token      state.Token
 }
 
 // kindOfRead is how fresh an answer was asked for.
