@@ -6,7 +6,8 @@
 // registers its address in the root and keeps trying until that is true;
 // (3) when a newer process runs under the same id, it stops with
 // ErrSuperseded; (4) on shutdown it retires its era first, while it can still
-// answer, then stops serving.
+// answer, then stops serving and leaves the list of coordinators; taken off
+// that list while it lives, it joins again.
 package coordinator
 
 import (
@@ -110,7 +111,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.reach = newReachability(c.root.Status, c.clock)
+	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
 	c.prober = newProber()
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
@@ -123,7 +124,7 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
-		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints,
+		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers,
 		Clock: c.clock, Logger: cfg.Logger.Named("server"), Stats: c.stats,
 	})
 	if err != nil {
@@ -154,6 +155,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	<-workCtx.Done()
 	work.Wait() // retires the era
 	stopServing()
+	c.leave(rootCtx) // nobody waits for it: whoever asks now is told to go elsewhere
 	serving.Wait()
 	stopRoot()
 	base.Wait()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -148,4 +149,15 @@ func (p *prober) close() {
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}
+}
+
+// answers asks who answers at a coordinator's address.
+func answers(ctx context.Context, address string) (state.CoordinatorID, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableServiceConfig())...)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	reply, err := coordinatorv1.NewCoordinatorClient(conn).Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
+	return state.CoordinatorID(reply.GetCoordinatorId()), err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -23,16 +24,19 @@ const (
 type reachability struct {
 	ask   func(context.Context) []rootclient.PeerStatus
 	clock clock.Clock
+	log   hclog.Logger
 	// turn is held by the one who asks the peers; the rest wait for the answer.
 	turn chan struct{}
 	// Owned by who holds turn.
 	asked   bool
 	askedAt clock.Instant
 	last    []*coordinatorv1.RootEndpoint
+	// warned is what was said of a peer that is not the one it should be.
+	warned map[uint64]string
 }
 
-func newReachability(ask func(context.Context) []rootclient.PeerStatus, clk clock.Clock) *reachability {
-	return &reachability{ask: ask, clock: clk, turn: make(chan struct{}, 1)}
+func newReachability(ask func(context.Context) []rootclient.PeerStatus, clk clock.Clock, log hclog.Logger) *reachability {
+	return &reachability{ask: ask, clock: clk, log: log, turn: make(chan struct{}, 1), warned: map[uint64]string{}}
 }
 
 func (r *reachability) watch(ctx context.Context) {
@@ -67,9 +71,23 @@ func (r *reachability) endpoints(ctx context.Context) []*coordinatorv1.RootEndpo
 	for _, p := range r.ask(ctx) {
 		r.last = append(r.last, &coordinatorv1.RootEndpoint{
 			NodeId: p.NodeID, Address: p.Address, Reachable: p.Err == nil,
-			Leader: p.Status != nil && p.Status.LeaderId == p.NodeID,
+			Leader: p.Err == nil && p.Status.GetLeaderId() == p.NodeID, Problem: r.problem(p),
 		})
 	}
 	r.asked, r.askedAt = true, r.clock.Now()
 	return r.last
+}
+
+// problem is what is wrong with a peer that answers: it is of another cluster, or
+// another peer. It is logged when it is new.
+func (r *reachability) problem(p rootclient.PeerStatus) string {
+	if p.Err == nil || p.Status == nil {
+		return ""
+	}
+	problem := p.Err.Error()
+	if r.warned[p.NodeID] != problem {
+		r.warned[p.NodeID] = problem
+		r.log.Warn("a root peer of the list is not what it should be: correct -root-peer", "peer", p.NodeID, "address", p.Address, "err", problem)
+	}
+	return problem
 }

@@ -2,13 +2,17 @@ package coordinator
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // Root peers are asked when somebody wants to know, once for all who do, and for a
@@ -24,7 +28,7 @@ func TestReachabilityIsAskedForOnDemand(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 			return []rootclient.PeerStatus{{NodeID: 1}}
-		}, clock.NewMonotonic())
+		}, clock.NewMonotonic(), hclog.NewNullLogger())
 		look := func(reachable bool) {
 			t.Helper()
 			if got := r.endpoints(t.Context()); len(got) != 1 || got[0].GetReachable() != reachable {
@@ -57,5 +61,30 @@ func TestReachabilityIsAskedForOnDemand(t *testing.T) {
 			t.Errorf("told %v", got)
 		}
 		all.Wait()
+	})
+}
+
+// A peer of another cluster, or one that answers as another, is named at once in
+// the log, once, and to who asks.
+func TestAPeerThatIsNotWhatItShouldBe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		r := newReachability(func(context.Context) []rootclient.PeerStatus {
+			return []rootclient.PeerStatus{
+				{NodeID: 1, Status: &rootv1.StatusResponse{LeaderId: 1}},
+				{NodeID: 2, Err: errors.New("gone")},
+				{NodeID: 3, Status: &rootv1.StatusResponse{LeaderId: 3}, Err: errors.New("root peer 3 belongs to cluster 7, this client to cluster 8")},
+			}
+		}, clock.NewMonotonic(), hclog.New(&hclog.LoggerOptions{Output: &said}))
+		for range 3 {
+			got := r.endpoints(t.Context())
+			if len(got) != 3 || got[0].GetProblem()+got[1].GetProblem() != "" || !strings.Contains(got[2].GetProblem(), "cluster 7") || got[2].GetLeader() || got[2].GetReachable() {
+				t.Errorf("told %v", got)
+			}
+			time.Sleep(2 * reachFresh)
+		}
+		if n := strings.Count(said.String(), "belongs to cluster 7"); n != 1 {
+			t.Errorf("said %d times: %s", n, &said)
+		}
 	})
 }

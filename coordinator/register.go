@@ -19,13 +19,15 @@ const (
 // of the same id: the view then shows another incarnation.
 func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc) {
 	joinedAt, err := c.join(ctx)
-	if err != nil {
-		stop(err)
-		return
-	}
-	for ctx.Err() == nil {
+	for err == nil && ctx.Err() == nil {
 		changed := c.follower.Changed()
-		known := c.follower.View().State.Coordinator(state.CoordinatorID(c.cfg.ID))
+		view := c.follower.View()
+		known := view.State.Coordinator(state.CoordinatorID(c.cfg.ID))
+		if known == nil && view.Token.Index >= joinedAt {
+			c.cfg.Logger.Warn("taken off the list of coordinators, but alive: joining again", "coordinator", c.cfg.ID)
+			joinedAt, err = c.join(ctx)
+			continue
+		}
 		if known != nil && known.Incarnation != c.cfg.Incarnation && known.Revision > joinedAt {
 			c.cfg.Logger.Error("superseded by a newer process of the same id", "coordinator", c.cfg.ID, "address", known.Address)
 			c.holder.OnSuperseded()
@@ -36,6 +38,25 @@ func (c *Coordinator) register(ctx context.Context, stop context.CancelCauseFunc
 		case <-ctx.Done():
 		case <-changed:
 		}
+	}
+	if err != nil {
+		stop(err)
+	}
+}
+
+// leaveWithin is how long a process that ends waits to be off the list.
+const leaveWithin = 500 * time.Millisecond
+
+// leave takes this process off the list: callers need not look for it, and its
+// level holds nobody up. Without an answer in time an operator does it.
+func (c *Coordinator) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	_, err := c.root.Propose(ctx, &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorLeft{
+		CoordinatorLeft: &rootv1.CoordinatorLeft{Id: c.cfg.ID, Incarnation: c.cfg.Incarnation},
+	}}}})
+	if err != nil {
+		c.cfg.Logger.Warn("still on the list of coordinators: nokv coordinator remove takes it off", "coordinator", c.cfg.ID, "err", err)
 	}
 }
 
@@ -61,16 +82,14 @@ func (r *registration) follow(incarnation, known uint64) {
 	r.cmd.Identity = r.identities.Next(known)
 }
 
-// refused learns from a rejection whom to follow, and how far the log is.
+// refused learns from a rejection whom to follow, and how far the log is. Under the
+// old identity the registration would stay refused.
 func (r *registration) refused(d *rootv1.ErrorDetail) {
-	now := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
-	known := max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex())
-	switch d.GetReason() {
-	case rootv1.Reason_REASON_COORDINATOR_SUPERSEDED:
-		r.follow(d.GetIncarnation(), known)
-	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
-		r.follow(now, known)
+	follows := r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows()
+	if d.GetReason() == rootv1.Reason_REASON_COORDINATOR_SUPERSEDED {
+		follows = d.GetIncarnation()
 	}
+	r.follow(follows, max(r.cmd.GetIdentity().GetKnownIndex(), d.GetCurrentToken().GetIndex()))
 }
 
 // join proposes the registration until its outcome is known, and returns the

@@ -8,15 +8,17 @@ import (
 )
 
 // A registration says whom its process follows, learns from a refusal whom it
-// has to follow, and is another command then; a repetition is the same one.
+// has to follow, and is another command behind any refusal.
 func TestRegistrationFollows(t *testing.T) {
 	r := &registration{cfg: &Config{ID: "c1", Advertise: "a:1", Incarnation: 9}, identities: identity.NewSource()}
 	r.follow(0, 5)
 	first := r.cmd
 	r.refused(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_CAPACITY_EXCEEDED})
-	if r.cmd != first || first.GetIdentity().GetKnownIndex() != 5 {
-		t.Errorf("%v after a refusal that is about something else", r.cmd)
+	if r.cmd.GetEvents()[0].GetCoordinatorJoined().GetFollows() != 0 || r.cmd.GetIdentity().GetKnownIndex() != 5 ||
+		r.cmd.GetIdentity().GetSequence() == first.GetIdentity().GetSequence() {
+		t.Errorf("%v after a refusal that is about something else: under its identity it stays refused", r.cmd)
 	}
+	first = r.cmd
 	r.refused(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_COORDINATOR_SUPERSEDED, Incarnation: 77})
 	second := r.cmd
 	if got := second.GetEvents()[0].GetCoordinatorJoined(); got.GetFollows() != 77 || got.GetIncarnation() != 9 ||

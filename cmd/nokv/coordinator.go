@@ -29,7 +29,7 @@ and serves routes; the one that holds the Tenure also serves ids and timestamps.
 
 With -config the address and the root peers come from the file; flags win.
 "nokv coordinator list" shows the coordinators of a cluster.`,
-		children: []*command{coordinatorList()},
+		children: []*command{coordinatorList(), coordinatorRemove()},
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			s := f.server(config.DefaultCoordinatorAddr)
 			var roots peerMap

@@ -83,6 +83,40 @@ func coordinatorList() *command {
 	}
 }
 
+// removedOutput is what `nokv coordinator remove -o json` prints. The field names stay.
+type removedOutput struct {
+	ID    string `json:"id"`
+	Token string `json:"token"`
+}
+
+func coordinatorRemove() *command {
+	return &command{
+		name: "remove", args: "ID [flags]", summary: "take a coordinator that is gone off the list",
+		long: `
+A coordinator that is stopped takes itself off the list. One whose machine died
+stays there: "nokv status" shows it as unreachable, and it stands in the way of
+"nokv root upgrade". One that answers is refused.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			c := f.client()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) != 1 {
+					return usagef("%d arguments, want 1", len(args))
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					at, err := cl.RemoveCoordinator(ctx, args[0])
+					if err != nil {
+						return err
+					}
+					return e.print(removedOutput{args[0], at.String()}, func(w *tabwriter.Writer) {
+						row(w, "coordinator "+args[0]+" is off the list")
+					})
+				})
+			}
+		},
+	}
+}
+
 func transitionCommand() *command {
 	return &command{
 		name: "transition", summary: "list planned changes of regions",

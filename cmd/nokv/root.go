@@ -99,12 +99,14 @@ type rootPeerOutput struct {
 	StateHash       string `json:"state_hash"`
 	TailReaders     uint64 `json:"tail_readers"`
 	Stalled         bool   `json:"stalled"`
-	Regions         uint64 `json:"regions"`
-	Keyspaces       uint64 `json:"keyspaces"`
-	Members         uint64 `json:"members"`
-	Era             uint64 `json:"era"`
-	IDFence         uint64 `json:"id_fence"`
-	TSOFence        uint64 `json:"tso_fence"`
+	// Replaying: it has not applied yet what it knows to be committed, as after a start.
+	Replaying bool   `json:"replaying"`
+	Regions   uint64 `json:"regions"`
+	Keyspaces uint64 `json:"keyspaces"`
+	Members   uint64 `json:"members"`
+	Era       uint64 `json:"era"`
+	IDFence   uint64 `json:"id_fence"`
+	TSOFence  uint64 `json:"tso_fence"`
 }
 
 func rootStatus() *command {
@@ -136,7 +138,11 @@ func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
 				row(w, p.NodeID, p.Address, p.Role, p.part(), p.Error)
 				continue
 			}
-			row(w, p.NodeID, p.Address, p.Role, p.part(), p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
+			role := p.Role
+			if p.Replaying {
+				role = "replaying"
+			}
+			row(w, p.NodeID, p.Address, role, p.part(), p.Term, p.CommitIndex, p.AppliedIndex, fmt.Sprintf("[%d, %d]", p.FirstIndex, p.LastIndex),
 				p.CheckpointIndex, p.StateHash, p.TailReaders)
 		}
 	})
@@ -167,7 +173,7 @@ func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
 			Role: word(s.Role.String(), "RAFT_ROLE_"), Term: s.Term, LeaderID: s.LeaderId,
 			CommitIndex: s.CommitIndex, AppliedIndex: s.AppliedIndex, FirstIndex: s.FirstIndex, LastIndex: s.LastIndex,
 			CheckpointIndex: s.CheckpointIndex, CheckpointBytes: s.CheckpointBytes, StateHash: fmt.Sprintf("%016x", s.StateHash),
-			TailReaders: s.TailReaders, Stalled: s.Stalled, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
+			TailReaders: s.TailReaders, Stalled: s.Stalled, Replaying: s.AppliedIndex < s.CommitIndex, Regions: s.Regions, Keyspaces: s.Keyspaces, Members: s.Members,
 			Era: s.GetTenure().GetEra(), IDFence: s.GetAllocators().GetIdFence(), TSOFence: s.GetAllocators().GetTsoFence(),
 		})
 	}

@@ -34,8 +34,8 @@ func rootUpgrade() *command {
 After a rolling upgrade the cluster goes on as before until every root peer,
 coordinator and reader understands more; then the feature level is raised, by
 itself after a while, or by this command at once. From then on older processes
-are refused. Who stands in the way is listed, and the exit status is 1 when the
-level that was asked for is not reached.`,
+are refused. Who stands in the way is listed, with the way out, and the exit
+status is 1 then.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			to := f.Uint("to", 0, "feature `level` to raise to; 0: the highest that every process understands")
 			dryRun := f.Bool("dry-run", false, "raise nothing, say what would be")
@@ -53,8 +53,8 @@ level that was asked for is not reached.`,
 					if err := e.print(upgraded(resp), func(w *tabwriter.Writer) { showUpgrade(w, resp) }); err != nil {
 						return err
 					}
-					if !*dryRun && resp.GetFeatureLevel() < uint32(*to) {
-						return fmt.Errorf("the feature level stays %d: upgrade who is listed, or end it", resp.GetFeatureLevel())
+					if !*dryRun && len(resp.GetBelow()) > 0 {
+						return fmt.Errorf("the feature level stays %d: upgrade who is listed, or take it off the list", resp.GetFeatureLevel())
 					}
 					return nil
 				})
@@ -78,5 +78,20 @@ func showUpgrade(t *tabwriter.Writer, resp *rootv1.RaiseFeatureLevelResponse) {
 	}
 	for _, p := range resp.GetBelow() {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\n", p.GetProcess(), p.GetId(), p.GetAddress(), p.GetFeatureLevel())
+	}
+	for _, p := range resp.GetBelow() {
+		fmt.Fprintf(t, "\n%s\n", wayOut(p))
+	}
+}
+
+// wayOut says what to do about a process that stands in the way.
+func wayOut(p *rootv1.FeatureSupport) string {
+	switch p.GetProcess() {
+	case "coordinator":
+		return fmt.Sprintf("coordinator %[1]s: upgrade it, or stop it; if it is gone: nokv coordinator remove %[1]s", p.GetId())
+	case "root peer":
+		return fmt.Sprintf("root peer %[1]s: upgrade it, or start it; if it is lost: nokv root replace %[1]s", p.GetId())
+	default:
+		return fmt.Sprintf("%s %s: upgrade it, or stop it", p.GetProcess(), p.GetId())
 	}
 }

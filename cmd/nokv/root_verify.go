@@ -6,6 +6,7 @@ import (
 	"os"
 	"text/tabwriter"
 
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 )
 
@@ -59,7 +60,7 @@ func verify(e *env, dir string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s is neither a folder nor a file: name the workdir of a meta-root, or a backup", dir)
 	}
-	report, err := storage.Verify(dir, storage.Options{})
+	report, err := storage.Verify(dir, storage.Options{CheckRecords: state.CheckPart})
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ type coordinatorStatusOutput struct {
 	ID               string            `json:"id,omitempty"`
 	Error            string            `json:"error,omitempty"`
 	ServingAuthority bool              `json:"serving_authority"`
+	ClockBound       bool              `json:"clock_bound,omitempty"`
 	Keyspaces        uint64            `json:"keyspaces"`
 	Regions          uint64            `json:"regions"`
 	Members          uint64            `json:"members"`
@@ -42,6 +43,7 @@ type rootEndpointOutput struct {
 	Address   string `json:"address"`
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
+	Problem   string `json:"problem,omitempty"`
 }
 
 func statusCommand() *command {
@@ -92,7 +94,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		out.Holder = ""
 	}
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem})
 	}
 	if err := e.print(out, out.table); err != nil {
 		return err
@@ -112,7 +114,7 @@ func askStatus(ctx context.Context, cl *client.Client, addr string) (*coordinato
 func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorStatusOutput {
 	d := showDisclosure(st.GetDisclosure())
 	return coordinatorStatusOutput{
-		Address: addr, ID: st.CoordinatorId, ServingAuthority: st.ServingAuthority,
+		Address: addr, ID: st.CoordinatorId, ServingAuthority: st.ServingAuthority, ClockBound: st.ClockBound,
 		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
@@ -130,8 +132,11 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			continue
 		}
 		authority := "standby"
-		if c.ServingAuthority {
+		switch {
+		case c.ServingAuthority:
 			authority = "serving"
+		case c.ClockBound:
+			authority = "clock_bound"
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
 			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second))
@@ -144,7 +149,7 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			role = "leader"
 		}
 		if !p.Reachable {
-			role = "-"
+			role = orDash(p.Problem)
 		}
 		row(w, p.NodeID, p.Address, p.Reachable, role)
 	}

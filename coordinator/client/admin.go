@@ -258,6 +258,25 @@ func (c *Client) ListCoordinators(ctx context.Context, opts ...ReadOption) iter.
 	})
 }
 
+// RemoveCoordinator takes a coordinator whose process is gone off the list.
+// ErrStillRunning: it answers. ErrNotFound: it is not on the list.
+func (c *Client) RemoveCoordinator(ctx context.Context, id string) (rooted.Token, error) {
+	for k, err := range c.ListCoordinators(ctx, Strong()) {
+		if err != nil {
+			return rooted.Token{}, err
+		}
+		if k.GetId() != id {
+			continue
+		}
+		reply, err := change(ctx, c, "RemoveCoordinator", func(identity *rootv1.CommandIdentity) *coordinatorv1.RemoveCoordinatorRequest {
+			return &coordinatorv1.RemoveCoordinatorRequest{CoordinatorId: id, Incarnation: k.GetIncarnation(), Identity: identity}
+		}, coordinatorv1.CoordinatorClient.RemoveCoordinator)
+		return rooted.TokenFromProto(reply.GetToken()), err
+	}
+	d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_NOT_FOUND, Message: fmt.Sprintf("no coordinator %q is on the list", id)}
+	return rooted.Token{}, &Error{Op: "RemoveCoordinator", Reason: d.Reason, Detail: d, Cause: errRefused}
+}
+
 // ListTransitions yields planned changes of a region, 0 for all, with how the
 // recent ones ended if they are asked for.
 func (c *Client) ListTransitions(ctx context.Context, region rooted.RegionID, ended bool, opts ...ReadOption) iter.Seq2[*rootv1.Transition, error] {

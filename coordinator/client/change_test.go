@@ -31,7 +31,7 @@ func (m *memory) apply(cmd *rootv1.Command) *rootv1.CommandResult {
 	m.asked = append(m.asked, id)
 	key := [2]uint64{id.GetOrigin(), id.GetSequence()}
 	if at := m.applied[key]; at > m.forgot {
-		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, Repetition: true, Token: m.at(at)}
+		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_APPLIED, Repetition: true, Token: m.at(at)}
 	}
 	if id.GetKnownIndex() < m.forgot {
 		return &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: m.at(m.last()), Error: &rootv1.ErrorDetail{

@@ -338,6 +338,8 @@ var (
 	ErrTooOld error = sentinel(rootv1.Reason_REASON_TOO_OLD)
 	// ErrClusterRequired: the call changes something and does not name the cluster that it is for.
 	ErrClusterRequired error = sentinel(rootv1.Reason_REASON_CLUSTER_REQUIRED)
+	// ErrStillRunning: the coordinator that is to be removed answers.
+	ErrStillRunning error = sentinel(rootv1.Reason_REASON_STILL_RUNNING)
 )
 
 // sentinel is a reason as an error to compare with.

@@ -38,8 +38,9 @@ type (
 // callers share requests; each command is judged on its own.
 //
 // A command whose outcome is unknown is sent again, under the identity that it
-// was first sent with: what had been applied is answered with
-// OUTCOME_ALREADY_APPLIED, Repetition set, and what it made. When the context ends
+// was first sent with: when the first had come, the answer is what became of it
+// then, Repetition set, and what it made. A rejection is final under its identity:
+// whoever gives commands one makes a new one to try again. When the context ends
 // first, the command may have been applied or may still be. A caller that wants
 // to repeat it then, or after a restart of its own, gives the command an Identity
 // itself; a command without one is new each time. The command must not be changed

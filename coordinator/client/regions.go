@@ -54,7 +54,7 @@ func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published
 	if events := result.GetEvents(); len(events) > 0 && events[0].GetRegion() != nil {
 		made = rooted.RegionFromProto(events[0].GetRegion())
 	}
-	changed := result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED || result.GetRepetition()
+	changed := result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED
 	return Published{Region: made, Token: rooted.TokenFromProto(result.GetToken()), Changed: changed}, nil
 }
 

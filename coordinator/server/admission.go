@@ -99,6 +99,9 @@ func checkRead(read *coordinatorv1.ReadOptions) error {
 	if f := read.GetFreshness(); f < 0 || f > coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT {
 		return invalid("read.freshness", "%d is not a freshness", f)
 	}
+	if t := read.GetRequiredRootToken(); t.GetIndex() == 0 && t.GetIncarnation()|t.GetTerm() != 0 {
+		return invalid("read.required_root_token", "it has no index: no position to wait for")
+	}
 	if read.GetFreshness() != coordinatorv1.Freshness_FRESHNESS_BOUNDED {
 		if read.MaxRootLag != nil {
 			return invalid("read.max_root_lag", "only FRESHNESS_BOUNDED has a bound")

@@ -48,9 +48,9 @@ func rejection(result *rootv1.CommandResult) error {
 	return &reason.Error{Detail: result.GetError()}
 }
 
-// changed says whether a command did something, now or when it was first sent.
+// changed says whether a command did something, now or when it first came.
 func changed(result *rootv1.CommandResult) bool {
-	return result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED || result.GetRepetition()
+	return result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED
 }
 
 // made is what the only event of a command made.

@@ -42,7 +42,7 @@ func callAll(t *testing.T, conn *grpc.ClientConn, ctx context.Context, told func
 // must name this one.
 func TestCallsNameTheirCluster(t *testing.T) {
 	w := routed(t)
-	hash := w.root.hash()
+	before := w.root.changes()
 	bare := w.dialAs(t, 0)
 	defer bare.Close()
 	other := w.dialAs(t, clusterID+1)
@@ -67,7 +67,7 @@ func TestCallsNameTheirCluster(t *testing.T) {
 	callAll(t, bare, both, func(method string, err error) {
 		refused(t, err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
 	})
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("a refused call changed the root")
 	}
 }
@@ -140,7 +140,7 @@ func TestChangesCarryIdentities(t *testing.T) {
 // What callers may publish ends no coordinator and forges no authority.
 func TestOnlyCallersEventsArePublished(t *testing.T) {
 	w := routed(t)
-	hash := w.root.hash()
+	before := w.root.changes()
 	for _, event := range []*rootv1.Event{
 		{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: coordinatorID, Address: "a:1", Incarnation: 1 << 60}}},
 		{Kind: &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{Id: coordinatorID, Incarnation: 99}}},
@@ -157,7 +157,7 @@ func TestOnlyCallersEventsArePublished(t *testing.T) {
 		_, err = w.client.PublishRootEvents(within(t), &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(event)}})
 		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 	}
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("one of them was published")
 	}
 }

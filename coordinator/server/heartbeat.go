@@ -55,14 +55,15 @@ func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionH
 }
 
 // rootReport publishes a descriptor that is newer than the rooted one, if the
-// root still has that one. Where the root is ahead, its descriptor is the answer.
+// root still has that one. Where the root is ahead, its descriptor is the answer;
+// where the region is gone there is none, and the refusal says its last epoch.
 func (s *Server) rootReport(ctx context.Context, reported *rootv1.Region, rooted *state.Region) (*coordinatorv1.RegionHeartbeatResponse, error) {
 	publish := &rootv1.RegionPublished{Region: reported}
 	if rooted != nil {
 		publish.ExpectedEpoch = rooted.Epoch.Proto()
 	}
 	result, err := s.change(ctx, nil, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: publish}})
-	if ahead := reason.From(err); ahead.GetReason() == rootv1.Reason_REASON_EPOCH_STALE && ahead.GetRegion() != nil {
+	if ahead := reason.From(err); ahead.GetReason() == rootv1.Reason_REASON_EPOCH_STALE && ahead.GetRegion().GetKeyspaceId() != 0 {
 		return &coordinatorv1.RegionHeartbeatResponse{Region: ahead.GetRegion()}, nil
 	}
 	if err != nil {

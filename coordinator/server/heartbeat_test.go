@@ -113,12 +113,12 @@ func TestRegionHeartbeat(t *testing.T) {
 	beat := &coordinatorv1.RegionHeartbeatRequest{
 		MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 1, "m1"), Leader: true, KeyCount: 5,
 	}
-	hash := w.root.hash()
+	before := w.root.changes()
 	resp, err := w.client.RegionHeartbeat(within(t), beat)
 	if err != nil || resp.GetRootedAt() != nil || !proto.Equal(resp.GetRegion(), w.root.state.Region(1).Proto()) {
 		t.Fatalf("nothing new: %v, %v", resp, err)
 	}
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("a heartbeat that says nothing new was rooted")
 	}
 	got, err := w.client.GetRegionByKey(within(t), byKey("a"))
@@ -193,4 +193,22 @@ func TestSoftStateIsForgotten(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A late report of a region that is gone is refused, with the region's last epoch:
+// there is no descriptor to answer with.
+func TestRegionHeartbeatOfARemovedRegion(t *testing.T) {
+	w := routed(t)
+	beat := &coordinatorv1.RegionHeartbeatRequest{MemberId: "m1", Incarnation: w.incarnation("m1"), Region: region(t, 1, 4, "m1"), Leader: true}
+	if _, err := w.client.RegionHeartbeat(within(t), beat); err != nil {
+		t.Fatal(err)
+	}
+	last := w.root.state.Region(1).Epoch
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1}}})
+	w.catchUp(t)
+	resp, err := w.client.RegionHeartbeat(within(t), beat)
+	d := refused(t, err, rootv1.Reason_REASON_EPOCH_STALE)
+	if got := state.EpochFromProto(d.GetRegion().GetEpoch()); d.GetRegion().GetId() != 1 || got != last {
+		t.Errorf("%v, %v: want epoch %s", resp, d, last)
+	}
 }

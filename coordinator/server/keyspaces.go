@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 
-	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -77,33 +76,14 @@ func (s *Server) DeleteKeyspace(ctx context.Context, req *coordinatorv1.DeleteKe
 	if err := checkName(req.GetName()); err != nil {
 		return nil, err
 	}
-	version := req.GetExpectedVersion()
-	if version == 0 {
-		keyspace, err := s.keyspaceNow(ctx, req.GetName())
-		if err != nil {
-			return nil, err
-		}
-		version = keyspace.GetVersion()
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
+		Name: req.GetName(), ExpectedVersion: req.GetExpectedVersion(),
+	}}})
+	if err != nil {
+		return nil, err
 	}
-	for attempt := 1; ; attempt++ {
-		result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{
-			Name: req.GetName(), ExpectedVersion: version,
-		}}})
-		if err == nil {
-			return &coordinatorv1.DeleteKeyspaceResponse{Token: result.GetToken()}, nil
-		}
-		// Any version will do, and somebody made a new one since the read.
-		detail := reason.From(err)
-		moved := detail.GetReason() == rootv1.Reason_REASON_VERSION_STALE && detail.GetKeyspaceVersion() != 0
-		if req.GetExpectedVersion() != 0 || !moved || attempt == maxDeleteAttempts {
-			return nil, err
-		}
-		version = detail.GetKeyspaceVersion()
-	}
+	return &coordinatorv1.DeleteKeyspaceResponse{Token: result.GetToken()}, nil
 }
-
-// maxDeleteAttempts bounds the race of a delete with updates.
-const maxDeleteAttempts = 4
 
 // keyspaceNow is a keyspace by a linearizable read, to fill in what a change
 // leaves open. One that is not there is a new one: that the change is a repetition,

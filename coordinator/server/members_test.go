@@ -1,9 +1,12 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -178,4 +181,45 @@ func TestListsHavePages(t *testing.T) {
 	}
 	_, err := w.client.ListMembers(within(t), &coordinatorv1.ListMembersRequest{Limit: 1025})
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}
+
+// A coordinator that answers at its address stays on the list; one that does not is
+// taken off, once, also when its address is somebody else's by now.
+func TestRemoveCoordinator(t *testing.T) {
+	there := map[string]state.CoordinatorID{"c2:1": "c2", "c3:1": "c9"}
+	w := start(t, func(cfg *server.Config) {
+		cfg.Answers = func(_ context.Context, address string) (state.CoordinatorID, error) {
+			if id, ok := there[address]; ok {
+				return id, nil
+			}
+			return "", errDown
+		}
+	})
+	joined := func(id string) {
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id, Address: id + ":1", Incarnation: 7}}})
+	}
+	remove := func(id string, sequence uint64) (*coordinatorv1.RemoveCoordinatorResponse, error) {
+		return w.client.RemoveCoordinator(within(t), &coordinatorv1.RemoveCoordinatorRequest{
+			CoordinatorId: id, Incarnation: 7, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: sequence, KnownIndex: 1},
+		})
+	}
+	for _, id := range []string{"c2", "c3", "c4"} {
+		joined(id)
+	}
+	_, err := remove("c2", 1)
+	refused(t, err, rootv1.Reason_REASON_STILL_RUNNING)
+	for i, id := range []string{"c3", "c4", "c4"} {
+		got, err := remove(id, uint64(10+min(i, 1)))
+		if err != nil || !got.GetRemoved() {
+			t.Errorf("%s: %v, %v", id, got, err)
+		}
+	}
+	if got, err := remove("c4", 20); err != nil || got.GetRemoved() {
+		t.Errorf("it is not there: %v, %v", got, err)
+	}
+	_, err = w.client.RemoveCoordinator(within(t), &coordinatorv1.RemoveCoordinatorRequest{CoordinatorId: "c2"})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+	if c := w.root.state.Coordinator("c2"); c == nil || w.root.state.Coordinator("c4") != nil {
+		t.Errorf("c2 is %v", c)
+	}
 }

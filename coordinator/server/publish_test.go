@@ -37,14 +37,14 @@ func TestAssessmentOfTransitions(t *testing.T) {
 	split := &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
 		RegionId: 1, ExpectedEpoch: w.root.state.Region(1).Epoch.Proto(), SplitKey: []byte("c"), RightRegionId: 50,
 	}}}
-	hash := w.root.hash()
+	before := w.root.changes()
 	assessed, err := w.client.AssessRootEvent(within(t), &coordinatorv1.AssessRootEventRequest{Event: split})
 	if err != nil || assessed.GetAssessment() != rootv1.TransitionStatus_TRANSITION_STATUS_OPEN ||
 		assessed.GetResult().GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
 		t.Errorf("assessed %v, %v", assessed, err)
 	}
 	checkDisclosure(t, w, assessed.GetDisclosure(), coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT)
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("an assessment changed the root")
 	}
 	published, err := w.client.PublishRootEvent(within(t), &coordinatorv1.PublishRootEventRequest{Event: split})
@@ -175,7 +175,7 @@ func TestRemoveRegion(t *testing.T) {
 
 func TestPublishRefusals(t *testing.T) {
 	w := start(t)
-	hash := w.root.hash()
+	before := w.root.changes()
 	many := &coordinatorv1.PublishRootEventsRequest{}
 	for range server.MaxCommands + 1 {
 		many.Commands = append(many.Commands, command(created("m1")))
@@ -214,7 +214,7 @@ func TestPublishRefusals(t *testing.T) {
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 	_, err = w.client.ListTransitions(within(t), &coordinatorv1.ListTransitionsRequest{Limit: 1025})
 	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
-	if w.root.hash() != hash {
+	if w.root.changes() != before {
 		t.Error("a refused publish changed the root")
 	}
 }

@@ -23,7 +23,7 @@ func (s *Server) regionByKey(ctx context.Context, req *keyRequest) (*packet, err
 	if err := checkKeyspace(req.keyspace); err != nil {
 		return nil, err
 	}
-	v, err := s.serve(ctx, req.read)
+	v, err := s.serveRegion(ctx, req.read)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 	if err := req.check(); err != nil {
 		return nil, err
 	}
-	v, err := s.serve(ctx, req.read)
+	v, err := s.serveRegion(ctx, req.read)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *Server) route(ctx context.Context, req *keysRequest) (served, *answer, 
 	if err := req.check(); err != nil {
 		return served{}, nil, err
 	}
-	v, err := s.serve(ctx, req.read)
+	v, err := s.serveRegion(ctx, req.read)
 	if err != nil {
 		return served{}, nil, err
 	}
@@ -359,7 +359,7 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 	if req.GetRegionId() == 0 {
 		return nil, invalid("region_id", "it is 0")
 	}
-	v, err := s.serve(ctx, req.GetRead())
+	v, err := s.serveRegion(ctx, req.GetRead())
 	if err != nil {
 		return nil, err
 	}

@@ -252,6 +252,7 @@ func TestRouteRefusals(t *testing.T) {
 		return get(req)
 	}
 	const invalid = rootv1.Reason_REASON_INVALID_REQUEST
+	revision := &coordinatorv1.ReadOptions{RequiredDescriptorRevision: 1}
 	for name, c := range map[string]struct {
 		call  func() error
 		want  rootv1.Reason
@@ -278,7 +279,17 @@ func TestRouteRefusals(t *testing.T) {
 		"lag unbounded":    {read(&coordinatorv1.ReadOptions{MaxRootLag: proto.Uint64(1)}), invalid, "read.max_root_lag", 0},
 		"millis unbounded": {read(&coordinatorv1.ReadOptions{MaxRootLagMillis: proto.Uint64(1)}), invalid, "read.max_root_lag_millis", 0},
 		"other cluster":    {read(&coordinatorv1.ReadOptions{RequiredRootToken: &rootv1.RootToken{Incarnation: 9, Index: 1}}), rootv1.Reason_REASON_CLUSTER_MISMATCH, "", 0},
-		"region 0":         {func() error { _, err := w.client.GetRegion(within(t), &coordinatorv1.GetRegionRequest{}); return err }, invalid, "region_id", 0},
+		"no position":      {read(&coordinatorv1.ReadOptions{RequiredRootToken: &rootv1.RootToken{Incarnation: 7}}), invalid, "read.required_root_token", 0},
+		"scan revision":    {scan(&coordinatorv1.ScanRegionsRequest{Read: revision}), invalid, "read.required_descriptor_revision", 0},
+		"keyspace revision": {func() error {
+			_, err := w.client.GetKeyspace(within(t), &coordinatorv1.GetKeyspaceRequest{Name: "default", Read: revision})
+			return err
+		}, invalid, "read.required_descriptor_revision", 0},
+		"list revision": {func() error {
+			_, err := w.client.ListMembers(within(t), &coordinatorv1.ListMembersRequest{Read: revision})
+			return err
+		}, invalid, "read.required_descriptor_revision", 0},
+		"region 0": {func() error { _, err := w.client.GetRegion(within(t), &coordinatorv1.GetRegionRequest{}); return err }, invalid, "region_id", 0},
 		"no region": {func() error {
 			_, err := w.client.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 99})
 			return err

@@ -73,6 +73,15 @@ func (s *Server) view() *rootview.View { return s.cfg.Views.View() }
 
 // serve finds a view for a request.
 func (s *Server) serve(ctx context.Context, read *coordinatorv1.ReadOptions) (served, error) {
+	if read.GetRequiredDescriptorRevision() != 0 {
+		return served{}, invalid("read.required_descriptor_revision", "only lookups of regions by key or id have one")
+	}
+	return s.serveRegion(ctx, read)
+}
+
+// serveRegion is serve for a lookup, which may require a descriptor's revision
+// besides: see find.
+func (s *Server) serveRegion(ctx context.Context, read *coordinatorv1.ReadOptions) (served, error) {
 	if err := checkRead(read); err != nil {
 		return served{}, err
 	}

@@ -72,6 +72,9 @@ type Config struct {
 	// RootPeers lists the root peers for Status. Nil: none are shown.
 	RootPeers func(context.Context) []*coordinatorv1.RootEndpoint
 
+	// Answers asks who answers at another coordinator's address. Nil: nobody is asked.
+	Answers func(ctx context.Context, address string) (state.CoordinatorID, error)
+
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
 	// Clock tells ages. Default: the machine's.

@@ -25,6 +25,7 @@ func Changes(method string) bool {
 		coordinatorv1.Coordinator_RemoveMember_FullMethodName,
 		coordinatorv1.Coordinator_AssignRegions_FullMethodName,
 		coordinatorv1.Coordinator_RotatePinKey_FullMethodName,
+		coordinatorv1.Coordinator_RemoveCoordinator_FullMethodName,
 		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
 		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:
 		return true

@@ -7,6 +7,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -26,7 +27,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		CoordinatorId: string(s.cfg.ID), Address: s.cfg.Address, Incarnation: s.cfg.Incarnation,
 		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
 		ServingAuthority: serves(authority, view, v.now),
-		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft,
+		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft, ClockBound: authority.ClockBound,
 		Disclosure:   v.disclosure(),
 		Keyspaces:    uint64(v.state.KeyspaceCount()),
 		Regions:      uint64(v.state.RegionCount()),
@@ -49,7 +50,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 // serves says whether a holder can serve now: its confirmation is good. Without a
 // ttl none lasts, and it is enough that the root is heard and names it.
 func serves(a tenure.Status, view *rootview.View, now clock.Instant) bool {
-	if a.Phase != tenure.Holding || a.Superseded {
+	if a.Phase != tenure.Holding || a.Superseded || a.ClockBound {
 		return false
 	}
 	if a.Tenure.GetTtlMillis() > 0 {
@@ -78,6 +79,35 @@ func (s *Server) ListCoordinators(ctx context.Context, req *coordinatorv1.ListCo
 		return true
 	})
 	return resp, nil
+}
+
+// answersTimeout is how long a coordinator that is to be removed may take to answer.
+const answersTimeout = time.Second
+
+// RemoveCoordinator implements coordinatorv1.CoordinatorServer. What is rooted of a
+// process that answers stays: its level and its address count.
+func (s *Server) RemoveCoordinator(ctx context.Context, req *coordinatorv1.RemoveCoordinatorRequest) (*coordinatorv1.RemoveCoordinatorResponse, error) {
+	id := state.CoordinatorID(req.GetCoordinatorId())
+	if req.GetIncarnation() == 0 {
+		return nil, invalid("incarnation", "it is 0; give that of the process that is gone, as ListCoordinators shows it")
+	}
+	known := s.view().State.Coordinator(id)
+	if known.GetIncarnation() == req.GetIncarnation() && s.cfg.Answers != nil {
+		ask, cancel := context.WithTimeout(ctx, answersTimeout)
+		who, err := s.cfg.Answers(ask, known.GetAddress())
+		cancel()
+		if err == nil && who == id {
+			return nil, reason.New(rootv1.Reason_REASON_STILL_RUNNING,
+				"coordinator %q answers at %s: stop it, then it takes itself off the list", id, known.GetAddress())
+		}
+	}
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{
+		Id: string(id), Incarnation: req.GetIncarnation(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RemoveCoordinatorResponse{Token: result.GetToken(), Removed: changed(result)}, nil
 }
 
 // coordinators are at most state.MaxCoordinators.

@@ -142,7 +142,10 @@ func (h *Holder) take(ctx context.Context, m rootv1.Mandate, count uint64) (Run,
 	select {
 	case <-w.Done():
 	case <-ctx.Done():
-		if h.cancel(w) {
+		if cancelled, why := h.cancel(w); cancelled {
+			if why != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return Run{}, why
+			}
 			return Run{}, gaveUp(ctx, "no window was rooted in time")
 		}
 	}
@@ -150,9 +153,9 @@ func (h *Holder) take(ctx context.Context, m rootv1.Mandate, count uint64) (Run,
 	return run, h.explain(err)
 }
 
-func (h *Holder) cancel(w *Reservation) (cancelled bool) {
-	h.step(func(r *RawHolder, now clock.Instant) { cancelled = r.Cancel(w, now) })
-	return cancelled
+func (h *Holder) cancel(w *Reservation) (cancelled bool, why error) {
+	h.step(func(r *RawHolder, now clock.Instant) { cancelled, why = r.Cancel(w, now), r.hindrance(w) })
+	return cancelled, why
 }
 
 // confirm waits for a confirmation of the run's era.
@@ -219,6 +222,9 @@ type Status struct {
 	Superseded bool
 	// Stage is how far the handover to the era held is.
 	Stage rootv1.HandoverStage
+	// ClockBound: no timestamps are left, and the root refuses more because they
+	// are too far ahead of its clock.
+	ClockBound bool
 	// Values left in the windows, and served so far.
 	IDsLeft, TimestampsLeft uint64
 	Consumed                *rootv1.Frontiers

@@ -604,6 +604,33 @@ func TestRefusedClockIsReported(t *testing.T) {
 	})
 }
 
+// Who waits for timestamps that the root finds too far ahead of its clock is told
+// so, and so is who looks; ids are served meanwhile. When the clock is corrected,
+// timestamps are.
+func TestTimestampsTooFarAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRoot(time.Millisecond)
+		r.wall = uint64(time.Now().UnixMilli()) + 600_000
+		p := startHolder(t, r, "a", func(c *tenure.Config) { c.TSOStart = (r.wall + 86_400_000) << 18 })
+		time.Sleep(time.Second)
+		if _, _, err := p.AllocID(within(time.Second), 1); err != nil {
+			t.Errorf("an id: %v", err)
+		}
+		if _, _, err := p.Tso(within(time.Second), 1); reason.Of(err) != rootv1.Reason_REASON_CLOCK_BOUND {
+			t.Errorf("a timestamp: %v", err)
+		}
+		if s := p.Status(); !s.ClockBound || s.Phase != tenure.Holding {
+			t.Errorf("%+v", s)
+		}
+		r.mu.Lock()
+		r.wall += 2 * 86_400_000
+		r.mu.Unlock()
+		if _, _, err := p.Tso(within(time.Second), 1); err != nil || p.Status().ClockBound {
+			t.Errorf("the clock is right: %v, %+v", err, p.Status())
+		}
+	})
+}
+
 // A holder whose callers come every 20 ms confirms each third of its ttl, so that two
 // confirmations may be lost.
 func TestBusyHolderIsConfirmedOften(t *testing.T) {

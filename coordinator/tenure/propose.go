@@ -183,7 +183,7 @@ func (r *RawHolder) onExtension(e *era, a *allocator, answer Answer, now clock.I
 			x.backOff(r, now)
 			return
 		}
-		x.fails = 0
+		x.fails, a.clockBound = 0, nil
 		a.serve(e)
 		if e.fenced() {
 			r.core.OnFenced(e.number, now)
@@ -202,6 +202,7 @@ func (r *RawHolder) onExtension(e *era, a *allocator, answer Answer, now clock.I
 	x.command = nil // It is decided: the next one may be another.
 	if d.GetReason() == rootv1.Reason_REASON_CLOCK_BOUND {
 		r.count.ClockRefusals.Add(1)
+		a.clockBound = d
 		r.reportClock(e, a, d, now)
 		x.retryAt, x.fails = now.Add(clockWait), 0
 		a.clockRefused(now)

@@ -167,9 +167,19 @@ func (r *RawHolder) Status(now clock.Instant) Status {
 	if e := r.era; e != nil {
 		s.Confirmed, s.ConfirmedAt = now < e.confirmedUntil(), r.core.ConfirmedAt()
 		s.IDsLeft, s.TimestampsLeft = e.ids.window.Left(), e.tso.window.Left()
+		s.ClockBound = e.tso.clockBound != nil && s.TimestampsLeft == 0
 		s.Consumed = e.frontiers()
 	}
 	return s
+}
+
+// hindrance is why a Reservation waits for a window that nobody will root, nil if
+// one may come.
+func (r *RawHolder) hindrance(w *Reservation) error {
+	if r.era == nil || r.era.of(w.mandate).clockBound == nil {
+		return nil
+	}
+	return &reason.Error{Detail: r.era.of(w.mandate).clockBound}
 }
 
 // Shutdown begins an orderly end (5): nothing new is taken, requests in flight may

@@ -112,6 +112,8 @@ type allocator struct {
 
 	queue  []*Reservation
 	closed bool
+	// refusal of the last window asked for, when the root's clock was its reason.
+	clockBound *rootv1.ErrorDetail
 	// rooted: the first window is.
 	rooted    bool
 	extension extension

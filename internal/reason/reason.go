@@ -150,4 +150,5 @@ var table = map[rootv1.Reason]row{
 	rootv1.Reason_REASON_FEATURE_LEVEL:          {"feature_level", codes.FailedPrecondition},
 	rootv1.Reason_REASON_TOO_OLD:                {"too_old", codes.FailedPrecondition},
 	rootv1.Reason_REASON_CLUSTER_REQUIRED:       {"cluster_required", codes.InvalidArgument},
+	rootv1.Reason_REASON_STILL_RUNNING:          {"still_running", codes.FailedPrecondition},
 }

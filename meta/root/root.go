@@ -71,7 +71,7 @@ type Peer struct {
 
 // Open locks and checks the workdir. Run or Close must follow.
 func Open(cfg Config) (*Peer, error) {
-	store, err := storage.Open(cfg.Workdir, storage.Options{Logger: cfg.Logger.Named("storage")})
+	store, err := storage.Open(cfg.Workdir, storage.Options{CheckRecords: state.CheckPart, Logger: cfg.Logger.Named("storage")})
 	if err != nil {
 		return nil, err
 	}

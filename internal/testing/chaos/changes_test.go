@@ -251,8 +251,7 @@ func (j *judge) once() error {
 		case c.rejected:
 		case c.token.Index > uint64(len(j.log)) || c.token.Index == 0 || j.log[c.token.Index-1].term != c.token.Term:
 			return fmt.Errorf("%s was told of %s for its %q, the log does not have it", c.client, c.token, c.what)
-		case c.changed && len(at) == 0 && !j.repeated[c.id]:
-			// A repetition's answer does not tell whether the first found all of it true.
+		case c.changed && len(at) == 0:
 			return fmt.Errorf("%s was told that its %q is at %s, it is nowhere", c.client, c.what, c.token)
 		case len(at) > 0 && at[0].Compare(c.token) > 0:
 			return fmt.Errorf("%s was told that its %q is at %s, it is at %s", c.client, c.what, c.token, at[0])

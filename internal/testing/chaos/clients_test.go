@@ -333,6 +333,7 @@ var errNoAnswer = errors.New("no answer")
 // learn takes the answer of a write into account.
 func (c *caller) learn(w *write, r *rootv1.CommandResult) {
 	w.outcome, w.reason, w.token, w.returned = r.GetOutcome(), r.GetError().GetReason(), state.TokenFromProto(r.GetToken()), c.now()
+	w.repetition = r.GetRepetition()
 	if c.session.Compare(w.token) < 0 {
 		c.session = w.token
 	}

@@ -67,8 +67,10 @@ type write struct {
 	tries                     int
 	// outcome is the answer, unspecified when there was none.
 	outcome rootv1.Outcome
-	reason  rootv1.Reason
-	token   state.Token
+	// repetition: an earlier try was judged, and the token is of the answer.
+	repetition bool
+	reason     rootv1.Reason
+	token      state.Token
 }
 
 // kindOfRead is how fresh an answer was asked for.

@@ -23,7 +23,7 @@ const goneWithin = time.Second
 // replays the log once. Nobody adds to the evidence any more.
 func (e *evidence) judge() []error {
 	e.settle()
-	j := &judge{evidence: e, hashes: make(map[uint64]uint64), applied: make(map[string][]state.Token), changes: make(map[uint64][]state.Change), carriedOut: make(map[identityOf][]state.Token), repeated: make(map[identityOf]bool), removals: make(map[state.RegionID][]uint64), made: make(map[state.RegionID]bool), copied: make(map[uint64][]copied), reading: make(map[uint64][]*read), snapshots: make(map[uint64]map[state.RegionID]*state.Region)}
+	j := &judge{evidence: e, hashes: make(map[uint64]uint64), applied: make(map[string][]state.Token), changes: make(map[uint64][]state.Change), carriedOut: make(map[identityOf][]state.Token), removals: make(map[state.RegionID][]uint64), made: make(map[state.RegionID]bool), copied: make(map[uint64][]copied), reading: make(map[uint64][]*read), snapshots: make(map[uint64]map[state.RegionID]*state.Region)}
 	j.add("Tail", e.disagreed)
 	if err := j.replay(); err != nil {
 		j.add("Durability", err)
@@ -58,7 +58,6 @@ type judge struct {
 	// where each identity was applied, and each region removed; regions that were
 	// there once
 	carriedOut map[identityOf][]state.Token
-	repeated   map[identityOf]bool
 	removals   map[state.RegionID][]uint64
 	made       map[state.RegionID]bool
 	// copied are the copies by position, spoiled the first wrong one.
@@ -123,9 +122,7 @@ func (j *judge) identify(data []byte, results []state.Result) error {
 	for i, c := range e.GetCommands() {
 		id := ofIdentity(c.GetIdentity())
 		switch {
-		case c.GetIdentity() == nil:
-		case results[i].Repetition:
-			j.repeated[id] = true
+		case c.GetIdentity() == nil, results[i].Repetition:
 		case results[i].Outcome == rootv1.Outcome_OUTCOME_APPLIED:
 			j.carriedOut[id] = append(j.carriedOut[id], results[i].Token)
 		}
@@ -210,7 +207,7 @@ func (j *judge) durability() error {
 		case w.outcome == rootv1.Outcome_OUTCOME_REJECTED:
 		case len(at) == 0:
 			return fmt.Errorf("%s was told that %q is at %s, it is nowhere", w.client, w.tag, w.token)
-		case w.outcome == rootv1.Outcome_OUTCOME_APPLIED && at[0] != w.token, at[0].Compare(w.token) > 0:
+		case w.outcome == rootv1.Outcome_OUTCOME_APPLIED && !w.repetition && at[0] != w.token, at[0].Compare(w.token) > 0:
 			return fmt.Errorf("%s was told that %q is at %s, it is at %s", w.client, w.tag, w.token, at[0])
 		}
 	}

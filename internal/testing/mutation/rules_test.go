@@ -590,6 +590,11 @@ var mutations = []mutation{
 		[]string{state},
 	},
 	{
+		13, "a rejected command is not remembered", "meta/root/state/apply.go",
+		"t.remember(c, v, results)", "if v.reject == nil {\n\t\tt.remember(c, v, results)\n\t}",
+		[]string{state},
+	},
+	{
 		13, "a member need not follow the rooted one", "meta/root/state/member.go",
 		"case !sameStart && e.GetFollows() != old.GetIncarnation():", "case false:",
 		[]string{state},

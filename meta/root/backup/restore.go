@@ -185,7 +185,7 @@ func writeAll(dir string, ids []uint64, identities map[uint64]storage.Identity, 
 
 // writeWorkdir makes a workdir whose log is empty behind the checkpoint.
 func writeWorkdir(dir string, id storage.Identity, file string, meta storage.CheckpointMeta) (err error) {
-	s, err := storage.Open(dir, storage.Options{})
+	s, err := storage.Open(dir, storage.Options{CheckRecords: state.CheckPart})
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func writeWorkdir(dir string, id storage.Identity, file string, meta storage.Che
 }
 
 func checkWorkdir(dir string, want storage.CheckpointMeta) error {
-	report, err := storage.Verify(dir, storage.Options{})
+	report, err := storage.Verify(dir, storage.Options{CheckRecords: state.CheckPart})
 	if err != nil {
 		return err
 	}

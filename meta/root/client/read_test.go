@@ -261,6 +261,22 @@ func TestStatusOfPeersThatOthersName(t *testing.T) {
 	})
 }
 
+// A node id whose address is another peer's is named, with the one that answers.
+func TestStatusOfAPeerUnderAnotherID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 3)
+		cfg := r.config()
+		cfg.Peers = map[uint64]string{1: address(1), 7: address(2)}
+		c := r.start(cfg)
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		got := c.Status(ctx)
+		if len(got) != 2 || got[0].Err != nil || got[1].Err == nil || !strings.Contains(got[1].Err.Error(), "root peer 7 at "+address(2)+" answers as root peer 2") {
+			t.Errorf("Status = %v", got)
+		}
+	})
+}
+
 func TestStatusOfPeersThatDoNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeRoot(t, 3)

@@ -23,7 +23,8 @@ type PeerStatus struct {
 // Status asks every known peer at the same time, then those that an answer
 // names besides, and returns the answers in order of node id. A peer that does
 // not answer within AttemptTimeout has an Err; so has one of another cluster,
-// which then says REASON_CLUSTER_MISMATCH beside its Status.
+// which then says REASON_CLUSTER_MISMATCH beside its Status, and one that has
+// another node id, with REASON_INVALID_REQUEST.
 func (c *Client) Status(ctx context.Context) []PeerStatus {
 	known := c.peers.ids()
 	out := c.statusOfEach(ctx, known)
@@ -62,6 +63,10 @@ func (c *Client) statusOf(ctx context.Context, id uint64) PeerStatus {
 	out := PeerStatus{NodeID: id, Address: p.address, Status: status, Err: reason.FromGRPC(err)}
 	if err == nil {
 		out.Err = c.pin(p, status.GetClusterId())
+		if who := status.GetNodeId(); out.Err == nil && who != 0 && who != id {
+			out.Err = reason.New(rootv1.Reason_REASON_INVALID_REQUEST,
+				"root peer %d at %s answers as root peer %d: correct the list of root peers", id, p.address, who)
+		}
 	}
 	return out
 }

@@ -70,10 +70,13 @@ func New(cfg Config, log Log, clk clock.Clock) (*Replica, error) {
 	}
 	r.cfg = cfg
 	r.stall.Store(new(make(chan struct{})))
-	r.view.Store(&View{
-		State: st.Fork(), Applied: st.Token().Index, LeaderlessSince: clk.Now(),
-		Role: rootv1.RaftRole_RAFT_ROLE_FOLLOWER,
-	})
+	// The first Turn may replay much: who looks meanwhile sees the log that is there,
+	// and not one that was wiped.
+	r.core.changed = true
+	v := r.core.nextView()
+	v.LeaderlessSince = clk.Now()
+	r.view.Store(v)
+	r.core.changed = true
 	return r, nil
 }
 

@@ -248,6 +248,28 @@ func TestReplicasServe(t *testing.T) {
 	})
 }
 
+// A peer that starts shows the log that it has before it has replayed it, and not
+// one that was wiped.
+func TestAViewBeforeTheReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, 1, memLogs, nil)
+		l := r.leader(1)
+		if _, err := l.Propose(deadline(t, 5*time.Second), []*rootv1.Command{command("a")}); err != nil {
+			t.Fatal(err)
+		}
+		r.stop(1)
+		cfg := replica.Defaults()
+		cfg.NodeID, cfg.Voters, cfg.Bootstrap, cfg.Transport = 1, []uint64{1}, &rootv1.Cluster{ClusterId: 5}, wireEnd{wire: &r.wire, id: 1}
+		again, err := replica.New(cfg, r.logs[1], r.clocks[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := again.View(); v.Commit == 0 || v.LastIndex < v.Commit || v.FirstIndex != 1 || v.Applied >= v.Commit || v.LeaderlessSince == 0 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
 // A leader that is told to stop hands over: the others need no election
 // timeout.
 func TestStopHandsOver(t *testing.T) {

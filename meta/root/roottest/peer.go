@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
@@ -95,6 +96,7 @@ func (p *Peer) storageOptions() storage.Options {
 		OpenRegisters: func(path string) (storage.Registers, error) { return p.Disk.OpenRegisters(path) },
 		ReadRegisters: p.Disk.ReadRegisters,
 		SegmentBytes:  p.cluster.cfg.SegmentBytes,
+		CheckRecords:  state.CheckPart,
 	}
 }
 

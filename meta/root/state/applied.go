@@ -29,8 +29,8 @@ type Result struct {
 	// Token is where the command was judged; of a repetition, where it was
 	// recognised.
 	Token Token
-	// Repetition: this very command was applied before. Events say what is there
-	// now; a region that is gone has its id alone.
+	// Repetition: this very command was judged before. Outcome is what became of it
+	// then; Events say what is there now, and a region that is gone has its id alone.
 	Repetition bool
 	// Events is what each event made or found, in the command's order.
 	Events []EventResult

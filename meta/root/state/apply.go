@@ -76,21 +76,19 @@ var (
 // command judges one command and applies it, or leaves no trace.
 func (t *turn) command(c *rootv1.Command, small bool) {
 	detail := checkCommand(c, small)
-	if detail == nil && t.identified(c) {
-		return
-	}
-	if detail == nil {
-		detail = t.precondition(c)
-	}
-	if detail != nil {
+	if detail != nil { // as it ever will be
 		t.answer(verdict{reject: detail}, nil)
 		return
 	}
-	results := make([]EventResult, len(c.GetEvents()))
-	v := t.judge(c, results)
-	if v.reject == nil {
-		t.remember(c, results)
+	if t.identified(c) {
+		return
 	}
+	results := make([]EventResult, len(c.GetEvents()))
+	v := verdict{reject: t.precondition(c)}
+	if v.reject == nil {
+		v = t.judge(c, results)
+	}
+	t.remember(c, v, results)
 	t.answer(v, results)
 }
 

@@ -58,6 +58,12 @@ func DecodePart(packed []byte) (*Part, error) {
 	return p, nil
 }
 
+// CheckPart says what DecodePart would refuse.
+func CheckPart(packed []byte) error {
+	_, err := DecodePart(packed)
+	return err
+}
+
 // PartOf is DecodePart for records that were decoded already; it keeps them.
 func PartOf(records []*rootv1.Record) (*Part, error) {
 	p := &Part{}

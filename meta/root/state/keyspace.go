@@ -181,8 +181,8 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	if d != nil {
 		return verdict{reject: d}
 	}
-	if k.record.GetVersion() != e.GetExpectedVersion() {
-		return verdict{reject: versionStale(k.record, e.GetExpectedVersion())}
+	if x := e.GetExpectedVersion(); x != 0 && x != k.record.GetVersion() {
+		return verdict{reject: versionStale(k.record, x)}
 	}
 	id, slots := k.id(), k.layout().GetSlots() != nil
 	if k.owned > 0 || k.regions > 0 && !slots {

@@ -63,8 +63,7 @@ func (m *machine) apply(commands ...*rootv1.Command) []state.Result {
 	}
 	changed := false
 	for i, r := range m.out.Results {
-		remembered := commands[i].GetIdentity() != nil && !r.Repetition && r.Outcome != rootv1.Outcome_OUTCOME_REJECTED
-		changed = changed || remembered || r.Outcome == rootv1.Outcome_OUTCOME_APPLIED
+		changed = changed || !r.Repetition && (commands[i].GetIdentity() != nil || r.Outcome == rootv1.Outcome_OUTCOME_APPLIED)
 	}
 	if !changed && (m.s.Hash() != before || len(m.out.Changes) > 0) {
 		m.t.Errorf("nothing applied, but the hash or %d records changed", len(m.out.Changes))

@@ -189,7 +189,7 @@ func (t *turn) coordinatorJoined(e *rootv1.CoordinatorJoined, r *EventResult) ve
 		return verdict{reject: d}
 	}
 	if old == nil && t.coordinators.Len() >= MaxCoordinators {
-		d := refuse(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the cluster has %d coordinators, no more fit", MaxCoordinators)
+		d := refuse(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "the cluster has %d coordinators, no more fit: take those that are gone off the list, nokv coordinator remove ID", MaxCoordinators)
 		d.Limit = MaxCoordinators
 		return verdict{reject: d}
 	}

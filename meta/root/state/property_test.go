@@ -245,7 +245,7 @@ type world struct {
 	// orderly retirement gave back.
 	tso []span
 	era uint64
-	// sent are the commands with an identity that were not rejected.
+	// sent are the commands with an identity that were judged.
 	sent     []sent
 	sequence uint64
 	// chosen are the region ids that members chose.
@@ -259,7 +259,7 @@ type sent struct {
 }
 
 // repeat: a command that is sent again with its identity, whatever happened in
-// between, changes nothing, and the numbers that it was given are the same.
+// between, changes nothing, and has the same outcome and numbers.
 func (w *world) repeat() {
 	if len(w.sent) == 0 {
 		return
@@ -272,7 +272,7 @@ func (w *world) repeat() {
 			w.t.Fatalf("machine %d: repeat: %v", i, err)
 		}
 		r := out.Results[0]
-		if !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || r.Token != s.Token() {
+		if !r.Repetition || r.Outcome != old.answer.Outcome || r.Reject.GetReason() != old.answer.Reject.GetReason() || r.Token != s.Token() {
 			w.t.Fatalf("machine %d: %v sent again: %+v, first at %s", i, old.command, r, old.answer.Token)
 		}
 		if s.Hash() != m.Hash() || len(out.Changes) > 0 {
@@ -330,7 +330,7 @@ func (w *world) entry(commands ...*rootv1.Command) {
 		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), r.Hash())
 	}
 	for i, r := range out[0].Results {
-		if commands[i].GetIdentity() != nil && r.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+		if commands[i].GetIdentity() != nil && state.CheckCommand(commands[i]) == nil {
 			w.sent = append(w.sent, sent{commands[i], r})
 		}
 	}
@@ -369,21 +369,15 @@ func (w *world) retry(data []byte, out state.Applied) {
 	w.t.Fatalf("%v sent again changed the state: %v", entry.Commands[0].Events[0], second.Results[0])
 }
 
-// checkRejected: what is rejected left no trace.
+// checkRejected: what is rejected left no trace, but for its identity.
 func (w *world) checkRejected(before *state.State, commands []*rootv1.Command, out state.Applied) {
 	var kept []*rootv1.Command
 	for i, r := range out.Results {
-		switch r.Outcome {
-		case rootv1.Outcome_OUTCOME_REJECTED:
-			if r.Reject.GetReason() == 0 || r.Reject.GetMessage() == "" {
-				w.t.Fatalf("rejected without a reason: %v", r.Reject)
-			}
-		case rootv1.Outcome_OUTCOME_APPLIED:
+		if r.Outcome == rootv1.Outcome_OUTCOME_REJECTED && (r.Reject.GetReason() == 0 || r.Reject.GetMessage() == "") {
+			w.t.Fatalf("rejected without a reason: %v", r.Reject)
+		}
+		if r.Outcome == rootv1.Outcome_OUTCOME_APPLIED || commands[i].GetIdentity() != nil { // which is remembered
 			kept = append(kept, commands[i])
-		default:
-			if commands[i].GetIdentity() != nil { // it is remembered
-				kept = append(kept, commands[i])
-			}
 		}
 	}
 	s := before.Fork()

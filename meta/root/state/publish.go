@@ -113,7 +113,7 @@ func (t *turn) create(k *keyspace, want *Region, asked *rootv1.RegionEpoch, r *E
 		t.change(Change{Kind: ChangeAllocators})
 	} else if last := t.raise(k, Epoch{Version: t.lastVersion(want.ID)}).Version; want.Epoch.Version <= last {
 		if EpochFromProto(asked) != (Epoch{}) {
-			return verdict{reject: epochUsed(want.ID, last)}
+			return verdict{reject: t.epochUsed(want.ID, last)}
 		}
 		want.Epoch.Version = last + 1
 	}

@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -17,12 +18,24 @@ const (
 	chunkSlots = 2 * chunkCommands
 )
 
-// remembered is a command with an identity that was judged and not rejected.
+// remembered is a command with an identity that was judged.
 type remembered struct {
 	row
-	// about is the digest of what it is about: see subject.
+	// about is what became of it, one of the outcomes below, above the digest of
+	// what it is about: see subject.
 	about uint32
 }
+
+// Outcomes of remembered commands, in the two highest bits of about.
+const (
+	outcomeApplied uint32 = iota << digestBits
+	outcomeAlready
+	// outcomeRejected: the row's given is the reason.
+	outcomeRejected
+
+	digestBits = 30
+	digestMask = 1<<digestBits - 1
+)
 
 // row is what is remembered of a command. One without origin is a further number
 // that the root gave to the command before it, and sequence says which: see
@@ -31,7 +44,8 @@ type row struct {
 	origin, sequence uint64
 	// index of the entry that holds the command.
 	index uint64
-	// given is the first number that the root gave it, or 0.
+	// given is the first number that the root gave it, or 0; the reason of a
+	// rejected one.
 	given uint64
 }
 
@@ -213,14 +227,24 @@ func (c *commands) add(number uint64, r remembered) (forgotten, sum uint64) {
 	return forgotten, sum + own
 }
 
-// remember keeps the identity of a command that was not rejected, and what the
-// root gave it.
-func (t *turn) remember(c *rootv1.Command, results []EventResult) {
+// remember keeps the identity of a command that was judged, what became of it, and
+// what the root gave it. One that was rejected may not be applied when it comes
+// again: its sender was told.
+func (t *turn) remember(c *rootv1.Command, v verdict, results []EventResult) {
 	id := c.GetIdentity()
 	if id == nil {
 		return
 	}
 	first := remembered{row: row{origin: id.GetOrigin(), sequence: id.GetSequence(), index: t.token.Index}, about: subject(c)}
+	switch {
+	case v.reject != nil:
+		first.about |= outcomeRejected
+		first.given = uint64(v.reject.GetReason())
+		t.rememberRow(first)
+		return
+	case !v.applied:
+		first.about |= outcomeAlready
+	}
 	var more []row
 	n, last := uint64(0), uint64(0)
 	for i, e := range c.GetEvents() {
@@ -287,7 +311,7 @@ func (t *turn) identified(c *rootv1.Command) bool {
 		return true
 	}
 	if n := t.commands.find(id); n >= 0 {
-		if chunk, row := t.commands.at(n); chunk.about[row] != subject(c) {
+		if chunk, row := t.commands.at(n); chunk.about[row]&digestMask != subject(c) {
 			t.answer(verdict{reject: invalid("this identity was used for another command, at index %d", chunk.rows[row].index)}, nil)
 			return true
 		}
@@ -304,11 +328,19 @@ func (t *turn) identified(c *rootv1.Command) bool {
 	return false
 }
 
-// repeat answers a command that is remembered: with the numbers it was given,
-// and the records as they are now. What is gone carries its number alone. The
-// token is of now too: none of the records is newer.
+// repeat answers a command that is remembered as it was answered first: with its
+// outcome, the numbers it was given, and the records as they are now. What is gone
+// carries its number alone. The token is of now too: none of the records is newer.
 func (t *turn) repeat(c *rootv1.Command, at int) {
 	chunk, row := t.commands.at(at)
+	v := verdict{applied: chunk.about[row]&^digestMask == outcomeApplied}
+	if chunk.about[row]&^digestMask == outcomeRejected {
+		v.reject = refuse(rootv1.Reason(chunk.rows[row].given),
+			"the command was refused so when it first came, at index %d: to try again, send it under a new identity", chunk.rows[row].index)
+		t.answer(v, nil)
+		t.repetition()
+		return
+	}
 	results := make([]EventResult, len(c.GetEvents()))
 	number, n := chunk.rows[row].given, uint64(0)
 	for i, e := range c.GetEvents() {
@@ -319,11 +351,17 @@ func (t *turn) repeat(c *rootv1.Command, at int) {
 			n++
 		}
 		t.found(e, number, &results[i])
+		// A plan knows more than its forgotten transition.
+		if i > 0 && results[i].Region == nil && results[i].Transition != nil && results[i].Transition.GetId() == results[i-1].Transition.GetId() {
+			results[i] = results[i-1]
+		}
 	}
-	t.out.Results = append(t.out.Results, Result{
-		Outcome: rootv1.Outcome_OUTCOME_ALREADY_APPLIED, Token: t.token, Events: results, Repetition: true,
-	})
+	t.answer(v, results)
+	t.repetition()
 }
+
+// repetition marks the last answer.
+func (t *turn) repetition() { t.out.Results[len(t.out.Results)-1].Repetition = true }
 
 // found is what there is of what the event made, given the number that it got.
 func (t *turn) found(e *rootv1.Event, given uint64, r *EventResult) {
@@ -431,17 +469,27 @@ func (t *turn) foundPlan(kind rootv1.TransitionKind, region uint64, base *rootv1
 	id := rooted.TransitionID(kind, RegionID(region), EpochFromProto(base))
 	t.foundTransition(id, r)
 	if r.Transition.GetRightRegionId() != right {
-		*r = EventResult{Transition: &rootv1.Transition{Id: id, Kind: kind, RegionId: region, RightRegionId: right}}
+		p := &rootv1.Transition{Id: id, Kind: kind, RegionId: region, RightRegionId: right}
+		*r = EventResult{Transition: p}
+		t.foundParts(p, r)
 	}
 }
 
 func (t *turn) foundTransition(id string, r *EventResult) {
 	if p := t.Transition(id); p != nil {
 		t.planned(p, r)
-		r.Region = t.regionOrID(p.GetRegionId(), 0)
+		t.foundParts(p, r)
 		return
 	}
 	r.Transition = &rootv1.Transition{Id: id}
+}
+
+// foundParts names the regions that a transition made or changed.
+func (t *turn) foundParts(p *rootv1.Transition, r *EventResult) {
+	r.Region = t.regionOrID(p.GetRegionId(), 0)
+	if p.GetKind() == kindSplit {
+		r.Right = t.regionOrID(p.GetRightRegionId(), 0)
+	}
 }
 
 // checkIdentity wants numbers that can be told from none.
@@ -495,9 +543,24 @@ func (b *builder) rememberedCommands(p *rootv1.RememberedCommands) error {
 		if r.sequence == 0 || i > 0 && r.index < p.Index[i-1] {
 			return fmt.Errorf("remembered command %d is none, or out of order", b.remembering)
 		}
+		if !r.whole() {
+			return fmt.Errorf("remembered command %d has outcome %d and given %d: there is no such", b.remembering, r.about>>digestBits, r.given)
+		}
 		_, sum := b.commands.add(b.remembering, r)
 		b.sum += sum
 		b.remembering++
 	}
 	return nil
+}
+
+// whole reports whether the outcome is one that a row of its kind may have.
+func (r remembered) whole() bool {
+	switch outcome := r.about &^ digestMask; {
+	case r.origin == 0:
+		return r.about == 0
+	case outcome == outcomeRejected:
+		return r.given > 0 && r.given <= math.MaxInt32
+	default:
+		return outcome <= outcomeAlready
+	}
 }

@@ -1,6 +1,8 @@
 package state_test
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -244,4 +246,132 @@ func TestRepetitionIsNotNewerThanItsToken(t *testing.T) {
 	if got := r.Events[0].Region; got.Revision > r.Token.Index {
 		t.Errorf("region %d at revision %d, epoch %s, beside token %s", got.ID, got.Revision, got.Epoch, r.Token)
 	}
+}
+
+// refused is a publication of [b, d), which [c, e) is in the way of, and what it is
+// answered with when it comes first.
+func refused(m *machine) (*rootv1.Command, state.Result) {
+	m.t.Helper()
+	m.must(published(2, "c", "e", 1))
+	c := &rootv1.Command{
+		Events:   []*rootv1.Event{published(0, "b", "d", 0)},
+		Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: m.s.Token().Index},
+	}
+	r := m.apply(c)[0]
+	if r.Reject.GetReason() != rootv1.Reason_REASON_RANGE_OVERLAP || r.Repetition {
+		m.t.Fatalf("%+v", r)
+	}
+	return c, r
+}
+
+// Whoever was told that a command was rejected never finds it applied: a copy that
+// comes when nothing is in its way any more is refused as the first one was, also
+// by a State that was restored; and another command under its identity is none.
+func TestARejectionIsFinal(t *testing.T) {
+	m := bootstrapped(t)
+	c, first := refused(m)
+	m.must(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 2}}})
+	grown := m.s
+	for _, s := range []*state.State{restored(t, grown), grown} {
+		m.s = s
+		r := m.apply(c)[0]
+		if !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_REJECTED || r.Reject.GetReason() != first.Reject.GetReason() || r.Token != m.s.Token() {
+			t.Errorf("it came again: %+v", r)
+		}
+		if want := fmt.Sprintf("when it first came, at index %d", first.Token.Index); !strings.Contains(r.Reject.GetMessage(), want) {
+			t.Errorf("%q does not say %q", r.Reject.GetMessage(), want)
+		}
+		if r := m.s.RegionAt(1, "b"); r != nil {
+			t.Errorf("region %d is there", r.ID)
+		}
+		other := &rootv1.Command{Events: []*rootv1.Event{published(0, "x", "y", 0)}, Identity: c.Identity}
+		if r := m.apply(other)[0]; r.Repetition || r.Reject.GetReason() != rootv1.Reason_REASON_INVALID_REQUEST {
+			t.Errorf("another command under its identity: %+v", r)
+		}
+		m.checkHash()
+	}
+	again := &rootv1.Command{Events: c.Events, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 2, KnownIndex: m.s.Token().Index}}
+	if r := m.apply(again)[0]; r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Errorf("under a new identity: %+v", r)
+	}
+}
+
+// So it is with what is judged before the events of a command.
+func TestARejectionForItsEraIsFinal(t *testing.T) {
+	m := bootstrapped(t)
+	c := &rootv1.Command{
+		Events: []*rootv1.Event{published(0, "b", "d", 0)}, RequireEra: 1,
+		Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: m.s.Token().Index},
+	}
+	first := m.apply(c)[0]
+	m.must(claimed("a", 7, 0))
+	if r := m.apply(c)[0]; !r.Repetition || first.Reject == nil || r.Reject.GetReason() != first.Reject.GetReason() {
+		t.Errorf("first %+v, when the era had come %+v", first, r)
+	}
+}
+
+// A command that found everything true is answered so again, also when it is not
+// any more.
+func TestWhatWasTrueAlreadyIsToldSoAgain(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(published(2, "c", "e", 1))
+	for i, e := range []*rootv1.Event{
+		published(0, "c", "e", 1),
+		{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 9}}},
+	} {
+		c := &rootv1.Command{Events: []*rootv1.Event{e}, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: uint64(i + 1), KnownIndex: m.s.Token().Index}}
+		first := m.apply(c)[0]
+		if i == 1 {
+			m.must(published(9, "x", "y", 1))
+		}
+		if r := m.apply(c)[0]; !r.Repetition || first.Outcome != rootv1.Outcome_OUTCOME_ALREADY_APPLIED || r.Outcome != first.Outcome {
+			t.Errorf("%v: first %+v, then %+v", e, first, r)
+		}
+	}
+	made := &rootv1.Command{Events: []*rootv1.Event{published(0, "f", "g", 0)}, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 7, KnownIndex: m.s.Token().Index}}
+	m.apply(made)
+	if r := m.apply(made)[0]; !r.Repetition || r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Errorf("what changed something: %+v", r)
+	}
+}
+
+// A split that is sent again when its parts are gone, and its transition forgotten,
+// names both.
+func TestARepeatedSplitNamesItsParts(t *testing.T) {
+	m := bootstrapped(t)
+	m.must(published(2, "a", "z", 1))
+	id := "split-2-1.1"
+	c := &rootv1.Command{
+		Events: []*rootv1.Event{
+			{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 2, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("m")}}},
+			{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: id}}},
+		},
+		Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: m.s.Token().Index},
+	}
+	right := m.apply(c)[0].Events[1].Right.ID
+	look := func(when string) {
+		t.Helper()
+		for i, e := range m.apply(c)[0].Events {
+			if e.Region == nil || e.Region.ID != 2 || e.Right == nil || e.Right.ID != right {
+				t.Errorf("%s, event %d: %+v, want regions 2 and %d", when, i, e, right)
+			}
+		}
+	}
+	look("at once")
+	for _, gone := range []uint64{2, uint64(right)} {
+		m.must(&rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: gone}}})
+		look("gone")
+	}
+	m.must(published(3, "a", "b", 1))
+	for i := uint64(1); m.s.Transition(id) != nil; i++ {
+		epoch := &rootv1.RegionEpoch{Version: 1, ConfVersion: i}
+		m.must(
+			&rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 3, ExpectedEpoch: epoch, SplitKey: []byte("aa")}}},
+			&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: fmt.Sprintf("split-3-1.%d", i)}}},
+		)
+		next := published(3, "a", "b", 1)
+		next.GetRegionPublished().Region.Epoch.ConfVersion = i + 1
+		m.must(next)
+	}
+	look("forgotten")
 }

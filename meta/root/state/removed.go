@@ -98,8 +98,14 @@ func (s *State) raise(k *keyspace, e Epoch) Epoch {
 	return join(e, s.counters.epochFloor)
 }
 
-func epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
-	return withRegion(&Region{Region: rooted.Region{ID: id, Epoch: Epoch{Version: last}}}, rootv1.Reason_REASON_EPOCH_STALE,
+// epochUsed refuses an epoch of a region that is gone. The detail has its id and
+// its last epoch, and no keyspace.
+func (s *State) epochUsed(id RegionID, last uint64) *rootv1.ErrorDetail {
+	epoch := Epoch{Version: last}
+	if r, ok := s.removedRegions.Get(idKey(id)); ok {
+		epoch = join(epoch, r.epoch)
+	}
+	return withRegion(&Region{Region: rooted.Region{ID: id, Epoch: epoch}}, rootv1.Reason_REASON_EPOCH_STALE,
 		"region %d was there before: its version must be above %d", id, last)
 }
 

@@ -153,7 +153,7 @@ func (t *turn) maySplit(k *keyspace, region *Region, p *rootv1.Transition) *root
 		return withRegion(other, rootv1.Reason_REASON_ALREADY_EXISTS, "region %d exists: choose another id for the right part", other.ID)
 	}
 	if r, ok := t.removedRegions.Get(idKey(RegionID(p.GetRightRegionId()))); ok && r.epoch.Version > t.raise(k, region.Epoch).Version {
-		return epochUsed(r.id, r.epoch.Version)
+		return t.epochUsed(r.id, r.epoch.Version)
 	}
 	return t.roomForRegion(k)
 }

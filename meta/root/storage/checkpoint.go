@@ -331,7 +331,7 @@ func (s *Storage) storeIncoming(f disk.File, r io.Reader) (CheckpointMeta, error
 				s.receivedCluster = rec.GetCluster()
 			}
 		})
-		return err
+		return errors.Join(err, s.options.checkRecords(packed))
 	})
 	if err == nil {
 		err = buffered.Flush()

@@ -165,6 +165,7 @@ func readCheckpoint(in io.Reader, fn func(packed []byte) error) (CheckpointMeta,
 // rest reads what is behind the header: chunks, the footer and the end.
 func (r *checkpointReader) rest(fn func(packed []byte) error) error {
 	for {
+		start := r.offset
 		packed, end, err := r.chunk()
 		if err != nil {
 			return err
@@ -176,7 +177,11 @@ func (r *checkpointReader) rest(fn func(packed []byte) error) error {
 			continue
 		}
 		r.buf = nil // It is fn's.
-		if err := fn(packed); err != nil {
+		err = fn(packed)
+		if bad, ok := errors.AsType[*badCheckpoint](err); ok {
+			bad.offset = start
+		}
+		if err != nil {
 			return err
 		}
 	}

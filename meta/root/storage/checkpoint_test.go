@@ -176,6 +176,34 @@ func TestReceiveRefusals(t *testing.T) {
 	must(t, s.Append(nil, entries(21, 22, 1, 0), true))
 }
 
+// TestReceiveChecksRecords: a checkpoint whose sums are right and whose records are
+// not would end the peer at every start: it is refused when it comes, and found by
+// Verify where it is.
+func TestReceiveChecksRecords(t *testing.T) {
+	good := foreignCheckpoint(t, 40, 5)
+	f := disk.NewFake(5)
+	o := onFake(f)
+	s, err := storage.Open(workdir, o)
+	must(t, err)
+	must(t, s.SaveIdentity(identity))
+	got, err := s.ReceiveCheckpoint(bytes.NewReader(good))
+	must(t, err)
+	must(t, s.InstallCheckpoint(got))
+	must(t, s.Close())
+
+	o.CheckRecords = func([]byte) error { return errors.New("boom") }
+	report, err := storage.Verify(workdir, o)
+	must(t, err)
+	if len(report.Damage) != 1 || !strings.Contains(report.Damage[0].What, "boom") || report.Damage[0].Offset == 0 {
+		t.Errorf("damage: %v", report.Damage)
+	}
+	s, err = storage.Open(workdir, o)
+	must(t, err)
+	if _, err := s.ReceiveCheckpoint(bytes.NewReader(foreignCheckpoint(t, 50, 5))); err == nil || !strings.Contains(err.Error(), "boom") {
+		t.Errorf("received: %v", err)
+	}
+}
+
 // TestReceiveDuringReceive: one owner of the incoming file.
 func TestReceiveDuringReceive(t *testing.T) {
 	good := foreignCheckpoint(t, 40, 5)

@@ -54,7 +54,7 @@ func Verify(dir string, o Options) (Report, error) {
 	if err == nil {
 		w.all = true
 		w.checkpoint = func(name string) (*CheckpointMeta, uint32, error) {
-			return readCheckpointFile(w.options.FS, name, nil)
+			return readCheckpointFile(w.options.FS, name, w.options.checkRecords)
 		}
 		err = w.verify()
 	}

@@ -42,8 +42,23 @@ type Options struct {
 	// Recycle is how many spent segments are kept for use again; negative:
 	// none. Default: DefaultRecycle.
 	Recycle int
+	// CheckRecords judges packed records of a checkpoint that is received or
+	// verified, before anybody counts on them: see ReadCheckpoint. Nil: sums and
+	// framing are enough.
+	CheckRecords func(packed []byte) error
 	// Logger gets lifecycle and repairs. Default: none.
 	Logger hclog.Logger
+}
+
+// checkRecords is CheckRecords, whose error is a *badCheckpoint.
+func (o *Options) checkRecords(packed []byte) error {
+	if o.CheckRecords == nil {
+		return nil
+	}
+	if err := o.CheckRecords(packed); err != nil {
+		return &badCheckpoint{what: "records are not valid: " + err.Error()}
+	}
+	return nil
 }
 
 func (o Options) withDefaults() (Options, error) {

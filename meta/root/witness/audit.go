@@ -82,10 +82,10 @@ func (a *Audit) Entry(at state.Token, entry *rootv1.Entry, applied *state.Applie
 	a.last = at
 	for i, c := range entry.GetCommands() {
 		r := &applied.Results[i]
-		if r.Outcome == rootv1.Outcome_OUTCOME_REJECTED {
+		if r.Outcome == rootv1.Outcome_OUTCOME_REJECTED && !r.Repetition {
 			a.refused(at, c)
 		}
-		if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		if r.Outcome != rootv1.Outcome_OUTCOME_APPLIED || r.Repetition {
 			continue
 		}
 		for j, e := range c.GetEvents() {

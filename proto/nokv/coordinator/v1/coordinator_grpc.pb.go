@@ -52,6 +52,7 @@ const (
 	Coordinator_RegionHeartbeat_FullMethodName   = "/nokv.coordinator.v1.Coordinator/RegionHeartbeat"
 	Coordinator_ListMembers_FullMethodName       = "/nokv.coordinator.v1.Coordinator/ListMembers"
 	Coordinator_ListCoordinators_FullMethodName  = "/nokv.coordinator.v1.Coordinator/ListCoordinators"
+	Coordinator_RemoveCoordinator_FullMethodName = "/nokv.coordinator.v1.Coordinator/RemoveCoordinator"
 	Coordinator_Status_FullMethodName            = "/nokv.coordinator.v1.Coordinator/Status"
 	Coordinator_Witness_FullMethodName           = "/nokv.coordinator.v1.Coordinator/Witness"
 )
@@ -137,6 +138,9 @@ type CoordinatorClient interface {
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// ListCoordinators lists coordinators; clients find the others by it.
 	ListCoordinators(ctx context.Context, in *ListCoordinatorsRequest, opts ...grpc.CallOption) (*ListCoordinatorsResponse, error)
+	// RemoveCoordinator takes a coordinator whose process is gone off the list. One
+	// that answers is refused; one that lives unheard comes back by itself.
+	RemoveCoordinator(ctx context.Context, in *RemoveCoordinatorRequest, opts ...grpc.CallOption) (*RemoveCoordinatorResponse, error)
 	// Status describes this coordinator and what it knows of the root.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 	// Witness shows who held authority and who holds it, and judges the four
@@ -483,6 +487,16 @@ func (c *coordinatorClient) ListCoordinators(ctx context.Context, in *ListCoordi
 	return out, nil
 }
 
+func (c *coordinatorClient) RemoveCoordinator(ctx context.Context, in *RemoveCoordinatorRequest, opts ...grpc.CallOption) (*RemoveCoordinatorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveCoordinatorResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RemoveCoordinator_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *coordinatorClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -584,6 +598,9 @@ type CoordinatorServer interface {
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// ListCoordinators lists coordinators; clients find the others by it.
 	ListCoordinators(context.Context, *ListCoordinatorsRequest) (*ListCoordinatorsResponse, error)
+	// RemoveCoordinator takes a coordinator whose process is gone off the list. One
+	// that answers is refused; one that lives unheard comes back by itself.
+	RemoveCoordinator(context.Context, *RemoveCoordinatorRequest) (*RemoveCoordinatorResponse, error)
 	// Status describes this coordinator and what it knows of the root.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	// Witness shows who held authority and who holds it, and judges the four
@@ -691,6 +708,9 @@ func (UnimplementedCoordinatorServer) ListMembers(context.Context, *ListMembersR
 }
 func (UnimplementedCoordinatorServer) ListCoordinators(context.Context, *ListCoordinatorsRequest) (*ListCoordinatorsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListCoordinators not implemented")
+}
+func (UnimplementedCoordinatorServer) RemoveCoordinator(context.Context, *RemoveCoordinatorRequest) (*RemoveCoordinatorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveCoordinator not implemented")
 }
 func (UnimplementedCoordinatorServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -1226,6 +1246,24 @@ func _Coordinator_ListCoordinators_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_RemoveCoordinator_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveCoordinatorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RemoveCoordinator(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RemoveCoordinator_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RemoveCoordinator(ctx, req.(*RemoveCoordinatorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Coordinator_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -1372,6 +1410,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListCoordinators",
 			Handler:    _Coordinator_ListCoordinators_Handler,
+		},
+		{
+			MethodName: "RemoveCoordinator",
+			Handler:    _Coordinator_RemoveCoordinator_Handler,
 		},
 		{
 			MethodName: "Status",

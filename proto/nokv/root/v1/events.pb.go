@@ -1447,9 +1447,10 @@ func (x *KeyspaceUpdated) GetName() string {
 // KeyspaceDeleted removes a keyspace that has no regions, or only its slots
 // with no owners.
 type KeyspaceDeleted struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	KeyspaceId      uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
-	ExpectedVersion uint64                 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	KeyspaceId uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	// 0: any.
+	ExpectedVersion uint64 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	// Name instead of an id.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2604,8 +2605,9 @@ type CommandResult struct {
 	Error *ErrorDetail `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// What the events made, in order of the command's events.
 	Events []*EventResult `protobuf:"bytes,4,rep,name=events,proto3" json:"events,omitempty"`
-	// This very command was applied before; with OUTCOME_ALREADY_APPLIED. Events say
-	// what is there now, at token; a region that is gone carries its id alone.
+	// This very command was judged before, and outcome is what became of it then. One
+	// that was rejected has the reason. Events say what is there now, at token; a
+	// region that is gone carries its id alone.
 	Repetition bool `protobuf:"varint,5,opt,name=repetition,proto3" json:"repetition,omitempty"`
 	// Records were left out of events: with them the answer would be too long.
 	// Read them at token.

@@ -121,6 +121,8 @@ const (
 	Reason_REASON_TOO_OLD Reason = 43
 	// The call changes something and does not name the cluster that it is for.
 	Reason_REASON_CLUSTER_REQUIRED Reason = 44
+	// The process that is to be taken off the list answers: stop it first.
+	Reason_REASON_STILL_RUNNING Reason = 45
 )
 
 // Enum value maps for Reason.
@@ -171,6 +173,7 @@ var (
 		42: "REASON_FEATURE_LEVEL",
 		43: "REASON_TOO_OLD",
 		44: "REASON_CLUSTER_REQUIRED",
+		45: "REASON_STILL_RUNNING",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -218,6 +221,7 @@ var (
 		"REASON_FEATURE_LEVEL":          42,
 		"REASON_TOO_OLD":                43,
 		"REASON_CLUSTER_REQUIRED":       44,
+		"REASON_STILL_RUNNING":          45,
 	}
 )
 
@@ -1281,7 +1285,8 @@ func (x *ErrorDetail) GetClusterId() uint64 {
 
 // CommandIdentity tells one command from every other, so that a repetition is
 // recognised whatever happened in between. It is made once, before the command
-// is first sent, and goes with every repetition.
+// is first sent, and goes with every repetition. A change that was refused is tried
+// again under a new one: under the old one it stays refused.
 type CommandIdentity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Random number of the process, or client, that made the command; not 0.
@@ -3782,8 +3787,8 @@ func (x *RemovedRegion) GetRevision() uint64 {
 	return 0
 }
 
-// RememberedCommands are identities of commands that were judged and not
-// rejected, in the order of the log. The lists are of one length.
+// RememberedCommands are identities of commands that were judged, in the order of
+// the log. The lists are of one length.
 type RememberedCommands struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the first one, counted from the cluster's first on.
@@ -3796,9 +3801,11 @@ type RememberedCommands struct {
 	Index []uint64 `protobuf:"varint,4,rep,packed,name=index,proto3" json:"index,omitempty"`
 	// First number that the root gave to what the command made; 0 for none. Where
 	// it gave several, each is one above that before, unless it follows by itself.
+	// The reason of a command that was rejected.
 	Given []uint64 `protobuf:"varint,5,rep,packed,name=given,proto3" json:"given,omitempty"`
-	// Digest of what the command is about, so that another one under its identity is
-	// told from a repetition.
+	// In the lower 30 bits a digest of what the command is about, so that another one
+	// under its identity is told from a repetition; above them what became of it:
+	// 0 applied, 1 it was so already, 2 rejected.
 	About         []uint32 `protobuf:"fixed32,6,rep,packed,name=about,proto3" json:"about,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3883,8 +3890,8 @@ type Counters struct {
 	KeyspaceId uint32 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	// Last member incarnation given.
 	MemberIncarnation uint64 `protobuf:"varint,2,opt,name=member_incarnation,json=memberIncarnation,proto3" json:"member_incarnation,omitempty"`
-	// Commands with an identity that were judged and not rejected, and further
-	// numbers given to them: see RememberedCommands.
+	// Commands with an identity that were judged, and further numbers given to them:
+	// see RememberedCommands.
 	Commands uint64 `protobuf:"varint,3,opt,name=commands,proto3" json:"commands,omitempty"`
 	// Index of the newest of those whose identity is forgotten.
 	CommandsForgottenTo uint64 `protobuf:"varint,4,opt,name=commands_forgotten_to,json=commandsForgottenTo,proto3" json:"commands_forgotten_to,omitempty"`
@@ -4627,7 +4634,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\apin_key\x18\v \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\x06pinKey\x12S\n" +
 	"\x13remembered_commands\x18\f \x01(\v2 .nokv.root.v1.RememberedCommandsH\x00R\x12rememberedCommands\x12D\n" +
 	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegionB\x06\n" +
-	"\x04kind*\xa9\t\n" +
+	"\x04kind*\xc3\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REASON_INVALID_REQUEST\x10\x01\x12\x15\n" +
@@ -4674,7 +4681,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x16REASON_OUTCOME_UNKNOWN\x10)\x12\x18\n" +
 	"\x14REASON_FEATURE_LEVEL\x10*\x12\x12\n" +
 	"\x0eREASON_TOO_OLD\x10+\x12\x1b\n" +
-	"\x17REASON_CLUSTER_REQUIRED\x10,*\x82\x01\n" +
+	"\x17REASON_CLUSTER_REQUIRED\x10,\x12\x18\n" +
+	"\x14REASON_STILL_RUNNING\x10-*\x82\x01\n" +
 	"\fRootPeerRole\x12\x1e\n" +
 	"\x1aROOT_PEER_ROLE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ROOT_PEER_ROLE_LEARNER\x10\x01\x12\x1a\n" +
