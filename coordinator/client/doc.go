@@ -9,8 +9,8 @@
 //     a coordinator cannot be reached, refuses for want of authority, or says
 //     nothing for Config.TryTimeout. Reads are asked of another one, too, when
 //     one has said nothing for 100 ms, each as it was asked; a stream asks one
-//     question more at a time, and where all are slow one read in ten is asked
-//     twice. A holder of the Tenure that says nothing is left as soon as another
+//     more whenever the silence has doubled, and where all are slow one read in
+//     ten is asked twice. A holder of the Tenure that says nothing is left as soon as another
 //     coordinator knows of its successor.
 //  2. A call ends with its context; a context without a deadline gets
 //     Config.DefaultTimeout. The error says which coordinators were tried and

@@ -54,7 +54,7 @@ func (a *allowance) earn() {
 
 // asked are the coordinators that one question went to.
 type asked struct {
-	c *Client
+	c     *Client
 	first *endpoint // where the order begins
 
 	mu    sync.Mutex  // guards what follows
@@ -80,12 +80,12 @@ func (a *asked) next(pays bool) *endpoint {
 	}
 	a.c.count.hedges.Add(1)
 	a.tried = append(a.tried, e)
-	a.at(e).asking = true
+	a.attemptLocked(e).asking = true
 	return e
 }
 
-// at is the attempt at a coordinator.
-func (a *asked) at(e *endpoint) *attempt {
+// attemptLocked is the attempt at a coordinator.
+func (a *asked) attemptLocked(e *endpoint) *attempt {
 	i := slices.IndexFunc(a.tries, func(t attempt) bool { return t.at == e })
 	if i < 0 {
 		i, a.tries = len(a.tries), append(a.tries, attempt{at: e, said: errSilent})
@@ -93,8 +93,8 @@ func (a *asked) at(e *endpoint) *attempt {
 	return &a.tries[i]
 }
 
-// again begins another round when all were asked, without those that are being
-// asked still.
+// again begins another round when all were asked, of those that are not being asked
+// still: one that was down may be back.
 func (a *asked) again() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -109,10 +109,11 @@ func (a *asked) again() {
 	}
 }
 
+// answered notes what a coordinator said in the end.
 func (a *asked) answered(e *endpoint, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t := a.at(e)
+	t := a.attemptLocked(e)
 	t.said, t.asking = err, false
 }
 
@@ -217,8 +218,8 @@ func (h *hedge[R]) extra(ctx context.Context, early bool) {
 	h.finish(by, reply, err)
 }
 
-// begin says whether there is one more question, and arms the next. Unless it is
-// early, others are preferred to the first one that is silent still.
+// begin says whether more may be asked, and arms the next time. Unless it is early,
+// others are preferred to a first one that is silent still.
 func (h *hedge[R]) begin(ctx context.Context, early bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
