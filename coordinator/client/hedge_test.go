@@ -481,3 +481,30 @@ func TestEachHedgedQuestionIsPaidFor(t *testing.T) {
 		}
 	})
 }
+
+// One that is down when a read begins and back while the other one hangs is asked
+// again.
+func TestWhoIsBackIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := newCluster(7)
+		a, b := newHanging(k), newHanging(k)
+		w.start("a", a)
+		w.start("b", b)
+		c, end := w.client(client.Config{}, "a", "b")
+		defer end()
+		must(t, reads["region"](t.Context(), c))
+		began := time.Now()
+		a.refuse(func(context.Context, string) error {
+			if time.Since(began) < 500*time.Millisecond {
+				return status.Error(codes.Unavailable, "going down")
+			}
+			return nil
+		})
+		b.stopped.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		must(t, reads["region"](ctx, c))
+		wantWithin(t, began, time.Second, 2*time.Second)
+	})
+}
