@@ -308,7 +308,7 @@ type streamHedge[Q, R any] struct {
 func (h *streamHedge[Q, R]) heed(ctx context.Context, leave context.CancelCauseFunc, silence time.Duration) time.Duration {
 	c := h.p.c
 	delay := c.hedgeDelay()
-	if silence < delay || silence < h.silence { // another one
+	if h.asked == nil || silence < delay || silence < h.silence { // another one
 		h.due = delay
 		h.asked = &asked{c: c, first: h.at, tried: []*endpoint{h.at}}
 	}

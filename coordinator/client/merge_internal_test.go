@@ -69,3 +69,29 @@ func TestASealedBatchCountsNobody(t *testing.T) {
 		t.Errorf("joined the sealed batch, or counted in it: state %x, before %x", sealed.state.Load(), before)
 	}
 }
+
+// On a busy machine the first that is heard of a silence may be that it has lasted.
+func TestASilenceThatIsHeardOfLate(t *testing.T) {
+	c, err := New(Config{Endpoints: []string{"127.0.0.1:1", "127.0.0.1:2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	asked := make(chan string, 1)
+	c.routes.alone = func(_ context.Context, e *endpoint, _ *keysRequest) ([]*keysReply, error) {
+		asked <- e.address
+		return []*keysReply{{}}, nil
+	}
+	answered := make(chan error, 1)
+	c.routes.queue = append(c.routes.queue, &request[keysRequest, keysReply]{
+		msg: &keysRequest{}, finish: func(_ *keysReply, err error) { answered <- err },
+	})
+	h := &streamHedge[keysRequest, keysReply]{p: c.routes, at: (*c.ends.list.Load())[0]}
+	h.heed(t.Context(), func(error) {}, 3*c.hedgeDelay())
+	if at := <-asked; at != "127.0.0.1:2" {
+		t.Errorf("asked %s", at)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
