@@ -8,12 +8,18 @@ cd "$(dirname "$0")/.."
 # the time.
 export GOGC=${GOGC:-400}
 report=$(mktemp)
-trap 'rm -f "$report"' EXIT
-NOKV_TEST_REPORT=$report go test -timeout 20m ./... "$@"
-status=$?
+output=$(mktemp)
+trap 'rm -f "$report" "$output"' EXIT
+NOKV_TEST_REPORT=$report go test -timeout 20m ./... "$@" 2>&1 | tee "$output"
+status=${PIPESTATUS[0]}
 if [ -s "$report" ]; then
   echo
   echo "what the long tests did:"
   sort "$report" | sed 's/^/  /'
 fi
-exit $status
+if [ "$status" != 0 ]; then
+  echo
+  echo "what failed, without the logs of processes:"
+  grep -E '^ *--- FAIL|^ +[a-z0-9_]+\.go:[0-9]+: |^panic: |^FAIL|DATA RACE' "$output" | cut -c1-600 | tail -80 | sed 's/^/  /'
+fi
+exit "$status"

@@ -67,6 +67,7 @@ func goodEvidence(t *testing.T) *small {
 	for _, name := range []string{"root1", "root2", "root3"} {
 		s.peers = append(s.peers, peerEnd{name, uint64(len(s.log)), s.st.Hash()})
 	}
+	s.asked = 1000
 	s.failed = []failStop{{name: "root1", fault: "fsync-error", lived: time.Millisecond, code: 1, said: true}}
 	return s
 }
@@ -171,6 +172,21 @@ func (s *small) again(e *rootv1.Event) {
 func TestGoodHistoryPasses(t *testing.T) {
 	if errs := goodEvidence(t).judge(); len(errs) > 0 {
 		t.Fatal(errors.Join(errs...))
+	}
+}
+
+// What is written while peers at rest are asked, and told to somebody behind that,
+// the peers need not have had.
+func TestAnIdleClusterWrites(t *testing.T) {
+	s := goodEvidence(t)
+	at := s.publish("d", "t7", 1)
+	s.watched("w", &batch{to: at, regions: []regionChange{{s.st.RegionAt(1, "d"), false}}}, s.asked)
+	if errs := s.judge(); len(errs) > 0 {
+		t.Error(errors.Join(errs...))
+	}
+	s.asked++
+	if errs := s.judge(); len(errs) != 1 {
+		t.Errorf("told before the peers were asked: %v", errs)
 	}
 }
 

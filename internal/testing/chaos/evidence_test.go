@@ -34,8 +34,10 @@ type evidence struct {
 	log []entry
 	// disagreed says that two peers committed different entries, or that a tail had a gap.
 	disagreed error
-	// peers are the root peers as they were when all was at rest.
+	// peers are the root peers as they were when all was at rest; asked is when they
+	// began to be asked. Idle coordinators change little, and that little may come behind it.
 	peers []peerEnd
+	asked time.Duration
 	// failed are processes whose storage was made to fail.
 	failed []failStop
 	// violations are broken promises that processes counted themselves.

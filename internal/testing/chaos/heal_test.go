@@ -51,6 +51,7 @@ func (r *run) rests() error {
 	last := uint64(len(r.e.log))
 	r.e.mu.Unlock()
 	var peers []peerEnd
+	r.e.asked = r.load.now()
 	for i, s := range r.c.status() {
 		if s.GetAppliedIndex() != last || s.GetCommitIndex() != last {
 			return fmt.Errorf("%s has applied %d of %d, the log is known up to %d", rootPlace(i), s.GetAppliedIndex(), s.GetCommitIndex(), last)

@@ -3,7 +3,6 @@ package chaos
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
@@ -214,15 +213,16 @@ func (j *judge) durability() error {
 	return nil
 }
 
-// agreement: the peers have all that anybody was told of, with the state of the
-// log. An idle cluster may write behind that, and does.
+// agreement: the peers have all that anybody had been told of when they were
+// asked, with the state of the log. An idle cluster may write behind that, and does.
 func (j *judge) agreement() error {
+	acked := j.ackedBefore(j.asked)
 	if len(j.peers) < 3 {
 		return fmt.Errorf("%d root peers at the end", len(j.peers))
 	}
 	for _, p := range j.peers {
-		if p.applied != j.peers[0].applied || p.applied > uint64(len(j.log)) || p.applied < j.ackedBefore(math.MaxInt64) {
-			return fmt.Errorf("%s is at %d, %s at %d; the log ends at %d, %d was acknowledged", p.name, p.applied, j.peers[0].name, j.peers[0].applied, len(j.log), j.ackedBefore(math.MaxInt64))
+		if p.applied != j.peers[0].applied || p.applied > uint64(len(j.log)) || p.applied < acked {
+			return fmt.Errorf("%s is at %d, %s at %d; the log ends at %d, %d had been acknowledged", p.name, p.applied, j.peers[0].name, j.peers[0].applied, len(j.log), acked)
 		}
 		if p.hash != j.hashes[p.applied] {
 			return fmt.Errorf("%s has state hash %016x at %d, the log replayed %016x", p.name, p.hash, p.applied, j.hashes[p.applied])
