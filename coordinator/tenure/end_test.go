@@ -26,7 +26,7 @@ func TestAskedToEndRetires(t *testing.T) {
 		if byView {
 			s.view(ended)
 		} else {
-			s.used(100*time.Millisecond).expect(tenure.Confirm)
+			s.used(100 * time.Millisecond).expect(tenure.Confirm)
 			s.core.OnConfirmed(1, 2, &rootv1.ConfirmTenureResponse{Tenure: ended}, nil, s.now)
 		}
 		if a := s.expect(tenure.End, tenure.Retire); a[1].Era != 1 {

@@ -57,6 +57,7 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 	results := make([]*rootv1.CommandResult, len(commands))
 	var kept []*rootv1.Command
 	for i, c := range commands {
+		st.CutUnknown(c)
 		detail := st.CheckLevel(c)
 		for _, e := range c.GetEvents() {
 			if e.GetFeatureLevelRaised() != nil {
