@@ -1,6 +1,7 @@
 package tenure_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -75,5 +76,40 @@ func TestAskedToEndBeforeItBegan(t *testing.T) {
 	s.expect(tenure.Retire)
 	if s.core.Era() != 0 {
 		t.Fatal("it was begun")
+	}
+}
+
+// Each era has a secret of its own: the log shows that of the last one. Below the
+// feature level that knows it there is none.
+func TestEveryEraHasItsSecret(t *testing.T) {
+	var digests [][]byte
+	for _, key := range []string{"one", "other"} {
+		for level, want := range map[uint32]int{2: 0, 3: 32} {
+			var count tenure.Counters
+			r := tenure.NewRaw(tenure.RawConfig{
+				Settings:  tenure.Settings{ID: "c1", Incarnation: 11, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID}},
+				RetireKey: []byte(key), Wall: func() uint64 { return 1 },
+			}, &count)
+			for era := uint64(1); era <= 2; era++ {
+				ended := tenureOf(era, "c2", 22, time.Second)
+				ended.Retired = true
+				r.OnView(tenure.Authority{Tenure: ended, FeatureLevel: level}, 1)
+				m := r.Messages()
+				if len(m) != 1 || len(m[0].Claim.GetRetireDigest()) != want {
+					t.Fatalf("level %d: sent %v", level, m)
+				}
+				if want > 0 {
+					digests = append(digests, m[0].Claim.RetireDigest)
+				}
+				r.OnAnswer(m[0], tenure.Answer{Claim: refusedClaim(rootv1.Reason_REASON_ERA_STALE, era+1, 0)}, 1)
+			}
+		}
+	}
+	for i, a := range digests {
+		for _, b := range digests[:i] {
+			if bytes.Equal(a, b) {
+				t.Errorf("two of %d eras have one digest", len(digests))
+			}
+		}
 	}
 }
