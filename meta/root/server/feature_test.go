@@ -10,7 +10,9 @@ import (
 
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/server"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 func move() *rootv1.Command {
@@ -202,4 +204,39 @@ func TestOldLeadersDoNotJudgeFeatureLevels(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who asked for a command, and why, enters the log when every process knows such
+// words: one that does not would have to stop at them.
+func TestWhyWaitsForEverybody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeReplica(t)
+		s := serve(t, r, nil)
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		for _, at := range []struct {
+			level uint32
+			want  string
+		}{{1, ""}, {state.FeatureLevel, "a drill"}} {
+			level, want := at.level, at.want
+			if level > 1 {
+				r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
+					FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: level},
+				}}}}})
+			}
+			c := move()
+			c.Events[0] = &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 1}}}
+			c.Why = "a drill"
+			if _, err := s.root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{c}}); err != nil {
+				t.Fatal(err)
+			}
+			var entry rootv1.Entry
+			if err := proto.Unmarshal(r.log[len(r.log)-1].GetData(), &entry); err != nil {
+				t.Fatal(err)
+			}
+			if got := entry.Commands[0].GetWhy(); got != want {
+				t.Errorf("level %d: the log says %q, want %q", level, got, want)
+			}
+		}
+	})
 }
