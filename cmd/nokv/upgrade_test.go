@@ -15,6 +15,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -138,7 +139,7 @@ func TestRollingUpgrade(t *testing.T) {
 		u.restart(1, false)
 		begin := time.Now()
 		proctest.Eventually(t, recoverWithin, func() error {
-			if said, r := u.levels("--to", "2"); r.Code != 0 || said.FeatureLevel != 2 {
+			if said, r := u.levels("--to", fmt.Sprint(state.FeatureLevel)); r.Code != 0 || said.FeatureLevel != state.FeatureLevel {
 				return fmt.Errorf("not raised: %+v, %s", said, r.Stderr)
 			}
 			return nil
@@ -177,7 +178,7 @@ func TestRollingUpgrade(t *testing.T) {
 		u.WaitHealthy(recoverWithin)
 		begin := time.Now()
 		proctest.Eventually(t, recoverWithin, func() error {
-			if said, _ := u.levels("--dry-run"); said.FeatureLevel != 2 {
+			if said, _ := u.levels("--dry-run"); said.FeatureLevel != state.FeatureLevel {
 				return fmt.Errorf("not raised: %+v", said)
 			}
 			return nil

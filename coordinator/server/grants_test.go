@@ -1,0 +1,72 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Grants are made, listed page by page, asked for and taken back by the Go client.
+func TestGrantsByTheGoClient(t *testing.T) {
+	w := start(t)
+	c, ctx := w.caller(t), within(t)
+	if _, err := c.GrantAccess(ctx, "client/a", "k", rootv1.Verb_VERB_READ); !errors.Is(err, client.ErrFeatureLevel) {
+		t.Fatalf("below its feature level: %v", err)
+	}
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
+	for i := range 3 {
+		for again := range 2 {
+			r, err := c.GrantAccess(ctx, fmt.Sprintf("client/%d", i), "k*", rootv1.Verb_VERB_READ)
+			if err != nil || r.GetChanged() != (again == 0) || len(r.GetGrant().GetVerbs()) != 1 {
+				t.Fatalf("grant %d: %v, %v", i, r, err)
+			}
+		}
+	}
+	var listed []string
+	for g, err := range c.ListGrants(ctx, client.Strong()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, g.GetPrincipal())
+	}
+	if fmt.Sprint(listed) != "[client/0 client/1 client/2]" {
+		t.Errorf("listed %q", listed)
+	}
+	for who, want := range map[string]bool{"client/1": true, "client/9": false, "operator/o": true} {
+		if a, err := c.CheckAccess(ctx, who, rootv1.Verb_VERB_READ, "k1", client.Strong()); err != nil || a.GetAllowed() != want || a.GetWhy() == "" {
+			t.Errorf("%s: %v, %v", who, a, err)
+		}
+	}
+	for again := range 2 {
+		if r, err := c.RevokeAccess(ctx, "client/1", "k*"); err != nil || r.GetChanged() != (again == 0) || len(r.GetGrant().GetVerbs()) != 0 {
+			t.Errorf("revoke: %v, %v", r, err)
+		}
+	}
+	if _, err := c.GrantAccess(ctx, "operator/o", "k", rootv1.Verb_VERB_READ); !errors.Is(err, client.ErrInvalidRequest) {
+		t.Errorf("a grant that nobody needs: %v", err)
+	}
+}
+
+// Whoever ends an era says why, in any letters, and finds it in the Tenure.
+func TestEndTenureByTheGoClient(t *testing.T) {
+	w := start(t)
+	c, ctx := w.caller(t), client.WithWhy(within(t), "zur Übung: 100%")
+	if _, err := c.EndTenure(ctx, 0); !errors.Is(err, client.ErrNotFound) {
+		t.Fatalf("before the first era: %v", err)
+	}
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+	}}})
+	if _, err := c.EndTenure(ctx, 7); !errors.Is(err, client.ErrEraStale) {
+		t.Fatalf("an era that is not active: %v", err)
+	}
+	r, err := c.EndTenure(ctx, 0)
+	if err != nil || r.GetTenure().GetEra() != 1 || r.GetTenure().GetEnd().GetWhy() != "zur Übung: 100%" || r.GetTenure().GetRetired() {
+		t.Fatalf("%v, %v", r, err)
+	}
+}
