@@ -305,7 +305,7 @@ var promises = []mutation{
 	},
 	{
 		13, "a coordinator need not follow the rooted one", "meta/root/state/member.go",
-		"if !same && old.GetIncarnation() != e.GetFollows() {", "if false {",
+		"if (!same || t.restrictive()) && old.GetIncarnation() != e.GetFollows() {", "if false {",
 		[]string{state},
 	},
 	{

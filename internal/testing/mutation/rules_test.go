@@ -111,7 +111,7 @@ var authority = []mutation{
 
 	{
 		4, "a holder retires below what it served", "coordinator/tenure/propose.go",
-		"consumed = r.ended.frontiers()", "consumed = a.Tenure.GetInherited()",
+		"consumed, sealed = r.ended.frontiers(), r.ended.sealed", "consumed, sealed = a.Tenure.GetInherited(), r.ended.sealed",
 		[]string{tenure},
 	},
 	{
