@@ -233,7 +233,7 @@ func TestSimulation(t *testing.T) {
 		"pauses": total.pauses, "crashes": total.crashes, "shutdowns": total.shutdowns, "leaders": total.leaders,
 		"cuts": total.cuts, "suspicions": total.suspicions, "lost": total.lost, "repeated": total.repeated, "late": total.late, "wall jumps": total.wallJumps,
 		"root ids": total.rootIDs, "clock refusals": total.clockRefusals,
-		"windows with a claim": total.firstWindows,
+		"windows with a claim": total.firstWindows, "ends asked for": total.ends,
 	} {
 		if n == 0 {
 			t.Errorf("no %s happened", name)
@@ -255,6 +255,7 @@ func (f *faults) add(g faults) {
 	f.rootIDs += g.rootIDs
 	f.clockRefusals += g.clockRefusals
 	f.firstWindows += g.firstWindows
+	f.ends += g.ends
 }
 
 func TestSimulationIsDeterministic(t *testing.T) {
