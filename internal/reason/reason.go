@@ -151,4 +151,5 @@ var table = map[rootv1.Reason]row{
 	rootv1.Reason_REASON_TOO_OLD:                {"too_old", codes.FailedPrecondition},
 	rootv1.Reason_REASON_CLUSTER_REQUIRED:       {"cluster_required", codes.InvalidArgument},
 	rootv1.Reason_REASON_STILL_RUNNING:          {"still_running", codes.FailedPrecondition},
+	rootv1.Reason_REASON_PERMISSION_DENIED:      {"permission_denied", codes.PermissionDenied},
 }
