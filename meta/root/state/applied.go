@@ -59,6 +59,8 @@ type EventResult struct {
 	Transition  *rootv1.Transition
 	Window      *rootv1.Window
 	Coordinator *rootv1.Coordinator
+	Settings    *rootv1.ClusterSettings
+	Grant       *rootv1.Grant
 }
 
 // Proto is the event result on the wire.
@@ -66,6 +68,7 @@ func (e *EventResult) Proto() *rootv1.EventResult {
 	return &rootv1.EventResult{
 		Region: e.Region.Proto(), RightRegion: e.Right.Proto(), Keyspace: e.Keyspace, Member: e.Member,
 		Tenure: e.Tenure, Handover: e.Handover, Transition: e.Transition, Window: e.Window, Coordinator: e.Coordinator,
+		Settings: e.Settings, Grant: e.Grant,
 	}
 }
 
@@ -84,6 +87,8 @@ const (
 	ChangeAllocators
 	ChangePinKey
 	ChangeCluster
+	ChangeSettings
+	ChangeGrant
 )
 
 // Change is one change of one record. The field of its kind is set: to the new
@@ -102,4 +107,7 @@ type Change struct {
 	Transition  *rootv1.Transition
 	PinKey      *rootv1.PinKey
 	Cluster     *rootv1.Cluster
+	Settings    *rootv1.ClusterSettings
+	// Grant has no verbs when Removed.
+	Grant *rootv1.Grant
 }

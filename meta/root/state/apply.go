@@ -60,6 +60,8 @@ func decode(data []byte, entry *rootv1.Entry) error {
 type turn struct {
 	*State
 	out *Applied
+	// actor and why are those of the command that is judged.
+	actor, why string
 }
 
 // verdict is what became of an event; one with a reject changed nothing.
@@ -83,6 +85,7 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 	if t.identified(c) {
 		return
 	}
+	t.actor, t.why = c.GetActor(), c.GetWhy()
 	results := make([]EventResult, len(c.GetEvents()))
 	v := verdict{reject: t.precondition(c)}
 	if v.reject == nil {
@@ -195,6 +198,14 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 		return t.rootPeerDropped(k.RootPeerDropped.GetNodeId())
 	case *rootv1.Event_FeatureLevelRaised:
 		return t.featureLevelRaised(k.FeatureLevelRaised)
+	case *rootv1.Event_TenureEnded:
+		return t.tenureEnded(k.TenureEnded, r)
+	case *rootv1.Event_ClusterSettingsChanged:
+		return t.clusterSettingsChanged(k.ClusterSettingsChanged, r)
+	case *rootv1.Event_AccessGranted:
+		return t.accessGranted(k.AccessGranted, r)
+	case *rootv1.Event_AccessRevoked:
+		return t.accessRevoked(k.AccessRevoked, r)
 	default:
 		return t.regionEvent(e, r)
 	}

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,7 +42,7 @@ func checkCommand(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		d.Limit = MaxCommandBytes
 		return d
 	}
-	if d := checkIdentity(c.GetIdentity()); d != nil {
+	if d := first(checkIdentity(c.GetIdentity()), checkText("actor", c.GetActor(), MaxActorBytes), checkText("reason why", c.GetWhy(), MaxWhyBytes)); d != nil {
 		return d
 	}
 	for i, e := range c.GetEvents() {
@@ -64,11 +65,12 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_TenureClaimed:
 		return checkClaim(k.TenureClaimed)
 	case *rootv1.Event_TenureRetired:
-		return checkID("holder id", k.TenureRetired.GetHolderId())
+		return first(checkID("holder id", k.TenureRetired.GetHolderId()), checkBytes("retire secret", k.TenureRetired.GetRetireSecret(), RetireSecretBytes))
 	case *rootv1.Event_HandoverAdvanced:
 		if k.HandoverAdvanced.GetStage() == rootv1.HandoverStage_HANDOVER_STAGE_UNSPECIFIED {
 			return invalid("the handover's stage is missing")
 		}
+		return checkText("holder id", k.HandoverAdvanced.GetHolderId(), MaxIDBytes)
 	case *rootv1.Event_CoordinatorJoined:
 		return first(checkID("coordinator id", k.CoordinatorJoined.GetId()),
 			checkText("address", k.CoordinatorJoined.GetAddress(), MaxAddressBytes))
@@ -90,6 +92,14 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 		return checkRootPeer(k.RootPeerAdded)
 	case *rootv1.Event_FeatureLevelRaised:
 		return checkRaise(k.FeatureLevelRaised)
+	case *rootv1.Event_TenureEnded:
+		return checkNumber("era", k.TenureEnded.GetEra())
+	case *rootv1.Event_ClusterSettingsChanged:
+		return checkClusterSettings(k.ClusterSettingsChanged)
+	case *rootv1.Event_AccessGranted:
+		return first(checkGrantNames(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetKeyspace()), checkVerbs(k.AccessGranted.GetGrant().GetVerbs(), true))
+	case *rootv1.Event_AccessRevoked:
+		return first(checkGrantNames(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetKeyspace()), checkVerbs(k.AccessRevoked.GetVerbs(), false))
 	case *rootv1.Event_RootPeerPromoted, *rootv1.Event_RootPeersSettled, *rootv1.Event_RootPeerDropped:
 	default:
 		return checkRegionEvent(e)
@@ -170,6 +180,8 @@ func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {
 		return bad("a Tenure needs a mandate")
 	case e.GetTtlMillis() > MaxTenureTTLMillis:
 		return bad("the ttl is %d ms, at most %d ms are allowed", e.GetTtlMillis(), MaxTenureTTLMillis)
+	case len(e.GetRetireDigest()) != 0 && len(e.GetRetireDigest()) != sha256.Size:
+		return bad("the digest of the retire secret has %d bytes, not %d", len(e.GetRetireDigest()), sha256.Size)
 	}
 	for i, m := range e.GetMandates() {
 		if m == rootv1.Mandate_MANDATE_UNSPECIFIED || slices.Contains(e.GetMandates()[:i], m) {

@@ -12,8 +12,13 @@ import (
 const (
 	// BaseFeatureLevel is what every build understands, and where a cluster begins.
 	BaseFeatureLevel = 1
-	// FeatureLevel is what this build understands. Level 2 adds moves.
-	FeatureLevel = 2
+	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
+	// cluster's settings, grants, the end of an era that was asked for, and what the
+	// root judges whoever asks: see restrictive.
+	FeatureLevel = 3
+
+	movesLevel      = 2
+	restrictedLevel = 3
 )
 
 // supported stands for a build that understands less, for tests of upgrades:
@@ -54,10 +59,24 @@ func RequiredLevel(c *rootv1.Command) uint32 {
 func eventLevel(e *rootv1.Event) uint32 {
 	switch k := e.GetKind().(type) {
 	case *rootv1.Event_MovePlanned, *rootv1.Event_MoveReady:
-		return 2
+		return movesLevel
 	case *rootv1.Event_TransitionCompleted:
 		if k.TransitionCompleted.GetSetFrontier() || len(k.TransitionCompleted.GetFrontier()) > 0 {
-			return 2
+			return movesLevel
+		}
+	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked:
+		return restrictedLevel
+	case *rootv1.Event_TenureClaimed:
+		if len(k.TenureClaimed.GetRetireDigest()) > 0 {
+			return restrictedLevel
+		}
+	case *rootv1.Event_TenureRetired:
+		if len(k.TenureRetired.GetRetireSecret()) > 0 {
+			return restrictedLevel
+		}
+	case *rootv1.Event_HandoverAdvanced:
+		if h := k.HandoverAdvanced; h.GetHolderId() != "" || h.GetHolderIncarnation() != 0 {
+			return restrictedLevel
 		}
 	}
 	return BaseFeatureLevel
@@ -67,10 +86,19 @@ func eventLevel(e *rootv1.Event) uint32 {
 func recordLevel(r *rootv1.Record) uint32 {
 	if p := r.GetTransition(); p.GetKind() == kindMove || p.GetFrom() != nil || p.GetReadyAt() != nil ||
 		p.GetPrepareMaxMillis()|p.GetDeadlineMillis() != 0 || p.GetCause() != 0 {
-		return 2
+		return movesLevel
+	}
+	if t := r.GetTenure(); t.GetEnd() != nil || len(t.GetRetireDigest()) > 0 ||
+		r.GetHandover().GetLegacy().GetEnd() != nil || r.GetClusterSettings() != nil || r.GetGrant() != nil {
+		return restrictedLevel
 	}
 	return BaseFeatureLevel
 }
+
+// restrictive says whether the root judges, whoever asks, what was once left to
+// honest callers: who retires and advances an era, how long its ttl is, whom a
+// coordinator follows. Builds of lower levels do not, so that it has a level.
+func (s *State) restrictive() bool { return s.FeatureLevel() >= restrictedLevel }
 
 // CheckLevel refuses what is above the rooted level: some process would have to
 // stop at it.

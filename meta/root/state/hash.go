@@ -47,6 +47,9 @@ const (
 	tagPinKey      = 11
 	tagRemembered  = 12
 	tagRemoved     = 13
+
+	tagClusterSettings = 14
+	tagGrant           = 15
 )
 
 // Hash is the State's hash: equal for equal States, in constant time.

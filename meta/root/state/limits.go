@@ -38,10 +38,28 @@ const (
 	MaxRingVnodes = 4096
 	// MaxMillis bounds every duration in settings, in milliseconds (366 days).
 	MaxMillis = 366 * 24 * 60 * 60 * 1000
-	// MaxTenureTTLMillis bounds a Tenure's ttl, in milliseconds (one hour).
+	// MaxTenureTTLMillis bounds a Tenure's ttl, in milliseconds (one hour), below
+	// feature level 3.
 	MaxTenureTTLMillis = 60 * 60 * 1000
+	// A cluster's own bound of a Tenure's ttl, in milliseconds: where nobody set it,
+	// and what may be set.
+	DefaultMaxTenureTTLMillis = 30_000
+	LeastMaxTenureTTLMillis   = 100
+	MostMaxTenureTTLMillis    = 300_000
+	// RetireSecretBytes is the size of what retires an era, in bytes.
+	RetireSecretBytes = 32
 	// MaxPinSecretBytes is the size of a pin key, in bytes.
 	MaxPinSecretBytes = 32
+
+	// MaxActorBytes and MaxWhyBytes bound who asked for a command, and why, in bytes.
+	MaxActorBytes = MaxPrincipalNameBytes + 16
+	MaxWhyBytes   = 256
+	// MaxPrincipalNameBytes bounds the name of a principal, in bytes.
+	MaxPrincipalNameBytes = 128
+	// MaxGrants bounds the grants of a cluster, MaxGrantsPerKeyspace those of one
+	// keyspace or prefix.
+	MaxGrants            = 4096
+	MaxGrantsPerKeyspace = 64
 
 	// MaxRootPeers bounds the peers of the metadata root.
 	MaxRootPeers = 5

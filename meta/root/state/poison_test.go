@@ -245,7 +245,7 @@ func TestGolden(t *testing.T) {
 // and conditions: they have every kind of event.
 func writeGolden(t *testing.T) {
 	var lines strings.Builder
-	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move"} {
+	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access"} {
 		text, err := os.ReadFile("testdata/scripts/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -273,6 +273,10 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 	into := map[string]*uint64{"require-era": &c.RequireEra, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
 	for _, arg := range strings.Fields(args) {
 		key, value, _ := strings.Cut(arg, "=")
+		if text := map[string]*string{"actor": &c.Actor, "why": &c.Why}[key]; text != nil {
+			*text = value
+			continue
+		}
 		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil || into[key] == nil {
 			t.Fatalf("apply %s: %q", args, arg)
@@ -287,7 +291,7 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 // Each kind of event, and what a command has beside its events, is in the golden
 // entries, which are the seeds of the fuzzers too.
 func TestGoldenHasEverything(t *testing.T) {
-	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true}
+	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true}
 	kinds := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	for i := range kinds.Len() {
 		missing[string(kinds.Get(i).Name())] = true
@@ -298,13 +302,14 @@ func TestGoldenHasEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range entry.GetCommands() {
-			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0}
+			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0, "who asked": c.GetActor() != "" && c.GetWhy() != ""}
 			for _, e := range c.GetEvents() {
 				m := e.ProtoReflect()
 				if kind := m.WhichOneof(kinds.Get(0).ContainingOneof()); kind != nil {
 					has[string(kind.Name())] = true
 				}
 				has["a join that follows"] = has["a join that follows"] || e.GetMemberJoined().GetFollows() > 0 || e.GetCoordinatorJoined().GetFollows() > 0
+				has["a secret"] = has["a secret"] || len(e.GetTenureRetired().GetRetireSecret()) > 0
 				has["a move"] = has["a move"] || e.GetMovePlanned() != nil
 			}
 			for what, there := range has {

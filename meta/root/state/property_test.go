@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ var drawSettings = []*rootv1.KeyspaceSettings{
 }
 
 func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
-	kind := rapid.IntRange(0, 25).Draw(t, "kind")
+	kind := rapid.IntRange(0, 29).Draw(t, "kind")
 	region := s.Region(state.RegionID(drawRegionID(t)))
 	var id uint64
 	if region != nil {
@@ -119,6 +120,9 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 			ExpectedEra: drawEra(t, s), PredecessorExpired: rapid.Bool().Draw(t, "expired"),
 			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO}[:rapid.IntRange(1, 2).Draw(t, "mandates")],
 		}}
+		if s.FeatureLevel() >= 3 {
+			e.GetTenureClaimed().RetireDigest = digestOf(rapid.SampledFrom(retireSecrets).Draw(t, "secret"))
+		}
 	case 4:
 		a := s.Allocators()
 		back := rapid.Uint64Range(0, 25).Draw(t, "back")
@@ -126,11 +130,18 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 			Era: drawEra(t, s), HolderId: s.Tenure().GetHolderId(), HolderIncarnation: s.Tenure().GetHolderIncarnation(),
 			Consumed: &rootv1.Frontiers{AllocId: a.GetIdFence() - min(back, a.GetIdFence()), Tso: a.GetTsoFence() - min(back, a.GetTsoFence())},
 		}}
+		if s.FeatureLevel() >= 3 {
+			e.GetTenureRetired().RetireSecret = rapid.SampledFrom(retireSecrets).Draw(t, "secret")
+		}
 	case 5:
 		e.Kind = &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: drawEra(t, s), Stage: rootv1.HandoverStage(rapid.IntRange(1, 3).Draw(t, "stage"))}}
+		if s.FeatureLevel() >= 3 {
+			e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
+		}
 	case 6:
 		e.Kind = &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{
 			Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation"), Follows: drawFollows(t, s.Coordinator("c1").GetIncarnation()),
+			FeatureLevel: state.FeatureLevel,
 		}}
 	case 7:
 		e.Kind = &rootv1.Event_CoordinatorLeft{CoordinatorLeft: &rootv1.CoordinatorLeft{Id: "c1", Incarnation: rapid.Uint64Range(1, 3).Draw(t, "incarnation")}}
@@ -194,10 +205,42 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 	case 24:
 		secret := bytes.Repeat([]byte{rapid.Byte().Draw(t, "secret")}, state.MaxPinSecretBytes)
 		e.Kind = &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{ExpectedId: rapid.Uint32Range(0, 3).Draw(t, "pin key"), Secret: secret}}
+	case 25:
+		e.Kind = &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: drawEra(t, s)}}
+	case 26:
+		e.Kind = &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
+			ExpectedVersion: rapid.Uint64Range(0, 3).Draw(t, "version"),
+			Settings:        &rootv1.ClusterSettings{MaxTenureTtlMillis: rapid.SampledFrom([]uint64{0, 99, 100, 200}).Draw(t, "ttl")},
+		}}
+	case 27:
+		e.Kind = &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: &rootv1.Grant{
+			Principal: drawPrincipal(t), Keyspace: drawPattern(t), Verbs: drawVerbs(t),
+		}}}
+	case 28:
+		e.Kind = &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: drawPrincipal(t), Keyspace: drawPattern(t), Verbs: drawVerbs(t)}}
 	default:
 		e = publish(drawRegion(t, s)).Events[0]
 	}
 	return e
+}
+
+var retireSecrets = [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
+
+func digestOf(secret []byte) []byte {
+	d := sha256.Sum256(secret)
+	return d[:]
+}
+
+func drawPrincipal(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"client/a", "client/b", "client/a*", "client/*", "member/a"}).Draw(t, "principal")
+}
+
+func drawPattern(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"k", "k1", "k*", "k1*", "*"}).Draw(t, "keyspaces")
+}
+
+func drawVerbs(t *rapid.T) []rootv1.Verb {
+	return rapid.SliceOfDistinct(rapid.SampledFrom([]rootv1.Verb{1, 2, 3, 4}), func(v rootv1.Verb) rootv1.Verb { return v }).Draw(t, "verbs")
 }
 
 // TestLaws checks what holds in every State and for every command: promises 1

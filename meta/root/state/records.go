@@ -71,6 +71,12 @@ func (s *State) records(e emitter) error {
 	s.removedRegions.Scan(func(r *removedRegion) bool {
 		return e.emit(&rootv1.Record{Kind: &rootv1.Record_RemovedRegion{RemovedRegion: r.proto()}})
 	})
+	if s.settings != nil {
+		e.emit(&rootv1.Record{Kind: &rootv1.Record_ClusterSettings{ClusterSettings: s.settings}})
+	}
+	s.Grants("", "", func(g *rootv1.Grant) bool {
+		return e.emit(&rootv1.Record{Kind: &rootv1.Record_Grant{Grant: g}})
+	})
 	return e.err
 }
 

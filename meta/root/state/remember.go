@@ -397,6 +397,15 @@ func (t *turn) found(e *rootv1.Event, given uint64, r *EventResult) {
 			given = uint64(id)
 		}
 		t.foundKeyspace(given, r)
+	case *rootv1.Event_TenureEnded:
+		t.foundEra(k.TenureEnded.GetEra(), r)
+		r.Handover = nil
+	case *rootv1.Event_ClusterSettingsChanged:
+		r.Settings = t.settings
+	case *rootv1.Event_AccessGranted:
+		r.Grant = t.grantOr(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetKeyspace())
+	case *rootv1.Event_AccessRevoked:
+		r.Grant = t.grantOr(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetKeyspace())
 	default:
 		t.foundRegion(e, given, r)
 	}

@@ -119,7 +119,8 @@ type tag = uint64
 // add takes a record; kinds come in the order of their tags.
 func (b *builder) add(r *rootv1.Record) error {
 	kind := recordTag(r)
-	if kind == 0 || kind < b.last || kind == b.last && kind <= tagTenure {
+	once := kind <= tagTenure || kind == tagClusterSettings
+	if kind == 0 || kind < b.last || kind == b.last && once {
 		return outOfPlace(r)
 	}
 	b.last = kind
@@ -148,6 +149,10 @@ func (b *builder) add(r *rootv1.Record) error {
 		return b.rememberedCommands(k.RememberedCommands)
 	case *rootv1.Record_RemovedRegion:
 		return b.removedRegion(k.RemovedRegion)
+	case *rootv1.Record_ClusterSettings:
+		b.setSettings(k.ClusterSettings)
+	case *rootv1.Record_Grant:
+		return b.grant(k.Grant)
 	}
 	return nil
 }

@@ -43,6 +43,8 @@ func (m *machine) run(d *datadriven.TestData) string {
 	case "apply":
 		c := &rootv1.Command{Events: parseEvents(m.t, d.Input)}
 		d.MaybeScanArgs(m.t, "require-era", &c.RequireEra)
+		d.MaybeScanArgs(m.t, "actor", &c.Actor)
+		d.MaybeScanArgs(m.t, "why", &c.Why)
 		id := &rootv1.CommandIdentity{}
 		if d.MaybeScanArgs(m.t, "origin", &id.Origin); id.Origin != 0 {
 			d.MaybeScanArgs(m.t, "seq", &id.Sequence)
@@ -62,6 +64,19 @@ func (m *machine) run(d *datadriven.TestData) string {
 		}
 		m.checkHash()
 		return fmt.Sprintln(counts)
+	case "access":
+		var b strings.Builder
+		for _, line := range strings.Split(d.Input, "\n") {
+			f := strings.Fields(line)
+			role, name, _ := strings.Cut(f[0], "/")
+			a := m.s.Access(role, name, rootv1.Verb(rootv1.Verb_value["VERB_"+strings.ToUpper(f[1])]), f[2])
+			fmt.Fprintf(&b, "%s: %t", line, a.Allowed)
+			if a.Grant != nil {
+				fmt.Fprintf(&b, " by %s for %s", a.Grant.GetKeyspace(), a.Grant.GetPrincipal())
+			}
+			fmt.Fprintln(&b)
+		}
+		return b.String()
 	case "members":
 		r := m.s.RootMembers()
 		return fmt.Sprintf("voters %v outgoing %v learners %v\n", r.Voters, r.Outgoing, r.Learners)
@@ -153,7 +168,7 @@ func (m *machine) showOther() string {
 			state.ChangeRegion: "region", state.ChangeKeyspace: "keyspace", state.ChangeMember: "member",
 			state.ChangeCoordinator: "coordinator", state.ChangeTenure: "tenure", state.ChangeHandover: "handover",
 			state.ChangeTransition: "transition", state.ChangeAllocators: "allocators", state.ChangePinKey: "pin_key",
-			state.ChangeCluster: "cluster",
+			state.ChangeCluster: "cluster", state.ChangeSettings: "settings", state.ChangeGrant: "grant",
 		}[c.Kind]
 		if c.Removed {
 			name = "-" + name

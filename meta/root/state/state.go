@@ -50,6 +50,10 @@ type State struct {
 
 	commands commands
 
+	// settings of the cluster; nil: nobody changed them.
+	settings *rootv1.ClusterSettings
+	grants   grants
+
 	// sum is the sum of the hashes of all records in maps and lists.
 	sum uint64
 }
@@ -71,6 +75,8 @@ func New() *State {
 
 		removedRegions: cow.NewIndex((*removedRegion).idKey),
 		removalOrder:   cow.NewIndex((*removedRegion).orderKey),
+
+		grants: newGrants(),
 	}
 }
 
@@ -94,6 +100,7 @@ func (s *State) Fork() *State {
 	f.removedRegions = s.removedRegions.Fork()
 	f.removalOrder = s.removalOrder.Fork()
 	f.commands = s.commands.fork()
+	f.grants = s.grants.fork()
 	return &f
 }
 
@@ -116,6 +123,7 @@ func (s *State) branch() *State {
 	b.removedRegions = s.removedRegions.Branch()
 	b.removalOrder = s.removalOrder.Branch()
 	b.commands = s.commands.fork()
+	b.grants = s.grants.branch()
 	return &b
 }
 

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -57,6 +58,11 @@ func (t *turn) tenureClaimed(e *rootv1.TenureClaimed, r *EventResult) verdict {
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_PRIMACY,
 			"era %d is active: wait until the root leader finds it expired", t.era()))}
 	}
+	if ttl, most := e.GetTtlMillis(), t.maxTenureTTL(); t.restrictive() && ttl > most {
+		d := refuse(rootv1.Reason_REASON_INVALID_TENURE, "the ttl is %d ms, this cluster allows %d ms: claim with less, or raise it, nokv root settings set", ttl, most)
+		d.Limit = most
+		return verdict{reject: d}
+	}
 	if expected == ^Era(0) {
 		return rejected(rootv1.Reason_REASON_EXHAUSTED, "there is no era behind %d", expected)
 	}
@@ -80,7 +86,7 @@ func (t *turn) begin(e *rootv1.TenureClaimed) {
 	t.tenure = &rootv1.Tenure{
 		Era: handover.Era, HolderId: e.GetHolderId(), HolderIncarnation: e.GetHolderIncarnation(),
 		HolderAddress: e.GetHolderAddress(), TtlMillis: e.GetTtlMillis(), Mandates: e.GetMandates(),
-		Inherited: inherited, IssuedAt: at,
+		Inherited: inherited, IssuedAt: at, RetireDigest: e.GetRetireDigest(),
 	}
 	t.pushHandover(handover)
 }
@@ -93,6 +99,7 @@ func (t *turn) legacy() *rootv1.Legacy {
 	l := &rootv1.Legacy{
 		Era: t.tenure.GetEra(), HolderId: t.tenure.GetHolderId(), HolderIncarnation: t.tenure.GetHolderIncarnation(),
 		Consumed: t.consumed(), Exact: t.tenure.GetRetired() && !t.tenure.GetVoided(), EndedAt: t.token.Proto(),
+		End: t.tenure.GetEnd(),
 	}
 	l.Digest = lineage(l, t.handovers[len(t.handovers)-1].GetLegacy().GetDigest())
 	return l
@@ -123,13 +130,18 @@ func (s *State) heldBy(id string, incarnation uint64) bool {
 // tenureRetired ends the era with exact frontiers; for mandates that it does
 // not have they count for nothing, and a frontier below what the era inherited
 // says that nothing was served. A frontier that would give back what the era has
-// used up is refused. Already applied: retired with these frontiers.
+// used up is refused. From feature level 3 on, so is a frontier below what the era
+// inherited, and whoever does not show what the claim was made with: where a window
+// was not used up, nobody else can tell a forged frontier. Already applied: retired
+// with these frontiers.
 func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 	switch era := Era(e.GetEra()); {
 	case t.tenure == nil || era != t.era():
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_ERA_STALE, "the era is %d, not %d", t.era(), era))}
 	case !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_TENURE_NOT_HELD, "era %d belongs to another holder", era))}
+	case len(t.tenure.GetRetireDigest()) > 0 && !bytes.Equal(digest(e.GetRetireSecret()), t.tenure.GetRetireDigest()):
+		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_TENURE_NOT_HELD, "era %d is retired by the process that claimed it, which alone knows the secret", era))}
 	}
 	id := max(e.GetConsumed().GetAllocId(), t.tenure.GetInherited().GetAllocId())
 	tso := max(e.GetConsumed().GetTso(), t.tenure.GetInherited().GetTso())
@@ -141,8 +153,8 @@ func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 		r.Tenure = t.tenure
 		return already
 	}
-	var d *rootv1.ErrorDetail
-	if hasID {
+	d := t.belowInherited(e.GetConsumed(), hasID, hasTSO)
+	if hasID && d == nil {
 		d = t.alloc.id.mayEnd("id", id)
 	}
 	if hasTSO && d == nil {
@@ -165,8 +177,39 @@ func (t *turn) tenureRetired(e *rootv1.TenureRetired, r *EventResult) verdict {
 	return applied
 }
 
-// handoverAdvanced moves the current handover one stage on. Already applied:
-// it is at that stage or behind it.
+// belowInherited refuses frontiers below those that the era began above.
+func (t *turn) belowInherited(consumed *rootv1.Frontiers, hasID, hasTSO bool) *rootv1.ErrorDetail {
+	in := t.tenure.GetInherited()
+	switch {
+	case !t.restrictive():
+		return nil
+	case hasID && consumed.GetAllocId() < in.GetAllocId():
+		return refuse(rootv1.Reason_REASON_INHERITANCE, "id frontier %d is below %d, which era %d inherited", consumed.GetAllocId(), in.GetAllocId(), t.era())
+	case hasTSO && consumed.GetTso() < in.GetTso():
+		return refuse(rootv1.Reason_REASON_INHERITANCE, "timestamp frontier %d is below %d, which era %d inherited", consumed.GetTso(), in.GetTso(), t.era())
+	}
+	return nil
+}
+
+// tenureEnded notes that the active era was asked to end, and by whom. It stays
+// active: its holder retires it, or the root leader, which confirms it no more,
+// finds it expired. Already applied: it was asked before.
+func (t *turn) tenureEnded(e *rootv1.TenureEnded, r *EventResult) verdict {
+	if d := t.judgeEra(Era(e.GetEra())); d != nil {
+		return verdict{reject: d}
+	}
+	if r.Tenure = t.tenure; t.tenure.GetEnd() != nil {
+		return already
+	}
+	t.tenure = proto.CloneOf(t.tenure)
+	t.tenure.End = &rootv1.TenureEnd{AskedAt: t.token.Proto(), Actor: t.actor, Why: t.why}
+	r.Tenure = t.tenure
+	t.change(Change{Kind: ChangeTenure, Tenure: r.Tenure})
+	return applied
+}
+
+// handoverAdvanced moves the current handover one stage on; from feature level 3 on
+// only its holder does. Already applied: it is at that stage or behind it.
 func (t *turn) handoverAdvanced(e *rootv1.HandoverAdvanced, r *EventResult) verdict {
 	if t.tenure == nil || Era(e.GetEra()) != t.era() {
 		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY,
@@ -175,6 +218,8 @@ func (t *turn) handoverAdvanced(e *rootv1.HandoverAdvanced, r *EventResult) verd
 	last := len(t.handovers) - 1
 	h := t.handovers[last]
 	switch {
+	case t.restrictive() && !t.heldBy(e.GetHolderId(), e.GetHolderIncarnation()):
+		return verdict{reject: t.withHolder(refuse(rootv1.Reason_REASON_FINALITY, "the handover to era %d is advanced by its holder alone", t.era()))}
 	case e.GetStage() <= h.GetStage():
 		r.Handover = h
 		return already

@@ -2270,7 +2270,7 @@ type Legacy struct {
 	EndedAt *RootToken `protobuf:"bytes,6,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// Digest over the record and its predecessor's digest: the lineage.
 	Digest uint64 `protobuf:"fixed64,7,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Somebody had asked the era to end. Not in the digest.
+	// Somebody had asked the era to end.
 	End           *TenureEnd `protobuf:"bytes,8,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
