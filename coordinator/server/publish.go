@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
 	"github.com/nokv/nokv/meta/root/state"
@@ -192,9 +191,6 @@ func checkCommands(cmds []*rootv1.Command) error {
 			}
 		}
 		if err := checkCommand(field, cmd); err != nil {
-			return err
-		}
-		if err := access.CheckWhy(cmd.GetWhy()); err != nil {
 			return err
 		}
 	}

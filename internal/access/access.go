@@ -16,10 +16,10 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
@@ -29,35 +29,12 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Grants are rooted: who may do what in a keyspace.
-type Grants interface {
-	// May says why a principal may not do something in the keyspace of a name, which
-	// need not exist; nil: it may. It allocates nothing when it may.
-	May(p principal.Principal, verb rootv1.Verb, keyspace string) error
-	// MayAll is May for all keyspaces that there are or will be.
-	MayAll(p principal.Principal, verb rootv1.Verb) error
-}
-
-// Config of a Gate.
-type Config struct {
-	// Grants are those of a state. Nil: none were made.
-	Grants func(*state.State) Grants
-}
-
 // Gate judges the callers of one server. A nil *Gate is that of a server without
 // certificates. Make it with New.
-type Gate struct {
-	cfg    Config
-	counts counts
-}
+type Gate struct{ counts counts }
 
 // New makes a Gate.
-func New(cfg Config) *Gate {
-	if cfg.Grants == nil {
-		cfg.Grants = func(*state.State) Grants { return none{} }
-	}
-	return &Gate{cfg: cfg}
-}
+func New() *Gate { return &Gate{} }
 
 // Options are the interceptors, to be chained behind those that count.
 func (g *Gate) Options() []grpc.ServerOption {
@@ -160,56 +137,56 @@ func whoMay(r rules) string {
 	}
 }
 
-// none are the grants of a cluster where none was made.
-type none struct{}
-
-// May implements Grants.
-func (none) May(p principal.Principal, verb rootv1.Verb, keyspace string) error {
-	if verb == rootv1.Verb_VERB_READ || verb == rootv1.Verb_VERB_CLAIM {
-		return nil
-	}
-	return denied("%v may not %s keyspace %q: no grant says so", p, verbName(verb), keyspace)
-}
-
-// MayAll implements Grants.
-func (n none) MayAll(p principal.Principal, verb rootv1.Verb) error { return n.May(p, verb, "*") }
-
-// verbName is a verb as users write it.
-func verbName(v rootv1.Verb) string {
-	return strings.ToLower(strings.TrimPrefix(v.String(), "VERB_"))
-}
-
-// DefaultKeyspace is the keyspace of requests that name none.
-const DefaultKeyspace = "default"
-
 // May says why a caller may not do something in a keyspace, by the grants of a
 // state; nil: it may. An empty name is that of the default keyspace.
 func (g *Gate) May(ctx context.Context, st *state.State, verb rootv1.Verb, keyspace string) error {
 	if g == nil {
 		return nil
 	}
-	if keyspace == "" {
-		keyspace = DefaultKeyspace
-	}
-	return g.may(principal.FromContext(ctx), st, verb, keyspace)
+	return may(principal.FromContext(ctx), st, verb, cmp.Or(keyspace, defaultKeyspace))
 }
 
-// MayAll is May for all keyspaces that there are or will be.
+// defaultKeyspace is the keyspace of requests that name none.
+const defaultKeyspace = "default"
+
+func may(p principal.Principal, st *state.State, verb rootv1.Verb, keyspace string) error {
+	a := st.Access(p.Role.String(), p.Name, verb, keyspace)
+	switch word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_")); {
+	case a.Allowed:
+		return nil
+	case a.Closed:
+		return denied("%v may not %s keyspace %q: it is closed, and no grant of %s there names it", p, word, keyspace, word)
+	default:
+		return denied("%v may not %s keyspace %q: that needs a grant", p, word, keyspace)
+	}
+}
+
+// everything is the pattern of all keyspaces that there are or will be.
+const everything = "*"
+
+// MayAll is May for all keyspaces that there are or will be: where no grant was made,
+// or by one for all of them.
 func (g *Gate) MayAll(ctx context.Context, st *state.State, verb rootv1.Verb) error {
 	if g == nil {
 		return nil
 	}
-	if p := principal.FromContext(ctx); p.Role != principal.Operator {
-		return g.cfg.Grants(st).MayAll(p, verb)
+	p := principal.FromContext(ctx)
+	err := may(p, st, verb, everything)
+	if err != nil || p.Role == principal.Operator {
+		return err
+	}
+	closed := st.Access(p.Role.String(), p.Name, verb, everything).Grant == nil
+	if closed {
+		closed = false
+		st.Grants("", "", func(*rootv1.Grant) bool {
+			closed = true
+			return false
+		})
+	}
+	if closed {
+		return denied("%v may not follow all keyspaces: some are closed, and no grant for %q names it; name one keyspace", p, everything)
 	}
 	return nil
-}
-
-func (g *Gate) may(p principal.Principal, st *state.State, verb rootv1.Verb, keyspace string) error {
-	if p.Role == principal.Operator {
-		return nil
-	}
-	return g.cfg.Grants(st).May(p, verb, keyspace)
 }
 
 // Actor is how a change names who called: empty where nobody can vouch for it.
@@ -220,30 +197,15 @@ func (g *Gate) Actor(ctx context.Context) string {
 	return principal.FromContext(ctx).Actor()
 }
 
-const (
-	// WhyKey of the metadata of a typed call says why it is made.
-	WhyKey = "nokv-why"
-	// MaxWhyBytes bounds what a caller says of a change.
-	MaxWhyBytes = 256
-)
+// WhyKey of the metadata of a typed call says why it is made.
+const WhyKey = "nokv-why"
 
 // Why is what the metadata of a call says of why it is made; empty: nothing.
-func Why(ctx context.Context) (string, error) {
-	values := metadata.ValueFromIncomingContext(ctx, WhyKey)
-	if len(values) == 0 {
-		return "", nil
+func Why(ctx context.Context) string {
+	if values := metadata.ValueFromIncomingContext(ctx, WhyKey); len(values) > 0 {
+		return values[0]
 	}
-	return values[0], CheckWhy(values[0])
-}
-
-// CheckWhy says what is wrong with the words of a caller.
-func CheckWhy(why string) error {
-	if len(why) > MaxWhyBytes || !utf8.ValidString(why) {
-		e := reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "why: want UTF-8 of at most %d bytes, got %d", MaxWhyBytes, len(why))
-		e.Detail.Limit = MaxWhyBytes
-		return e
-	}
-	return nil
+	return ""
 }
 
 // actor reads what Principal.Actor wrote.

@@ -35,7 +35,7 @@ func (g *Gate) Asked(ctx context.Context, c *rootv1.Command, k Known) error {
 		if publishes(method) {
 			r = kinds[number(e)].published
 		}
-		if err := g.event(p, r, "publish", e, k); err != nil {
+		if err := k.event(p, r, "publish", e); err != nil {
 			return unlessKnown(c, k, err)
 		}
 	}
@@ -87,7 +87,7 @@ func (g *Gate) Proposed(ctx context.Context, c *rootv1.Command, k Known) error {
 		return denied("%v may not speak for %v: coordinators speak for members, clients and operators", p, by)
 	}
 	for _, e := range c.GetEvents() {
-		if err := g.event(by, kinds[number(e)].proposed, "propose", e, k); err != nil {
+		if err := k.event(by, kinds[number(e)].proposed, "propose", e); err != nil {
 			return unlessKnown(c, k, err)
 		}
 	}
@@ -106,7 +106,7 @@ func number(e *rootv1.Event) (n protoreflect.FieldNumber) {
 }
 
 // event judges one event by a row.
-func (g *Gate) event(p principal.Principal, r rules, what string, e *rootv1.Event, k Known) error {
+func (k Known) event(p principal.Principal, r rules, what string, e *rootv1.Event) error {
 	switch r[p.Role] {
 	case Allowed:
 		return nil
@@ -121,7 +121,7 @@ func (g *Gate) event(p principal.Principal, r rules, what string, e *rootv1.Even
 			if keyspace == "" && k.Newest {
 				continue // there is nothing to change, which the root says
 			}
-			if err := g.may(p, k.State, verb, keyspace); err != nil {
+			if err := may(p, k.State, verb, keyspace); err != nil {
 				return err
 			}
 		}

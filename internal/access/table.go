@@ -141,7 +141,7 @@ var kinds = byNumber(map[protoreflect.Name]kind{
 	"access_granted":           {nobody, operators},
 	"access_revoked":           {nobody, operators},
 	"pin_key_rotated":          {nobody, operators},
-	"cluster_settings_changed": {operators, operators},
+	"cluster_settings_changed": {nobody, operators},
 
 	"member_joined":        {nobody, row(No, No, Own, No, Allowed)},
 	"member_state_changed": {operators, row(No, Allowed, Own, No, Allowed)},

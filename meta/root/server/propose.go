@@ -111,9 +111,6 @@ func (s *Server) barred(ctx context.Context, c *rootv1.Command, known access.Kno
 			return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the feature level is raised by the root leader: ask it to").Detail
 		}
 	}
-	if err := access.CheckWhy(c.GetWhy()); err != nil {
-		return reason.From(err)
-	}
 	return reason.From(s.cfg.Access.Proposed(ctx, c, known))
 }
 
