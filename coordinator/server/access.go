@@ -54,3 +54,6 @@ func (v *served) mayReadOf(ctx context.Context, id state.KeyspaceID) error {
 	}
 	return v.mayRead(ctx, v.state.Keyspace(id).GetName())
 }
+
+// Access counts refusals and callers; nil without certificates.
+func (s *Server) Access() *access.Metrics { return s.cfg.Access.Metrics() }

@@ -186,6 +186,16 @@ var (
 	kindFields = kindOf.Fields()
 )
 
+// Of is what a role may do with a call, by its full method.
+func Of(method string, role principal.Role) Rule { return calls[method][role] }
+
+// OfEvent is what a role may do with the kind of an event: publish it at a
+// coordinator, and have the root take it.
+func OfEvent(e *rootv1.Event, role principal.Role) (published, proposed Rule) {
+	k := kinds[number(e)]
+	return k.published[role], k.proposed[role]
+}
+
 // named is whom a request speaks for; false: it speaks for nobody.
 func named(request any) (string, bool) {
 	switch r := request.(type) {
