@@ -30,7 +30,7 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
 		return err
 	}
-	r := &reader{s: s, id: req.GetReaderId(), bare: s.bareReader(stream.Context(), req.GetReaderId()), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: s.cfg.Clock.Now()}
+	r := &reader{s: s, id: req.GetReaderId(), bare: !s.told(stream.Context(), req.GetReaderId(), principal.Coordinator), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: s.cfg.Clock.Now()}
 	r.position.Store(r.after.Index)
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		r.remote = p.Addr.String()
@@ -42,10 +42,10 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	return s.guarded(stream, "tail", func(out *outlet) error { return r.run(stream, out) })
 }
 
-// bareReader says whether a reader gets no secrets: where callers have names, who
-// is no coordinator; elsewhere, who gives no id.
-func (s *Server) bareReader(ctx context.Context, id string) bool {
-	return id == "" || s.cfg.Access != nil && principal.FromContext(ctx).Role != principal.Coordinator
+// told says whether a reader is told secrets: who gives an id, and, where callers
+// have names, is of a role.
+func (s *Server) told(ctx context.Context, id string, roles ...principal.Role) bool {
+	return id != "" && (s.cfg.Access == nil || slices.Contains(roles, principal.FromContext(ctx).Role))
 }
 
 // reader is one tail stream.
