@@ -128,6 +128,40 @@ func (w *world) rootHash() (hash uint64, asked int) {
 	return w.root.state.Hash(), len(w.root.asked)
 }
 
+// TestEveryKindByEveryRole publishes every kind of event as every role, about what is
+// the caller's own and about what is another's.
+func TestEveryKindByEveryRole(t *testing.T) {
+	for _, role := range principal.Roles {
+		for i := range impersonate.Kinds().Len() {
+			kind := impersonate.Kinds().Get(i)
+			w := start(t, func(c *server.Config) {
+				c.Access, c.ServerOptions = access.New(), []grpc.ServerOption{impersonate.Server()}
+			})
+			own, foreign := impersonate.Rooted(t, func(e *rootv1.Event) *rootv1.EventResult { return w.must(t, e).GetEvents()[0] })
+			p := owner(role)
+			c := coordinatorv1.NewCoordinatorClient(w.as(t, p))
+			for n, about := range []impersonate.Things{foreign, own} {
+				e := impersonate.Event(kind, about)
+				rule, _ := access.OfEvent(e, role)
+				hash, asks := w.rootHash()
+				answer, err := c.PublishRootEvents(within(t), &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}}}})
+				if err == nil && answer.GetResults()[0].GetError() != nil {
+					err = &reason.Error{Detail: answer.GetResults()[0].GetError()}
+				}
+				want := rule == access.No || rule == access.Granted || rule == access.Own && n == 0
+				refused := impersonate.Denied(t, err, p) || state.Publishable(e) != nil && reason.Of(err) == rootv1.Reason_REASON_INVALID_REQUEST
+				if refused != want {
+					t.Errorf("%v publishes %s (%v, own: %t): %v", p, kind.Name(), rule, n == 1, err)
+				}
+				if after, again := w.rootHash(); want && (after != hash || again != asks) {
+					t.Errorf("%v publishes %s: refused, and the root was changed or asked", p, kind.Name())
+				}
+			}
+			w.end(t)
+		}
+	}
+}
+
 // grant has the root grant a verb.
 func (w *world) grant(t testing.TB, who, keyspace string, verbs ...rootv1.Verb) {
 	t.Helper()

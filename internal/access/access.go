@@ -151,14 +151,14 @@ const defaultKeyspace = "default"
 
 func may(p principal.Principal, st *state.State, verb rootv1.Verb, keyspace string) error {
 	a := st.Access(p.Role.String(), p.Name, verb, keyspace)
-	switch word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_")); {
-	case a.Allowed:
+	if a.Allowed {
 		return nil
-	case a.Closed:
-		return denied("%v may not %s keyspace %q: it is closed, and no grant of %s there names it", p, word, keyspace, word)
-	default:
-		return denied("%v may not %s keyspace %q: that needs a grant", p, word, keyspace)
 	}
+	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
+	if a.Closed {
+		return denied("%v may not %s keyspace %q: it is closed, and no grant of %s there names it", p, word, keyspace, word)
+	}
+	return denied("%v may not %s keyspace %q: that needs a grant", p, word, keyspace)
 }
 
 // everything is the pattern of all keyspaces that there are or will be.

@@ -78,6 +78,14 @@ func Event(kind protoreflect.FieldDescriptor, about Things) *rootv1.Event {
 	if kind.Name() == "merge_planned" {
 		set("right_region_id", about.Region)
 	}
+	for _, epoch := range []protoreflect.Name{"expected_epoch", "left_expected_epoch", "right_expected_epoch"} {
+		if f := m.Descriptor().Fields().ByName(epoch); f != nil {
+			m.Set(f, protoreflect.ValueOf((&rootv1.RegionEpoch{Version: 1, ConfVersion: 1}).ProtoReflect()))
+		}
+	}
+	if f := m.Descriptor().Fields().ByName("incarnation"); f != nil && f.Kind() == protoreflect.Uint64Kind {
+		set("incarnation", uint64(1))
+	}
 	set("transition_id", about.Change)
 	set("name", "t")
 	switch k := e.GetKind().(type) {

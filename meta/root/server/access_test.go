@@ -128,6 +128,57 @@ func TestEveryCallByEveryRole(t *testing.T) {
 	}
 }
 
+// TestEveryKindByEveryRole proposes every kind of event in the name of every role, as
+// a coordinator does, and directly as those do that may propose, about what is the
+// caller's own and about what is another's.
+func TestEveryKindByEveryRole(t *testing.T) {
+	for _, role := range principal.Roles[1:] {
+		for i := range impersonate.Kinds().Len() {
+			kind := impersonate.Kinds().Get(i)
+			r := newFakeReplica(t)
+			own, foreign := impersonate.Rooted(t, func(e *rootv1.Event) *rootv1.EventResult {
+				got := r.apply([]*rootv1.Command{{Events: []*rootv1.Event{e}}})[0]
+				if got.GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+					t.Fatalf("%v: %v", e, got)
+				}
+				return got.GetEvents()[0]
+			})
+			s := serve(t, r, func(c *server.Config) {
+				c.Access, c.ServerOptions, c.RaiseAfter = access.New(), []grpc.ServerOption{impersonate.Server()}, -1
+			})
+			p, sender := impersonate.Named(role, "m1"), impersonate.Named(principal.Coordinator, "m1")
+			if role == principal.Operator && i%2 == 0 {
+				sender = p
+			}
+			root := rootv1.NewRootClient(s.as(sender))
+			for n, about := range []impersonate.Things{foreign, own} {
+				e := impersonate.Event(kind, about)
+				_, rule := access.OfEvent(e, role)
+				hash := r.View().State.Hash()
+				ctx, cancel := within(10 * time.Second)
+				answer, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}, Actor: p.Actor()}}})
+				cancel()
+				if err != nil {
+					t.Fatalf("%s: %v", kind.Name(), err)
+				}
+				refusal := answer.GetResults()[0].GetError()
+				want := rule == access.No || rule == access.Granted || rule == access.Own && n == 0
+				if kind.Name() == "fence_extended" || kind.Name() == "handover_advanced" {
+					want = true // nobody holds an era here
+				}
+				denied := refusal.GetReason() == rootv1.Reason_REASON_PERMISSION_DENIED || e.GetFeatureLevelRaised() != nil && refusal.GetReason() == rootv1.Reason_REASON_INVALID_REQUEST
+				if denied != want {
+					t.Errorf("%v proposes %s (%v, own: %t): %v", p, kind.Name(), rule, n == 1, refusal)
+				}
+				if want && r.View().State.Hash() != hash {
+					t.Errorf("%v proposes %s: refused, and something was changed", p, kind.Name())
+				}
+			}
+			s.stop()
+		}
+	}
+}
+
 // TestEventsByWhoAsks: the root judges a command by whom its sender names, if a
 // coordinator sends it, and by the sender otherwise; it names who asked in the log.
 func TestEventsByWhoAsks(t *testing.T) {
