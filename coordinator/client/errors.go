@@ -340,6 +340,8 @@ var (
 	ErrClusterRequired error = sentinel(rootv1.Reason_REASON_CLUSTER_REQUIRED)
 	// ErrStillRunning: the coordinator that is to be removed answers.
 	ErrStillRunning error = sentinel(rootv1.Reason_REASON_STILL_RUNNING)
+	// ErrPermissionDenied: the caller may not do that; nothing was tried.
+	ErrPermissionDenied error = sentinel(rootv1.Reason_REASON_PERMISSION_DENIED)
 )
 
 // sentinel is a reason as an error to compare with.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -14,7 +15,7 @@ import (
 // proposed has its refusal at its place in refused, which is nil when all may.
 func (s *Server) permitted(ctx context.Context, cmds []*rootv1.Command) (kept []*rootv1.Command, refused []*rootv1.CommandResult, err error) {
 	gate := s.cfg.Access
-	actor := gate.Actor(ctx)
+	actor := principal.FromContext(ctx).Actor()
 	known := access.Known{State: s.view().State}
 	doubtful := false
 	for _, cmd := range cmds {

@@ -189,14 +189,6 @@ func (g *Gate) MayAll(ctx context.Context, st *state.State, verb rootv1.Verb) er
 	return nil
 }
 
-// Actor is how a change names who called: empty where nobody can vouch for it.
-func (g *Gate) Actor(ctx context.Context) string {
-	if g == nil {
-		return ""
-	}
-	return principal.FromContext(ctx).Actor()
-}
-
 // WhyKey of the metadata of a typed call says why it is made.
 const WhyKey = "nokv-why"
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -45,7 +47,7 @@ func (s *Server) RaiseFeatureLevel(ctx context.Context, req *rootv1.RaiseFeature
 	if req.GetDryRun() || to <= rooted || to > common {
 		return resp, nil
 	}
-	results, err := s.cfg.Replica.Propose(ctx, []*rootv1.Command{{Actor: s.cfg.Access.Actor(ctx), Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
+	results, err := s.cfg.Replica.Propose(ctx, []*rootv1.Command{{Actor: principal.FromContext(ctx).Actor(), Why: access.Why(ctx), Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
 		FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: rooted, To: to},
 	}}}}})
 	switch {
