@@ -199,7 +199,7 @@ func (v authorityViews) Authority() (tenure.Authority, bool) {
 	if view.State == nil || view.Token.Index == 0 {
 		return tenure.Authority{}, false
 	}
-	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index}
+	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index, FeatureLevel: view.State.FeatureLevel()}
 	if h := view.State.Handovers(); len(h) > 0 {
 		a.Handover = h[len(h)-1]
 	}

@@ -23,6 +23,20 @@ type clientFlags struct {
 	addr    *string
 	timeout *time.Duration
 	verbose *bool
+	// why is said of every change; nil: the command changes nothing.
+	why *string
+}
+
+// changing is client for commands that change something.
+func (f *flags) changing() *clientFlags {
+	c := f.client()
+	c.why = f.why()
+	return c
+}
+
+// why declares --why.
+func (f *flags) why() *string {
+	return f.String("why", "", "`text` that says why, 256 bytes at most: nokv root events shows it beside the change")
 }
 
 func (f *flags) client() *clientFlags {
@@ -79,6 +93,9 @@ func (c *clientFlags) call(ctx context.Context, fn func(ctx context.Context, cl 
 		return err
 	}
 	defer done()
+	if c.why != nil {
+		callCtx = client.WithWhy(callCtx, *c.why)
+	}
 	err = fn(callCtx, cl)
 	if err != nil && ctx.Err() != nil {
 		return errInterrupted

@@ -91,7 +91,7 @@ Settings start from a preset (tenants, games, actors, kv, partitions); flags and
 			layout := f.String("layout", "", "`ranges, slots or points` (default ranges, or the preset's)")
 			slots := f.Uint("slots", 0, "number of slots, 1 to 16,384, for --layout slots")
 			settings := f.String("settings", "", "settings as protobuf `JSON`")
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 1 {
@@ -195,7 +195,7 @@ func keyspaceDelete() *command {
 		name: "delete", args: "NAME [flags]", summary: "delete a keyspace that has no regions",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "delete only this `version` of it; 0: any")
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 1 {

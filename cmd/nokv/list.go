@@ -97,7 +97,7 @@ A coordinator that is stopped takes itself off the list. One whose machine died
 stays there: "nokv status" shows it as unreachable, and it stands in the way of
 "nokv root upgrade". One that answers is refused.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 1 {

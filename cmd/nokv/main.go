@@ -59,7 +59,7 @@ func commands() *command {
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(),
-			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), idCommand(), tsoCommand(), watchCommand(),
+			statusCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}

@@ -134,7 +134,7 @@ func memberRemove() *command {
 // memberChange runs a command that changes one member, and prints it. check, if
 // any, judges its words before anybody is asked.
 func memberChange(f *flags, arguments int, check func(args []string) error, do func(context.Context, *client.Client, []string) (*rootv1.Member, error)) func(context.Context, *env, []string) error {
-	c := f.client()
+	c := f.changing()
 	f.withOutput()
 	return func(ctx context.Context, e *env, args []string) error {
 		if len(args) != arguments {

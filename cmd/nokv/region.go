@@ -120,7 +120,7 @@ rooted one, unless --version and --conf-version say which. Keys are text; \xNN i
 				owners = append(owners, o)
 				return nil
 			})
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) < 1 || len(args) > 2 {

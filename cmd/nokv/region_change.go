@@ -17,7 +17,7 @@ The left part keeps the id and ends before KEY; the right part starts with it.
 Planned and completed in one atomic command.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			right := f.Uint64("right-id", 0, "`id` of the right part; 0: the root gives one")
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 2 {
@@ -50,7 +50,7 @@ func regionMerge() *command {
 The left region keeps its id and takes the right one's range; the right one ends.
 Planned and completed in one atomic command.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 2 {
@@ -82,7 +82,7 @@ func regionRemove() *command {
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "remove only at this epoch `version`")
 			conf := f.Uint64("conf-version", 0, "remove only at this epoch conf `version`")
-			c := f.client()
+			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 1 {

@@ -16,7 +16,7 @@ import (
 func rootCommand() *command {
 	return &command{
 		name: "root", summary: "inspect and steer the metadata root",
-		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootBackup(), rootRestore(), rootReplace(), rootUpgrade(), rootTransfer()},
+		children: []*command{rootStatus(), rootEvents(), rootVerify(), rootBackup(), rootRestore(), rootReplace(), rootUpgrade(), rootSettings(), rootTransfer()},
 	}
 }
 

@@ -23,6 +23,9 @@ type eventOutput struct {
 	Kind string `json:"kind"`
 	// Event is the whole event as protobuf JSON.
 	Event rawJSON `json:"event"`
+	// Actor is who asked, ROLE/NAME, where somebody could vouch for it; Why is in the caller's words.
+	Actor string `json:"actor,omitempty"`
+	Why   string `json:"why,omitempty"`
 }
 
 func rootEvents() *command {
@@ -33,6 +36,7 @@ Prints the events of retained log entries, oldest first. An event in the log was
 asked for; whether its command applied is a matter of the state it met.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			after := f.Uint64("after", 0, "start behind this log `index` (default: the last --last entries)")
+			actor := f.String("actor", "", "print only what this `ROLE/NAME` asked for; NAME may end in *")
 			last := f.Uint64("last", 50, "without --after, start so many `entries` back")
 			follow := f.Bool("follow", false, "go on with new entries until Ctrl-C")
 			r := f.root()
@@ -49,7 +53,7 @@ asked for; whether its command applied is a matter of the state it met.`,
 					if err := r.someoneListens(ctx); err != nil {
 						return err
 					}
-					return tailEvents(ctx, e, cl, *after, *last, *follow)
+					return tailEvents(ctx, e, cl, *actor, *after, *last, *follow)
 				})
 				if *follow && ctx.Err() != nil {
 					return nil
@@ -60,7 +64,7 @@ asked for; whether its command applied is a matter of the state it met.`,
 	}
 }
 
-func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last uint64, follow bool) error {
+func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, actor string, after, last uint64, follow bool) error {
 	at, err := cl.ReadIndex(ctx)
 	if err != nil {
 		return err
@@ -79,7 +83,7 @@ func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, after, last 
 	}
 	for done := from >= at.Index; !done || follow; {
 		for _, entry := range m.GetEntries() {
-			if err := printEntry(e, entry); err != nil {
+			if err := printEntry(e, entry, actor); err != nil {
 				return err
 			}
 			done = done || entry.GetIndex() >= at.Index
@@ -138,17 +142,21 @@ func startOfEvents(ctx context.Context, cl *rootclient.Client, at rooted.Token, 
 	return from, nil
 }
 
-func printEntry(e *env, t *rootv1.TailEntry) error {
+// printEntry prints the events of an entry; those of one actor, or all.
+func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 	var entry rootv1.Entry
 	if err := proto.Unmarshal(t.GetEntry(), &entry); err != nil {
 		return fmt.Errorf("entry %d: %w", t.GetIndex(), err)
 	}
-	if len(entry.Commands) == 0 && e.output != "json" {
+	if len(entry.Commands) == 0 && e.output != "json" && actor == "" {
 		fmt.Fprintf(e.stdout, "%-9d %-5d %s\n", t.GetIndex(), t.GetTerm(), "(a leader's first entry)")
 	}
 	for i, c := range entry.GetCommands() {
+		if prefix, some := strings.CutSuffix(actor, "*"); actor != "" && c.GetActor() != actor && !(some && strings.HasPrefix(c.GetActor(), prefix)) {
+			continue
+		}
 		for _, event := range c.GetEvents() {
-			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event))}
+			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event)), c.GetActor(), c.GetWhy()}
 			if e.output == "json" {
 				if err := e.printLine(out); err != nil {
 					return err
@@ -156,13 +164,25 @@ func printEntry(e *env, t *rootv1.TailEntry) error {
 				continue
 			}
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 0, ' ', 0)
-			fmt.Fprintf(w, "%-9d %-5d %s %s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)))
+			fmt.Fprintf(w, "%-9d %-5d %s %s%s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)), byWhom(out.Actor, out.Why))
 			if err := w.Flush(); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// byWhom stands behind an event: who asked, and why.
+func byWhom(actor, why string) string {
+	text := ""
+	if actor != "" {
+		text = "  by " + actor
+	}
+	if why != "" {
+		text += fmt.Sprintf("  why %q", why)
+	}
+	return text
 }
 
 // kindOf is the event's name on the wire, such as "region_published".

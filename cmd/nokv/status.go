@@ -13,9 +13,13 @@ import (
 
 // statusOutput is what `nokv status -o json` prints. The field names stay.
 type statusOutput struct {
-	ClusterID    string                    `json:"cluster_id"`
-	Era          uint64                    `json:"era"`
-	Holder       string                    `json:"holder"`
+	ClusterID string `json:"cluster_id"`
+	Era       uint64 `json:"era"`
+	Holder    string `json:"holder"`
+	// Ending is who asked the era under way to end, and why; Predecessor how the one
+	// before it ended. Empty: nobody did, there was none.
+	Ending       string                    `json:"ending,omitempty"`
+	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
 }
@@ -93,6 +97,10 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	if best.GetTenure().GetRetired() {
 		out.Holder = ""
 	}
+	if end := best.GetTenure().GetEnd(); end != nil {
+		out.Ending = asked(end)
+	}
+	out.Predecessor = howEnded(best.GetHandover().GetLegacy())
 	for _, p := range best.GetRootPeers() {
 		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem})
 	}
@@ -124,6 +132,12 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 func (s *statusOutput) table(w *tabwriter.Writer) {
 	row(w, "cluster", s.ClusterID)
 	row(w, "tenure", fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder)))
+	if s.Ending != "" {
+		row(w, "", s.Ending)
+	}
+	if s.Predecessor != "" {
+		row(w, "before", s.Predecessor)
+	}
 	row(w)
 	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME")
 	for _, c := range s.Coordinators {

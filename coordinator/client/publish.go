@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/why"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -47,6 +48,10 @@ type (
 // before Publish has returned, and not after it has returned because the context
 // ended.
 func (c *Client) Publish(ctx context.Context, cmd *rootv1.Command) (*rootv1.CommandResult, error) {
+	if text := why.Outgoing(ctx); text != "" && cmd.GetWhy() == "" {
+		cmd = proto.CloneOf(cmd)
+		cmd.Why = text
+	}
 	raw, err := proto.Marshal(cmd)
 	size := len(raw) + identityBytes
 	switch {

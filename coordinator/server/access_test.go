@@ -11,11 +11,11 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/impersonate"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -311,7 +311,7 @@ func TestRevokedWatchEnds(t *testing.T) {
 // whatever the caller says, and why in the caller's words; nobody is named where
 // nobody can vouch for a name.
 func TestChangesNameTheirCaller(t *testing.T) {
-	why := metadata.AppendToOutgoingContext(within(t), access.WhyKey, "it burns")
+	because := why.With(within(t), "it burns")
 	last := func(w *world) *rootv1.Command {
 		w.root.mu.Lock()
 		defer w.root.mu.Unlock()
@@ -326,20 +326,20 @@ func TestChangesNameTheirCaller(t *testing.T) {
 			conn = w.as(t, op)
 		}
 		c := coordinatorv1.NewCoordinatorClient(conn)
-		if _, err := c.DrainMember(why, &coordinatorv1.DrainMemberRequest{MemberId: "m1"}); err != nil {
+		if _, err := c.DrainMember(because, &coordinatorv1.DrainMemberRequest{MemberId: "m1"}); err != nil {
 			t.Fatal(err)
 		}
 		if got := last(w); got.GetActor() != actor || got.GetWhy() != "it burns" {
 			t.Errorf("a typed change came as %q, because %q", got.GetActor(), got.GetWhy())
 		}
 		forged := &rootv1.Command{Events: []*rootv1.Event{create("k", state.DefaultSettings())}, Actor: "operator/other", Why: "words"}
-		if _, err := c.PublishRootEvents(why, &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{forged}}); err != nil {
+		if _, err := c.PublishRootEvents(because, &coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{forged}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := last(w); got.GetActor() != actor || got.GetWhy() != "words" {
 			t.Errorf("a published change came as %q, because %q", got.GetActor(), got.GetWhy())
 		}
-		long := metadata.AppendToOutgoingContext(within(t), access.WhyKey, strings.Repeat("x", state.MaxWhyBytes+1))
+		long := why.With(within(t), strings.Repeat("x", state.MaxWhyBytes+1))
 		_, err := c.DrainMember(long, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
 		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
 	}

@@ -3,8 +3,8 @@ package server
 import (
 	"context"
 
-	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -30,7 +30,7 @@ func (s *Server) change(ctx context.Context, id *rootv1.CommandIdentity, event *
 
 // changeIn is change while an era is active; 0: whenever.
 func (s *Server) changeIn(ctx context.Context, id *rootv1.CommandIdentity, era uint64, event *rootv1.Event) (*rootv1.CommandResult, error) {
-	cmd := &rootv1.Command{Events: []*rootv1.Event{event}, RequireEra: era, Identity: id, Why: access.Why(ctx)}
+	cmd := &rootv1.Command{Events: []*rootv1.Event{event}, RequireEra: era, Identity: id, Why: why.Of(ctx)}
 	if d := state.CheckCommand(cmd); d != nil {
 		return nil, &reason.Error{Detail: d}
 	}

@@ -26,6 +26,9 @@ func Changes(method string) bool {
 		coordinatorv1.Coordinator_AssignRegions_FullMethodName,
 		coordinatorv1.Coordinator_RotatePinKey_FullMethodName,
 		coordinatorv1.Coordinator_RemoveCoordinator_FullMethodName,
+		coordinatorv1.Coordinator_EndTenure_FullMethodName,
+		coordinatorv1.Coordinator_GrantAccess_FullMethodName,
+		coordinatorv1.Coordinator_RevokeAccess_FullMethodName,
 		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
 		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:
 		return true

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -51,7 +52,7 @@ func (h *holder) start(n *node) {
 		},
 		IDStart: 1, TSOStart: 1, IDWindow: idWindow, TSOAhead: tsoAhead, Wall: n.clock.Wall,
 		// Not drawn: seeds that are known to show something still do.
-		Identities: identity.SourceOf(^n.incarnation),
+		Identities: identity.SourceOf(^n.incarnation), RetireKey: binary.BigEndian.AppendUint64(nil, n.incarnation),
 	}, h.count, offOf[n.r.k.variant], holdertest.Env{
 		Now: n.now, After: n.after, Between: n.between, Send: n.send, Left: n.leave,
 	}, before)

@@ -49,8 +49,12 @@ const (
 	// address.
 	pollInterval       = time.Second
 	probedPollInterval = 10 * time.Second
-	retryLeast         = 5 * time.Millisecond
-	retryMost          = 200 * time.Millisecond
+	// yieldFor is how long the holder of an era that was asked to end leaves the
+	// Tenure to others.
+	yieldFor = 5 * time.Second
+
+	retryLeast = 5 * time.Millisecond
+	retryMost  = 200 * time.Millisecond
 	// never is later than every moment.
 	never = clock.Instant(1<<63 - 1)
 )
@@ -77,8 +81,9 @@ type Authority struct {
 	Tenure *rootv1.Tenure
 	// Handover is the newest one, nil when there was never one.
 	Handover *rootv1.Handover
-	// Index is the position of the view.
-	Index uint64
+	// Index is the position of the view, FeatureLevel what is rooted there.
+	Index        uint64
+	FeatureLevel uint32
 }
 
 // ActionKind says what an Action asks for.
@@ -136,6 +141,10 @@ type Core struct {
 	reported uint64
 	// lastEra is the highest era this process has held: none is begun twice.
 	lastEra uint64
+	// askedEra is the newest era known to have been asked to end, askedAt when that
+	// was heard of.
+	askedEra uint64
+	askedAt  clock.Instant
 
 	standby standby
 	holding holding
@@ -221,7 +230,7 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 			}
 			return
 		}
-		if c.tenure.Retired || !t.Retired {
+		if c.tenure.Retired || !t.Retired && (t.End == nil || c.tenure.End != nil) {
 			return
 		}
 	}
@@ -234,7 +243,36 @@ func (c *Core) learn(t *rootv1.Tenure, now clock.Instant) {
 	if c.holding.era != 0 && (t.Era > c.holding.era || t.Retired) {
 		c.end(now)
 	}
+	c.askedToEnd(now)
 	c.beginMine(now)
+}
+
+// askedToEnd ends and retires the era held when somebody asked it to end: it is
+// confirmed no more. A standby gives its holder the time to retire before it tries:
+// a holder without a ttl would otherwise be superseded at once.
+func (c *Core) askedToEnd(now clock.Instant) {
+	t := c.tenure
+	if t.GetEnd() == nil || c.askedEra == t.GetEra() {
+		return
+	}
+	c.askedEra, c.askedAt = t.GetEra(), now
+	switch {
+	case c.holding.era == t.GetEra():
+		c.end(now)
+		c.emit(Action{Kind: Retire, Era: t.GetEra()})
+	case !t.GetRetired():
+		c.suspectHolder()
+		c.standby.waitForView(now)
+	}
+}
+
+// yieldUntil is the moment before which this coordinator leaves the Tenure to
+// others, because its era was asked to end; 0: it need not.
+func (c *Core) yieldUntil() clock.Instant {
+	if t := c.tenure; t.GetEnd() != nil && t.GetHolderId() == c.s.ID {
+		return c.askedAt.Add(yieldFor)
+	}
+	return 0
 }
 
 // beginMine takes up the newest era if it was given to this process. Not while a

@@ -45,9 +45,10 @@ type flight struct {
 }
 
 // begin takes an era up (1). Before anything is served it must be confirmed once.
+// One that is not wanted any more is retired.
 func (c *Core) begin(t *rootv1.Tenure, now clock.Instant) {
 	c.lastEra = t.Era
-	if c.phase == Stopped {
+	if c.phase == Stopped || t.End != nil {
 		c.emit(Action{Kind: Retire, Era: t.Era, Tenure: t})
 		return
 	}
@@ -170,6 +171,8 @@ func (c *Core) OnConfirmed(era, seq uint64, r *rootv1.ConfirmTenureResponse, err
 		c.end(now)
 		c.learn(t, now)
 		c.standby.waitForView(now)
+	case err == nil && t.GetEnd() != nil:
+		c.learn(t, now)
 	default:
 		// No answer; or the era is ours and a claim over it is being decided.
 		h.retryAt = now.Add(c.backoff(h.fails))

@@ -1,7 +1,10 @@
 package tenure
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/idalloc"
@@ -48,11 +51,30 @@ func (r *RawHolder) send(m *Message) { r.outbox = append(r.outbox, m) }
 func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 	r.log.Debug("claiming", "era", claim.ExpectedEra+1)
 	r.first = r.firstWindows()
+	if r.level >= secretsLevel {
+		digest := sha256.Sum256(r.retireSecret(claim.ExpectedEra + 1))
+		claim.RetireDigest = digest[:]
+	}
 	r.send(&Message{Claim: claim, Windows: r.first, answer: func(a Answer, now clock.Instant) {
 		r.log.Debug("claim answered", "era", claim.ExpectedEra+1, "outcome", a.Claim.GetResult().GetOutcome(),
 			"retry_after_millis", a.Claim.GetRetryAfterMillis(), "err", a.Err)
+		if d := a.Claim.GetResult().GetError(); d.GetReason() == rootv1.Reason_REASON_INVALID_TENURE && d.GetMessage() != r.claimRefused {
+			r.claimRefused = d.GetMessage()
+			r.log.Error("the root refuses to give this coordinator the Tenure", "err", r.claimRefused)
+		}
 		r.core.OnClaimed(a.Claim, a.Err, now)
 	}})
+}
+
+// secretsLevel is the feature level from which on claims have a digest, and holders
+// name themselves when they advance a handover.
+const secretsLevel = 3
+
+// retireSecret is what retires an era that this process claimed: each its own,
+// since the log shows it afterwards.
+func (r *RawHolder) retireSecret(era uint64) []byte {
+	secret := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(r.cfg.RetireKey), era))
+	return secret[:]
 }
 
 // firstWindows are what an era needs before it can serve, in the order of
@@ -76,9 +98,11 @@ func (r *RawHolder) sendConfirm(a Action) {
 func (r *RawHolder) sendAdvance(a Action) {
 	command := &rootv1.Command{}
 	for stage := a.From + 1; stage <= a.To; stage++ {
-		command.Events = append(command.Events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{
-			HandoverAdvanced: &rootv1.HandoverAdvanced{Era: a.Era, Stage: stage},
-		}})
+		advance := &rootv1.HandoverAdvanced{Era: a.Era, Stage: stage}
+		if r.level >= secretsLevel {
+			advance.HolderId, advance.HolderIncarnation = r.cfg.ID, r.cfg.Incarnation
+		}
+		command.Events = append(command.Events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: advance}})
 	}
 	r.send(&Message{Command: command, Era: a.Era, answer: func(answer Answer, now clock.Instant) {
 		err := answer.Err
@@ -262,17 +286,19 @@ func (x *retirement) deadline() clock.Instant {
 }
 
 func (r *RawHolder) beginRetirement(a Action, now clock.Instant) {
-	consumed := a.Tenure.GetInherited()
+	consumed, sealed := a.Tenure.GetInherited(), len(a.Tenure.GetRetireDigest()) > 0
 	if r.ended != nil && r.ended.number == a.Era {
-		consumed = r.ended.frontiers()
+		consumed, sealed = r.ended.frontiers(), r.ended.sealed
 	}
 	if consumed == nil {
 		consumed = &rootv1.Frontiers{}
 	}
+	retired := &rootv1.TenureRetired{Era: a.Era, HolderId: r.cfg.ID, HolderIncarnation: r.cfg.Incarnation, Consumed: consumed}
+	if sealed {
+		retired.RetireSecret = r.retireSecret(a.Era)
+	}
 	r.retirement = &retirement{until: now.Add(stopWithin), command: &rootv1.Command{Events: []*rootv1.Event{{
-		Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
-			Era: a.Era, HolderId: r.cfg.ID, HolderIncarnation: r.cfg.Incarnation, Consumed: consumed,
-		}},
+		Kind: &rootv1.Event_TenureRetired{TenureRetired: retired},
 	}}}}
 }
 

@@ -1,6 +1,7 @@
 package tenure
 
 import (
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -22,6 +24,8 @@ type RawConfig struct {
 	Logger                      hclog.Logger
 	// Wall is the wall clock, in Unix milliseconds.
 	Wall func() uint64
+	// RetireKey makes the secrets that retire eras. Empty: a random one.
+	RetireKey []byte
 	// Identities makes those of commands. Nil: one of a secret origin, unlike
 	// Incarnation, which every Tenure shows.
 	Identities *identity.Source
@@ -51,11 +55,15 @@ type RawHolder struct {
 	shown   *rootv1.Tenure
 	// suspected is the era whose holder is thought dead, as logged last; 0: none.
 	suspected uint64
+	// claimRefused is why the root would not have the form of a claim, as logged last.
+	claimRefused string
 
 	outbox     []*Message
 	retirement *retirement
 	// index is the position of the newest view, or one that the root told since.
 	index uint64
+	// level is the feature level of the newest view.
+	level uint32
 	// first is what the last claim asked for.
 	first []*rootv1.FirstWindow
 
@@ -72,6 +80,10 @@ func NewRaw(cfg RawConfig, counters *Counters) *RawHolder {
 	}
 	if cfg.MaxWaiting <= 0 {
 		cfg.MaxWaiting = DefaultMaxWaiting
+	}
+	if len(cfg.RetireKey) == 0 {
+		cfg.RetireKey = make([]byte, state.RetireSecretBytes)
+		_, _ = rand.Read(cfg.RetireKey) // never fails: crypto/rand crashes the process instead
 	}
 	if cfg.Identities == nil {
 		cfg.Identities = identity.NewSource()
@@ -120,7 +132,7 @@ func (r *RawHolder) Tick(now clock.Instant) {
 
 // OnView tells what the newest view says.
 func (r *RawHolder) OnView(a Authority, now clock.Instant) {
-	r.index = a.Index
+	r.index, r.level = a.Index, a.FeatureLevel
 	r.core.OnView(a, now)
 	r.settle(now)
 }
@@ -239,6 +251,7 @@ func (r *RawHolder) settle(now clock.Instant) {
 			}
 		}
 		if tenure := r.core.Tenure(); tenure != r.shown {
+			r.logEnd(r.shown, tenure)
 			r.shown = tenure
 			r.renewRefusal()
 		}
@@ -268,6 +281,16 @@ func (r *RawHolder) logSuspicion() {
 	}
 	if r.suspected = 0; suspect {
 		r.suspected = era
+	}
+}
+
+// logEnd logs how the era before ended, or that it was asked to.
+func (r *RawHolder) logEnd(before, now *rootv1.Tenure) {
+	if end := now.GetEnd(); end != nil && (before.GetEra() != now.GetEra() || before.GetEnd() == nil) {
+		r.log.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
+	}
+	if how := state.Ended(before, now); how != "" {
+		r.log.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
 	}
 }
 

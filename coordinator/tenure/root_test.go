@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -109,7 +110,7 @@ func (e endpoint) Confirm(ctx context.Context, q *rootv1.ConfirmTenureRequest) (
 	return exchange(ctx, e, func() *rootv1.ConfirmTenureResponse {
 		e.r.confirms++
 		t := e.r.machine.s.Tenure()
-		active := t.Era == q.Era && !t.Retired && t.HolderIncarnation == q.HolderIncarnation
+		active := t.Era == q.Era && !t.Retired && t.End == nil && t.HolderIncarnation == q.HolderIncarnation
 		if active {
 			e.r.since = time.Now()
 		}
@@ -140,7 +141,7 @@ func (e endpoint) Propose(ctx context.Context, commands ...*rootv1.Command) ([]*
 func (e endpoint) Authority() (tenure.Authority, bool) {
 	e.r.mu.Lock()
 	defer e.r.mu.Unlock()
-	return tenure.Authority{Tenure: e.r.machine.s.Tenure(), Handover: e.r.machine.handover()}, true
+	return tenure.Authority{Tenure: e.r.machine.s.Tenure(), Handover: e.r.machine.handover(), FeatureLevel: state.FeatureLevel}, true
 }
 
 func (e endpoint) Changed() <-chan struct{} {

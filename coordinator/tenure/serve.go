@@ -15,6 +15,8 @@ import (
 // era is everything that belongs to one era held here; it is dropped with it.
 type era struct {
 	number uint64
+	// sealed: its claim has a digest, so that retiring it takes the secret.
+	sealed bool
 	// until is the Instant before which the era counts as confirmed; 0: it does not.
 	until atomic.Int64
 	// open counts requests that are not answered.
@@ -164,7 +166,7 @@ func (a *allocator) fail(e *era, err error) {
 }
 
 func (r *RawHolder) newEra(t *rootv1.Tenure) *era {
-	e := &era{number: t.Era}
+	e := &era{number: t.Era, sealed: len(t.GetRetireDigest()) > 0}
 	in := t.GetInherited()
 	ids := idalloc.New(in.GetAllocId(), r.cfg.IDStart, r.cfg.IDWindow)
 	e.ids = &allocator{

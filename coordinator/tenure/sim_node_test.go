@@ -1,6 +1,7 @@
 package tenure_test
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -56,7 +57,7 @@ func (n *simNode) start() {
 		IDStart: 1, TSOStart: 1, IDWindow: 7, TSOAhead: 20 * time.Millisecond,
 		Wall: func() uint64 { return uint64(int64(n.w.wall()) + n.wallOffset) },
 		// Not drawn: seeds that are known to show something still do.
-		Identities: identity.SourceOf(^n.incarnation),
+		Identities: identity.SourceOf(^n.incarnation), RetireKey: binary.BigEndian.AppendUint64(nil, n.incarnation),
 	}, &n.count, offOf[n.w.knobs.variant], holdertest.Env{
 		Now: n.now, Send: n.send, Left: n.crash,
 		After: func(d time.Duration, step func()) { n.w.after(d, n.then(step)) },

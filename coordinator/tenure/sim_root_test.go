@@ -21,7 +21,7 @@ func newMachine() *machine {
 	m := &machine{s: state.New()}
 	r := m.apply(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_ClusterBootstrapped{
 		ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{
-			ClusterId: 1, Incarnation: 1,
+			ClusterId: 1, Incarnation: 1, FeatureLevel: state.FeatureLevel,
 			Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "root:1"}},
 		}},
 	}}}})
@@ -197,6 +197,13 @@ func (r *simRoot) claim(c *rootv1.TenureClaimed, windows []*rootv1.FirstWindow, 
 	})
 }
 
+// end has an operator ask the era under way to end.
+func (r *simRoot) end() {
+	r.propose(&rootv1.Command{Actor: "operator/o", Why: "to see what happens", Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureEnded{
+		TenureEnded: &rootv1.TenureEnded{Era: max(1, r.machine.s.Tenure().GetEra())},
+	}}}}, func(*rootv1.CommandResult) {})
+}
+
 // confirm is rule 2: a read index, then the applied state.
 func (r *simRoot) confirm(q *rootv1.ConfirmTenureRequest, answer func(*rootv1.ConfirmTenureResponse)) {
 	leader := r.leader
@@ -205,7 +212,7 @@ func (r *simRoot) confirm(q *rootv1.ConfirmTenureRequest, answer func(*rootv1.Co
 			return
 		}
 		t := r.machine.s.Tenure()
-		active := t != nil && !t.Retired && t.Era == q.Era && t.HolderId == q.HolderId && t.HolderIncarnation == q.HolderIncarnation
+		active := t != nil && !t.Retired && t.End == nil && t.Era == q.Era && t.HolderId == q.HolderId && t.HolderIncarnation == q.HolderIncarnation
 		if active && r.fenced[t.Era] > 0 && r.w.knobs.variant != confirmDuringClaim {
 			r.confirm(q, answer)
 			return
@@ -238,7 +245,7 @@ func (r *simRoot) giveID() {
 
 // publish sends the newest authority to every view; views lag.
 func (r *simRoot) publish() {
-	a := tenure.Authority{Tenure: r.machine.s.Tenure(), Handover: r.machine.handover(), Index: r.machine.index}
+	a := tenure.Authority{Tenure: r.machine.s.Tenure(), Handover: r.machine.handover(), Index: r.machine.index, FeatureLevel: state.FeatureLevel}
 	if a.Tenure != nil {
 		r.w.log.Note(a.Tenure)
 	}

@@ -97,6 +97,10 @@ func (w *world) disturb() {
 		return
 	}
 	n := w.holder()
+	if w.chance(30) {
+		w.fault.ends++
+		w.root.end()
+	}
 	switch w.rng.IntN(11) {
 	case 0, 1:
 		w.pause(n)

@@ -39,7 +39,7 @@ type knobs struct {
 
 // faults counts what happened, so that a quiet run cannot pass for a good one.
 type faults struct {
-	pauses, crashes, shutdowns, leaders, cuts, suspicions, lost, repeated, late, wallJumps, rootIDs, clockRefusals, firstWindows int
+	pauses, crashes, shutdowns, leaders, cuts, suspicions, lost, repeated, late, wallJumps, rootIDs, clockRefusals, firstWindows, ends int
 }
 
 type event struct {

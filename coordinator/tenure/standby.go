@@ -92,7 +92,7 @@ func (c *Core) claimAt() clock.Instant {
 	case t == nil || t.Retired, s.suspect, t.HolderId == c.s.ID:
 		// An active Tenure of this id is of a process that is gone, or one
 		// that this process has given up.
-		return s.notBefore
+		return max(s.notBefore, c.yieldUntil())
 	}
 	at := never
 	if c.s.Probed {

@@ -26,7 +26,6 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 )
 
 // Gate judges the callers of one server. A nil *Gate is that of a server without
@@ -187,17 +186,6 @@ func (g *Gate) MayAll(ctx context.Context, st *state.State, verb rootv1.Verb) er
 		return denied("%v may not follow all keyspaces: some are closed, and no grant for %q names it; name one keyspace", p, everything)
 	}
 	return nil
-}
-
-// WhyKey of the metadata of a typed call says why it is made.
-const WhyKey = "nokv-why"
-
-// Why is what the metadata of a call says of why it is made; empty: nothing.
-func Why(ctx context.Context) string {
-	if values := metadata.ValueFromIncomingContext(ctx, WhyKey); len(values) > 0 {
-		return values[0]
-	}
-	return ""
 }
 
 // actor reads what Principal.Actor wrote.

@@ -5,6 +5,9 @@
 package holdertest
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -59,6 +62,7 @@ type Holder struct {
 	ttl       time.Duration
 	armed     clock.Instant
 	leaving   bool
+	retireKey []byte
 	reserved  []reservation
 	confirmed []confirmation
 	// FirstWindows counts eras that came with their windows.
@@ -96,7 +100,7 @@ type confirmation struct {
 // New makes the Holder of a new process. before is that of the process before it on
 // the same machine, or nil.
 func New(cfg tenure.RawConfig, count *tenure.Counters, off Rule, env Env, before *Holder) *Holder {
-	h := &Holder{Raw: tenure.NewRaw(cfg, count), Off: off, Env: env, ttl: cfg.TTL, tops: map[rootv1.Mandate]uint64{}}
+	h := &Holder{Raw: tenure.NewRaw(cfg, count), Off: off, Env: env, ttl: cfg.TTL, retireKey: cfg.RetireKey, tops: map[rootv1.Mandate]uint64{}}
 	if before != nil {
 		h.left = before.left
 	}
@@ -192,9 +196,12 @@ func (h *Holder) Shutdown(holder string, incarnation uint64) {
 	}
 	h.leaving = true
 	if s := h.Raw.Status(h.Env.Now()); h.Off == CloseThenRetire && s.Era != 0 {
-		h.Env.Send(&tenure.Message{Command: &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{
-			TenureRetired: &rootv1.TenureRetired{Era: s.Era, HolderId: holder, HolderIncarnation: incarnation, Consumed: s.Consumed},
-		}}}}}, func(tenure.Answer) { h.Env.Left() })
+		retired := &rootv1.TenureRetired{Era: s.Era, HolderId: holder, HolderIncarnation: incarnation, Consumed: s.Consumed}
+		if len(s.Tenure.GetRetireDigest()) > 0 { // as RawHolder makes it
+			secret := sha256.Sum256(binary.BigEndian.AppendUint64(slices.Clone(h.retireKey), s.Era))
+			retired.RetireSecret = secret[:]
+		}
+		h.Env.Send(&tenure.Message{Command: &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{TenureRetired: retired}}}}}, func(tenure.Answer) { h.Env.Left() })
 		return
 	}
 	h.Raw.Shutdown(h.Env.Now())

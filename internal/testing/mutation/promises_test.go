@@ -404,4 +404,49 @@ var promises = []mutation{
 		"level < t.FeatureLevel() {", "level == 0 {",
 		[]string{state},
 	},
+	{
+		15, "whoever knows the holder's name retires its era", "meta/root/state/tenure.go",
+		"case len(t.tenure.GetRetireDigest()) > 0 &&", "case false &&",
+		[]string{state},
+	},
+	{
+		15, "a holder gives back what it inherited", "meta/root/state/tenure.go",
+		"case !t.restrictive():", "case true:",
+		[]string{state},
+	},
+	{
+		15, "a claim's ttl has no bound", "meta/root/state/tenure.go",
+		"t.restrictive() && ttl > most {", "t.restrictive() && ttl > 1<<40 {",
+		[]string{state},
+	},
+	{
+		15, "somebody else advances the handover", "meta/root/state/tenure.go",
+		"case t.restrictive() && !t.heldBy", "case false && !t.heldBy",
+		[]string{state},
+	},
+	{
+		15, "a stranger says where a coordinator is", "meta/root/state/member.go",
+		"(!same || t.restrictive()) &&", "!same &&",
+		[]string{state},
+	},
+	{
+		15, "an era that was asked to end is confirmed", "meta/root/replica/authority.go",
+		"&& t.GetEnd() == nil &&", "&&",
+		[]string{replica},
+	},
+	{
+		15, "a holder that was asked to end takes the Tenure back at once", "coordinator/tenure/core.go",
+		"return c.askedAt.Add(yieldFor)", "return 0",
+		[]string{tenure},
+	},
+	{
+		15, "one secret retires all eras of a process", "coordinator/tenure/propose.go",
+		"binary.BigEndian.AppendUint64(slices.Clone(r.cfg.RetireKey), era)", "binary.BigEndian.AppendUint64(slices.Clone(r.cfg.RetireKey), 0*era)",
+		[]string{tenure},
+	},
+	{
+		15, "a keyspace that is granted to some stays open to all", "meta/root/state/access.go",
+		"a.Allowed = !a.Closed && (", "a.Allowed = (",
+		[]string{state},
+	},
 }

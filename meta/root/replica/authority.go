@@ -47,6 +47,17 @@ func (a *authority) begin(now clock.Instant) {
 // sent the claim, which was before now.
 func (a *authority) begun(now clock.Instant) { a.since = max(a.since, now) }
 
+// logEnd tells why an era ended, or that it was asked to.
+func (c *Core) logEnd(before *rootv1.Tenure) {
+	now := c.state.Tenure()
+	if end := now.GetEnd(); end != nil && (before.GetEra() != now.GetEra() || before.GetEnd() == nil) {
+		c.cfg.Logger.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
+	}
+	if how := state.Ended(before, now); how != "" {
+		c.cfg.Logger.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
+	}
+}
+
 func (a *authority) unfence(era state.Era) {
 	if a.fenced[era]--; a.fenced[era] <= 0 {
 		delete(a.fenced, era)
@@ -95,6 +106,7 @@ func (c *Core) judge(claim *Claim, out *Output) {
 	p := &Proposal{call: newCall(), commands: 1, claim: claim}
 	command := claimCommand(claim.Request, over)
 	command.Actor = claim.Actor
+	c.state.CutUnknown(command)
 	if c.windowsFit(claim) {
 		command.Events = append(command.Events, firstWindows(claim)...)
 	}
@@ -194,14 +206,16 @@ func (c *Core) failClaims(err error, out *Output) {
 }
 
 // answerConfirm answers a confirm whose read index was applied: it is judged
-// by the state as it is now, and held while a claim over the era is under way.
+// by the state as it is now, and held while a claim over the era is under way. An
+// era that was asked to end is confirmed no more, so that it ends within its ttl
+// whatever its holder does.
 func (c *Core) answerConfirm(r *Confirm, out *Output) {
 	if !c.leads() {
 		c.failRequest(r, errNotLeader(c.leader), out)
 		return
 	}
 	t := c.state.Tenure()
-	active := t.GetEra() != 0 && !t.GetRetired() && isHeldBy(t, r.Request)
+	active := t.GetEra() != 0 && !t.GetRetired() && t.GetEnd() == nil && isHeldBy(t, r.Request)
 	if active && c.authority.fenced[state.Era(t.GetEra())] > 0 {
 		c.reads.held = append(c.reads.held, r)
 		return

@@ -162,6 +162,47 @@ func TestRetiredEraIsClaimedAtOnce(t *testing.T) {
 	}
 }
 
+// An era that was asked to end is confirmed no more, by any leader, and stands in
+// the way of a claim as long as its holder may believe in its last confirmation, not
+// shorter and not longer.
+func TestEndedEraLastsOneTTL(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
+	c.claim(l, "a", 0, testTTL)
+	c.tick(30)
+	if !c.confirm(l, 1, "a") {
+		t.Fatal("the active era was not confirmed")
+	}
+	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: 1}}})
+	for range 50 {
+		c.tick(1)
+		if c.confirm(l, 1, "a") {
+			t.Fatal("an era that was asked to end was confirmed")
+		}
+	}
+	if applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("expired one ttl after the last confirmation, within the drift")
+	}
+	c.tick(1)
+	if !applied(c.claim(l, "b", 1, testTTL)) {
+		t.Fatal("not expired after ttl and drift")
+	}
+}
+
+func (c *cluster) propose(l *peer, events ...*rootv1.Event) {
+	c.t.Helper()
+	p, err := replica.NewProposal([]*rootv1.Command{{Events: events}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	l.turn(0, p)
+	c.settle()
+	if p.Err != nil || p.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		c.t.Fatalf("propose: %v %v", p.Err, p.Results)
+	}
+}
+
 // While a claim over an era is under way, the era is confirmed to nobody; the
 // confirm is answered by what became of the claim.
 func TestConfirmWhileClaimInFlight(t *testing.T) {

@@ -3,7 +3,6 @@ package replica
 import (
 	"fmt"
 
-	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -215,7 +214,7 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 		return &PoisonError{Term: term, Index: index, Err: fmt.Errorf("apply entry %d of term %d: %w", index, term, err)}
 	}
 	c.scratch.Reset()
-	before, level, empty := eraOf(c.state), c.state.FeatureLevel(), c.state.Cluster() == nil
+	tenure, level, empty := c.state.Tenure(), c.state.FeatureLevel(), c.state.Cluster() == nil
 	if err := c.state.ApplyEntry(term, index, data, &c.scratch); err != nil {
 		return &PoisonError{Term: term, Index: index, Err: err}
 	}
@@ -228,8 +227,13 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	if c.state.FeatureLevel() != level {
 		c.cfg.Transport.SetPeers(c.state.Cluster())
 	}
-	if era := eraOf(c.state); era != before {
-		c.authority.begun(c.now)
+	if c.state.Tenure() != tenure {
+		if c.state.Tenure().GetEra() != tenure.GetEra() {
+			c.authority.begun(c.now)
+		}
+		if c.leads() {
+			c.logEnd(tenure)
+		}
 	}
 	c.cut.applied(index, len(e.GetData()))
 	if err := c.settle(term, index, c.scratch.Results, out); err != nil {
@@ -237,8 +241,6 @@ func (c *Core) applyOne(e *raftpb.Entry, out *Output) error {
 	}
 	return c.ownHash(index)
 }
-
-func eraOf(st *state.State) state.Era { return state.Era(st.Tenure().GetEra()) }
 
 // appendResponses leaves out answers that repeat the one before. A leader tells a new
 // commit index in an append without entries, at once; the answer to that says

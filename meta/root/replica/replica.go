@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
@@ -197,7 +197,7 @@ func (r *Replica) Reshape(ctx context.Context, e *rootv1.Event, force bool) (*ro
 	if err != nil {
 		return nil, err
 	}
-	s.Actor, s.Why = principal.FromContext(ctx).Actor(), access.Why(ctx)
+	s.Actor, s.Why = principal.FromContext(ctx).Actor(), why.Of(ctx)
 	if detail := state.CheckCommand(s.command()); detail != nil {
 		return nil, &reason.Error{Detail: detail}
 	}

@@ -102,7 +102,7 @@ func (s *Server) Status(context.Context, *rootv1.StatusRequest) (*rootv1.StatusR
 		CheckpointIndex: v.Checkpoint.Index, CheckpointBytes: v.Checkpoint.Bytes, StateHash: st.Hash(),
 		Tenure: st.Tenure(), Allocators: st.Allocators(), Regions: uint64(st.RegionCount()), Members: uint64(st.MemberCount()),
 		FeatureLevel: st.FeatureLevel(), SupportedFeatureLevel: s.cfg.Peers.FeatureLevel(s.cfg.NodeID),
-		Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
+		Settings: st.Settings(), Keyspaces: uint64(st.KeyspaceCount()), Coordinators: uint64(st.CoordinatorCount()), TailReaders: uint64(s.readerCount()),
 	}
 	if v.Leader != 0 {
 		out.LeaderAddress = s.address(v.Leader)

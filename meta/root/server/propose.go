@@ -61,12 +61,8 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 	var kept []*rootv1.Command
 	for i, c := range commands {
 		detail := s.barred(ctx, c, known)
-		for _, e := range c.GetEvents() {
-			if e.GetFeatureLevelRaised() != nil {
-				detail = reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the feature level is raised by the root leader: ask it to").Detail
-			}
-		}
 		if detail == nil {
+			known.CutUnknown(c)
 			kept = append(kept, c)
 			continue
 		}

@@ -112,6 +112,14 @@ func (s *State) CheckLevel(c *rootv1.Command) *rootv1.ErrorDetail {
 	return d
 }
 
+// CutUnknown takes out of a command what it may do without, as long as some process
+// of the cluster may not know it and would have to stop: who asked, and why.
+func (s *State) CutUnknown(c *rootv1.Command) {
+	if s.FeatureLevel() < restrictedLevel {
+		c.Actor, c.Why = "", ""
+	}
+}
+
 // featureLevelRaised raises the level. Already applied: it is there, or above.
 func (t *turn) featureLevelRaised(e *rootv1.FeatureLevelRaised) verdict {
 	rooted := t.FeatureLevel()

@@ -121,6 +121,20 @@ func (s *State) consumed() *rootv1.Frontiers {
 	return c
 }
 
+// Ended says how the era of before ended, by the Tenure behind it: "retired",
+// "expired" or "void"; empty: it had ended before, or has not.
+func Ended(before, now *rootv1.Tenure) string {
+	switch {
+	case before.GetEra() == 0 || before.GetRetired() || before.GetEra() == now.GetEra() && !now.GetRetired():
+		return ""
+	case before.GetEra() == now.GetEra():
+		return "retired"
+	case now.GetVoided():
+		return "void"
+	}
+	return "expired"
+}
+
 func (s *State) covers(m rootv1.Mandate) bool { return slices.Contains(s.tenure.GetMandates(), m) }
 
 func (s *State) heldBy(id string, incarnation uint64) bool {

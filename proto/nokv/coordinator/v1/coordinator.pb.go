@@ -5406,7 +5406,7 @@ func (x *WitnessAnomaly) GetNumbers() string {
 
 type EndTenureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Era that is meant. 0: the one that is active by this coordinator's view.
+	// Era that is meant; needed.
 	Era           uint64              `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
 	Identity      *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5820,7 +5820,7 @@ func (x *ListGrantsRequest) GetPage() string {
 
 type ListGrantsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By keyspace, then principal.
+	// By keyspace, then principal; those of prefixes last.
 	Grants     []*v1.Grant `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
 	Disclosure *Disclosure `protobuf:"bytes,2,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
 	// Where to go on; empty when the list is complete.

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// EndTenure implements coordinatorv1.CoordinatorServer.
+func (s *Server) EndTenure(ctx context.Context, req *coordinatorv1.EndTenureRequest) (*coordinatorv1.EndTenureResponse, error) {
+	if req.GetEra() == 0 {
+		return nil, invalid("era", "it is 0; say which era is meant, as Status shows it: by the time the call comes another may have begun")
+	}
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: req.GetEra()}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.EndTenureResponse{Tenure: made(result).GetTenure(), Token: result.GetToken()}, nil
+}
+
+// GrantAccess implements coordinatorv1.CoordinatorServer.
+func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccessRequest) (*coordinatorv1.GrantAccessResponse, error) {
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: req.GetGrant()}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.GrantAccessResponse{Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result)}, nil
+}
+
+// RevokeAccess implements coordinatorv1.CoordinatorServer. That there is nothing to
+// take back is an answer.
+func (s *Server) RevokeAccess(ctx context.Context, req *coordinatorv1.RevokeAccessRequest) (*coordinatorv1.RevokeAccessResponse, error) {
+	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{
+		Principal: req.GetPrincipal(), Keyspace: req.GetKeyspace(), Verbs: req.GetVerbs(),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return &coordinatorv1.RevokeAccessResponse{Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result)}, nil
+}
+
+// ListGrants implements coordinatorv1.CoordinatorServer. A page is named by the last
+// grant before it.
+func (s *Server) ListGrants(ctx context.Context, req *coordinatorv1.ListGrantsRequest) (*coordinatorv1.ListGrantsResponse, error) {
+	limit, err := limitOf(req.GetLimit(), DefaultListLimit, MaxListLimit)
+	if err != nil {
+		return nil, err
+	}
+	keyspace, principal, whole := strings.Cut(req.GetPage(), " ")
+	if req.GetPage() != "" && !whole {
+		return nil, invalid("page", "it is %.64q: give the one that came with the page before", req.GetPage())
+	}
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	resp, bytes := &coordinatorv1.ListGrantsResponse{Disclosure: v.disclosure()}, 0
+	v.state.Grants(principal, keyspace, func(g *rootv1.Grant) bool {
+		if n := len(resp.Grants); n == limit || bytes > MaxReplyBytes {
+			last := resp.Grants[n-1]
+			resp.NextPage = last.GetKeyspace() + " " + last.GetPrincipal()
+			return false
+		}
+		bytes += proto.Size(g)
+		resp.Grants = append(resp.Grants, g)
+		return true
+	})
+	return resp, nil
+}
+
+// CheckAccess implements coordinatorv1.CoordinatorServer.
+func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccessRequest) (*coordinatorv1.CheckAccessResponse, error) {
+	if d := state.CheckPrincipal(req.GetPrincipal()); d != nil || strings.HasSuffix(req.GetPrincipal(), "*") {
+		return nil, invalid("principal", "%.64q is no ROLE/NAME of one principal", req.GetPrincipal())
+	}
+	if v := req.GetVerb(); v < rootv1.Verb_VERB_READ || v > rootv1.Verb_VERB_ADMIN {
+		return nil, invalid("verb", "%d is none: read, claim, publish or admin", v)
+	}
+	if req.GetKeyspace() == "" || len(req.GetKeyspace()) > state.MaxNameBytes {
+		return nil, invalid("keyspace", "it has %d bytes, a name has 1 to %d", len(req.GetKeyspace()), state.MaxNameBytes)
+	}
+	v, err := s.serve(ctx, req.GetRead())
+	if err != nil {
+		return nil, err
+	}
+	role, name, _ := strings.Cut(req.GetPrincipal(), "/")
+	a := v.state.Access(role, name, req.GetVerb(), req.GetKeyspace())
+	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
+}
+
+func whyAccess(role, keyspace string, a state.Access) string {
+	switch {
+	case a.Grant != nil:
+		return fmt.Sprintf("%s is granted %s", a.Grant.GetPrincipal(), a.Grant.GetKeyspace())
+	case role != "client" && role != "member":
+		return fmt.Sprintf("%ss need no grant", role)
+	case a.Closed:
+		return fmt.Sprintf("keyspace %s is closed to whom no grant names for this", keyspace)
+	case a.Allowed:
+		return fmt.Sprintf("no grant names keyspace %s: everybody may read and claim there", keyspace)
+	}
+	return fmt.Sprintf("no grant names keyspace %s: nobody but operators, and members for what they own, may change it", keyspace)
+}
