@@ -39,7 +39,7 @@ type Vars struct {
 	// RPC counts requests by method.
 	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
 	// Access counts refusals and callers. Nil without certificates.
-	Access *access.Metrics `json:"access,omitempty"`
+	Access *access.Metrics `json:"access"`
 }
 
 // AuthorityVars are counts of what was done to get and keep authority.

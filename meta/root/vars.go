@@ -59,7 +59,7 @@ type Vars struct {
 	Peers map[uint64]transport.PeerMetrics   `json:"peers"`
 	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
 	// Access counts refusals and callers. Nil without certificates.
-	Access *access.Metrics `json:"access,omitempty"`
+	Access *access.Metrics `json:"access"`
 }
 
 // Vars returns the peer's numbers.

@@ -36,7 +36,7 @@ type Metrics struct {
 	// are the requests inside streams.
 	RPCs map[string]rpcstats.MethodSnapshot `json:"rpcs"`
 	// Access counts refusals and callers. Nil without certificates.
-	Access *access.Metrics `json:"access,omitempty"`
+	Access *access.Metrics `json:"access"`
 }
 
 // Metrics returns the server's numbers.
