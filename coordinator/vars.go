@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
@@ -37,6 +38,8 @@ type Vars struct {
 	Members  int            `json:"members"`
 	// RPC counts requests by method.
 	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	// Access counts refusals and callers. Nil without certificates.
+	Access *access.Metrics `json:"access"`
 }
 
 // AuthorityVars are counts of what was done to get and keep authority.
@@ -83,6 +86,6 @@ func (c *Coordinator) Vars() any {
 		},
 		Guarantees: c.server.Guarantees(),
 		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
-		RPC: c.stats.Snapshot(),
+		RPC: c.stats.Snapshot(), Access: c.server.Access(),
 	}
 }

@@ -108,6 +108,9 @@ func (s *Server) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspace
 	if err != nil {
 		return nil, err
 	}
+	if err := served.mayRead(ctx, req.GetName()); err != nil {
+		return nil, err
+	}
 	keyspace, err := served.keyspace(req.GetName())
 	if err != nil {
 		return nil, err
@@ -135,6 +138,9 @@ func (s *Server) ListKeyspaces(ctx context.Context, req *coordinatorv1.ListKeysp
 	resp := &coordinatorv1.ListKeyspacesResponse{Disclosure: served.disclosure()}
 	bytes := 0
 	served.state.Keyspaces(req.GetAfter(), func(k *rootv1.Keyspace) bool {
+		if served.mayRead(ctx, k.GetName()) != nil {
+			return true
+		}
 		if len(resp.Keyspaces) == limit || bytes > MaxReplyBytes {
 			resp.More = true
 			return false

@@ -25,6 +25,7 @@ func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.Publi
 	if err != nil {
 		return nil, err
 	}
+	s.cfg.Access.Rejected(ctx, results)
 	shorten.Results(results)
 	return &coordinatorv1.PublishRootEventsResponse{RequestId: req.GetRequestId(), Results: results}, nil
 }
@@ -93,6 +94,7 @@ func (s *Server) publishTogether(ctx context.Context, requests []publication) []
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Limits.StreamWait)
 		defer cancel()
 		results, failed = s.proposeUnbounded(ctx, all...)
+		s.cfg.Access.Rejected(ctx, results)
 	}
 	out := make([]*coordinatorv1.PublishRootEventsResponse, len(requests))
 	for i, p := range requests {
@@ -135,8 +137,15 @@ func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv
 // proposeUnbounded sends commands to the root and returns one result each.
 // When no answer came, nobody knows the outcome.
 func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
-	s.identify(cmds)
-	results, err := s.cfg.Root.Propose(ctx, cmds...)
+	kept, refused, err := s.permitted(ctx, cmds)
+	if err != nil {
+		return nil, err
+	}
+	var results []*rootv1.CommandResult
+	if len(kept) > 0 {
+		s.identify(kept)
+		results, err = s.cfg.Root.Propose(ctx, kept...)
+	}
 	if err != nil {
 		if _, ok := errors.AsType[*reason.Error](err); ok {
 			return nil, err
@@ -144,10 +153,18 @@ func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) 
 		return nil, reason.New(rootv1.Reason_REASON_OUTCOME_UNKNOWN,
 			"the root did not answer (%v): send it again, that is safe", err)
 	}
-	if len(results) != len(cmds) {
-		return nil, fmt.Errorf("the root answered %d commands with %d results", len(cmds), len(results))
+	if len(results) != len(kept) {
+		return nil, fmt.Errorf("the root answered %d commands with %d results", len(kept), len(results))
 	}
-	return results, nil
+	if refused == nil {
+		return results, nil
+	}
+	for i := range refused {
+		if refused[i] == nil {
+			refused[i], results = results[0], results[1:]
+		}
+	}
+	return refused, nil
 }
 
 // checkCommands says what is wrong with the commands of a publish. Nothing of

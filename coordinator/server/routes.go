@@ -27,6 +27,9 @@ func (s *Server) regionByKey(ctx context.Context, req *keyRequest) (*packet, err
 	if err != nil {
 		return nil, err
 	}
+	if err := v.mayRead(ctx, req.keyspace); err != nil {
+		return nil, err
+	}
 	region, err := v.find(ctx, req.read, func() (*state.Region, error) {
 		r, _, err := catalog.Lookup(v.state, req.keyspace, req.key)
 		return r, err
@@ -199,6 +202,9 @@ const maxPartBytes = 1 << 20
 // lookUp finds the answer to a request for many keys in one view. The caller
 // releases it.
 func (v *served) lookUp(ctx context.Context, req *keysRequest) (*answer, error) {
+	if err := v.mayRead(ctx, req.keyspace); err != nil {
+		return nil, err
+	}
 	a := answers.Get().(*answer)
 	a.id, a.made = req.id, 0
 	for {
@@ -369,6 +375,9 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 	if err != nil {
 		return nil, err
 	}
+	if err := v.mayReadOf(ctx, region.Keyspace); err != nil {
+		return nil, err
+	}
 	return &coordinatorv1.GetRegionResponse{
 		Region: region.Proto(), Owners: catalog.Owners(v.state, region),
 		LeaderMemberId: string(s.cfg.Soft.Leader(region, v.now)), Disclosure: v.disclosure(),
@@ -391,6 +400,9 @@ func (s *Server) ScanRegions(ctx context.Context, req *coordinatorv1.ScanRegions
 	}
 	v, err := s.serve(ctx, req.GetRead())
 	if err != nil {
+		return nil, err
+	}
+	if err := v.mayRead(ctx, req.GetKeyspace()); err != nil {
 		return nil, err
 	}
 	page, err := catalog.Scan(v.state, req.GetKeyspace(), req.GetStartKey(), req.GetEndKey(), req.GetLimit())

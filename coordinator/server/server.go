@@ -19,7 +19,9 @@
 //  6. a watcher sees every change behind its token once and in order, or is told
 //     to start from a snapshot;
 //  7. a stop takes no longer than Limits.StopTimeout;
-//  8. a call that names another cluster is not begun, and one that changes
+//  8. where callers have certificates, nothing is done that internal/access and the
+//     rooted grants do not allow, and every change has its caller's name;
+//  9. a call that names another cluster is not begun, and one that changes
 //     something must name this one.
 //
 // Freshness is judged by coordinator/rootview, lookups by coordinator/catalog,
@@ -31,12 +33,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
@@ -83,6 +87,9 @@ type Config struct {
 	Logger hclog.Logger
 	// Stats counts calls. Nil: they are counted where nobody looks.
 	Stats *rpcstats.Stats
+	// Access judges callers by their certificates. Nil: there are none, and everybody
+	// may do everything.
+	Access *access.Gate
 	// ServerOptions come after the server's own, so they may replace them.
 	ServerOptions []grpc.ServerOption
 }
@@ -182,10 +189,11 @@ const streamWorkers = 64
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
 	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
-	return append(flow.Server(),
+	counted := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary), grpc.ChainStreamInterceptor(s.cfg.Stats.Stream)}
+	return append(slices.Concat(flow.Server(), counted, s.cfg.Access.Options()),
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, gate.Unary, s.admitUnary),
-		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, gate.Stream, s.admitStream),
+		grpc.ChainUnaryInterceptor(gate.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(gate.Stream, s.admitStream),
 		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),

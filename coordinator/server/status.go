@@ -6,6 +6,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
@@ -133,7 +134,7 @@ func (s *Server) ListTransitions(ctx context.Context, req *coordinatorv1.ListTra
 	resp, bytes := &coordinatorv1.ListTransitionsResponse{Disclosure: v.disclosure()}, 0
 	v.state.TransitionsAfter(req.GetPage(), func(t *rootv1.Transition) bool {
 		switch n := len(resp.Transitions); {
-		case !listed(t, req):
+		case !listed(t, req) || v.mayReadOf(ctx, state.KeyspaceID(t.GetKeyspaceId())) != nil:
 			return true
 		case n == limit || bytes > MaxReplyBytes:
 			resp.NextPage = resp.Transitions[n-1].GetId()
@@ -164,6 +165,10 @@ func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessR
 	v, err := s.serve(ctx, req.GetRead())
 	if err != nil {
 		return nil, err
+	}
+	event := &rootv1.Command{Events: []*rootv1.Event{req.GetEvent()}}
+	if err := s.cfg.Access.Asked(ctx, event, access.Known{State: v.state, Newest: true}); err != nil {
+		return nil, v.atToken(err)
 	}
 	result, status := v.state.Assess(req.GetEvent())
 	return &coordinatorv1.AssessRootEventResponse{Result: result.Proto(), Assessment: status, Disclosure: v.disclosure()}, nil

@@ -63,6 +63,9 @@ func (w *watch) run(req *coordinatorv1.WatchRegionsRequest) error {
 	if err != nil {
 		return err
 	}
+	if err := w.permitted(req.GetKeyspace(), v.state); err != nil {
+		return v.atToken(err)
+	}
 	w.scope = w.server.fanout.enter(scopeKey{req.GetKeyspace(), req.GetMembers()})
 	defer w.server.fanout.leave(w.scope)
 	if !w.resumed || w.at.Incarnation < v.view.Token.Incarnation {
@@ -224,6 +227,16 @@ func (w *watch) forward(k *frame) error {
 	return nil
 }
 
+// permitted refuses a reader whom grants keep out of what is watched, at the start
+// and from the first message on that is sent after they changed.
+func (w *watch) permitted(keyspace string, st *state.State) error {
+	gate, verb := w.server.cfg.Access, rootv1.Verb_VERB_READ
+	if keyspace == "" {
+		return gate.MayAll(w.live.ctx, st, verb)
+	}
+	return gate.May(w.live.ctx, st, verb, keyspace)
+}
+
 // watchMessage is a WatchRegionsResponse: what differs from watch to watch, and
 // changes that others share. Nobody changes the bytes after a send.
 type watchMessage struct {
@@ -243,6 +256,9 @@ func (m *watchMessage) buffers() mem.BufferSlice {
 func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) error {
 	w.sentAt = time.Now()
 	v := served{server: w.server, view: w.server.view(), class: w.class, now: w.server.cfg.Clock.Now()}
+	if err := w.permitted(w.scope.key.keyspace, v.view.State); err != nil {
+		return err
+	}
 	p := newPacket()
 	if at.Index != 0 {
 		p.data = appendToken(p.data, watchToken, at)

@@ -3,6 +3,7 @@ package root
 import (
 	"strings"
 
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
@@ -57,6 +58,8 @@ type Vars struct {
 
 	Peers map[uint64]transport.PeerMetrics   `json:"peers"`
 	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	// Access counts refusals and callers. Nil without certificates.
+	Access *access.Metrics `json:"access"`
 }
 
 // Vars returns the peer's numbers.
@@ -88,7 +91,7 @@ func (p *Peer) Vars() any {
 	}
 	out.Fsync, out.Apply = rep.Latencies()
 	m := srv.Metrics()
-	out.TailReaders, out.CutReaders, out.RPC = m.Readers, m.CutReaders, m.RPCs
+	out.TailReaders, out.CutReaders, out.RPC, out.Access = m.Readers, m.CutReaders, m.RPCs, m.Access
 	out.Peers = net.Metrics()
 	return out
 }

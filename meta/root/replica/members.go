@@ -165,6 +165,8 @@ type Reshape struct {
 	call
 	Event  *rootv1.Event
 	Result state.Result
+	// Actor and Why are of the command; empty: nobody can vouch for a name.
+	Actor, Why string
 	// Force replaces a peer that is heard from.
 	Force bool
 }
@@ -181,6 +183,10 @@ func NewReshape(e *rootv1.Event, force bool) (*Reshape, error) {
 	return &Reshape{call: newCall(), Event: e, Force: force}, nil
 }
 
+func (r *Reshape) command() *rootv1.Command {
+	return &rootv1.Command{Events: []*rootv1.Event{r.Event}, Actor: r.Actor, Why: r.Why}
+}
+
 func (c *Core) acceptReshape(r *Reshape, out *Output) {
 	if !c.leads() {
 		c.failRequest(r, errNotLeader(c.leader), out)
@@ -192,7 +198,7 @@ func (c *Core) acceptReshape(r *Reshape, out *Output) {
 	}
 	replaces, err := c.judgeReshape(r)
 	if err == nil {
-		err = c.enqueueChange(&Proposal{call: newCall(), commands: 1, reshape: r}, r.Event, replaces)
+		err = c.enqueueChange(&Proposal{call: newCall(), commands: 1, reshape: r}, r.command(), replaces)
 	}
 	if err != nil {
 		c.failRequest(r, err, out)
@@ -295,7 +301,7 @@ func (c *Core) proposeSettled() {
 			continue
 		}
 		e := &rootv1.Event{Kind: &rootv1.Event_RootPeersSettled{RootPeersSettled: &rootv1.RootPeersSettled{NodeId: p.GetNodeId()}}}
-		if err := c.enqueueChange(&Proposal{call: newCall(), commands: 1, internal: true}, e, 0); err != nil {
+		if err := c.enqueueChange(&Proposal{call: newCall(), commands: 1, internal: true}, &rootv1.Command{Events: []*rootv1.Event{e}}, 0); err != nil {
 			panic(fmt.Sprintf("replica: encode the end of a joint change: %v", err))
 		}
 		c.proposals.settling = true
@@ -304,14 +310,15 @@ func (c *Core) proposeSettled() {
 }
 
 // enqueueChange queues an event for an entry of its own.
-func (c *Core) enqueueChange(p *Proposal, e *rootv1.Event, replaces uint64) error {
-	if err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}}}}); err != nil {
+func (c *Core) enqueueChange(p *Proposal, command *rootv1.Command, replaces uint64) error {
+	c.state.CutUnknown(command)
+	if err := p.encode(&rootv1.Entry{Commands: []*rootv1.Command{command}}); err != nil {
 		return err
 	}
 	if err := c.refuse(p); err != nil {
 		return err
 	}
-	p.change = changeOf(e, replaces)
+	p.change = changeOf(command.Events[0], replaces)
 	c.enqueue(p)
 	return nil
 }

@@ -182,8 +182,10 @@ func NewConfirm(request *rootv1.ConfirmTenureRequest) *Confirm {
 // answers.
 type Claim struct {
 	call
-	Request  *rootv1.TenureClaimed
-	Windows  []*rootv1.FirstWindow
+	Request *rootv1.TenureClaimed
+	Windows []*rootv1.FirstWindow
+	// Actor is who asks; empty: nobody can vouch for a name.
+	Actor    string
 	Response *rootv1.ClaimTenureResponse
 }
 

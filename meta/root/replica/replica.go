@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
@@ -161,6 +164,7 @@ func (r *Replica) Claim(ctx context.Context, claim *rootv1.TenureClaimed, window
 	if err != nil {
 		return nil, err
 	}
+	c.Actor = principal.FromContext(ctx).Actor()
 	if err := r.call(ctx, c); err != nil {
 		return nil, err
 	}
@@ -192,6 +196,10 @@ func (r *Replica) Reshape(ctx context.Context, e *rootv1.Event, force bool) (*ro
 	s, err := NewReshape(e, force)
 	if err != nil {
 		return nil, err
+	}
+	s.Actor, s.Why = principal.FromContext(ctx).Actor(), why.Of(ctx)
+	if detail := state.CheckCommand(s.command()); detail != nil {
+		return nil, &reason.Error{Detail: detail}
 	}
 	if err := r.call(ctx, s); err != nil {
 		return nil, err

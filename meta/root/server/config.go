@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
@@ -32,6 +33,9 @@ type Config struct {
 	Stats *rpcstats.Stats
 	// Logger hears of readers that are cut. Nil: nothing is logged.
 	Logger hclog.Logger
+	// Access judges callers by their certificates. Nil: there are none, and everybody
+	// may do everything.
+	Access *access.Gate
 	// ServerOptions come after the server's own, for transport credentials.
 	ServerOptions []grpc.ServerOption
 

@@ -5,7 +5,9 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -45,9 +47,11 @@ func (s *Server) RaiseFeatureLevel(ctx context.Context, req *rootv1.RaiseFeature
 	if req.GetDryRun() || to <= rooted || to > common {
 		return resp, nil
 	}
-	results, err := s.cfg.Replica.Propose(ctx, []*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{
-		FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: rooted, To: to},
-	}}}}})
+	raise := &rootv1.Command{Actor: principal.FromContext(ctx).Actor(), Why: why.Of(ctx), Events: []*rootv1.Event{{
+		Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: rooted, To: to}},
+	}}}
+	v.State.CutUnknown(raise)
+	results, err := s.cfg.Replica.Propose(ctx, []*rootv1.Command{raise})
 	switch {
 	case err != nil:
 		return nil, s.withLeader(err)

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 )
@@ -41,34 +41,32 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 	defer s.proposals.Add(-1)
 	for _, c := range req.Commands {
 		clearVerdict(c)
+		s.cfg.Access.Sign(ctx, c)
 	}
 	results, err := s.admitted(ctx, req.Commands)
+	s.cfg.Access.Rejected(ctx, results)
 	shorten.Results(results)
 	return results, s.withLeader(err)
 }
 
 // admitted has commands judged that may enter the log: what only root peers make,
-// and what is above the rooted feature level, is answered here, each by itself.
+// what is above the rooted feature level, and what its actor may not ask for is
+// answered here, each by itself.
 func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*rootv1.CommandResult, error) {
-	st, err := s.levelled(ctx, commands)
+	known, err := s.known(ctx, commands)
 	if err != nil {
 		return nil, err
 	}
 	results := make([]*rootv1.CommandResult, len(commands))
 	var kept []*rootv1.Command
 	for i, c := range commands {
-		st.CutUnknown(c)
-		detail := st.CheckLevel(c)
-		for _, e := range c.GetEvents() {
-			if e.GetFeatureLevelRaised() != nil {
-				detail = reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the feature level is raised by the root leader: ask it to").Detail
-			}
-		}
+		detail := s.barred(ctx, c, known)
 		if detail == nil {
+			known.CutUnknown(c)
 			kept = append(kept, c)
 			continue
 		}
-		results[i] = &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: st.Token().Proto(), Error: detail}
+		results[i] = &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: known.Token().Proto(), Error: detail}
 	}
 	if len(kept) == 0 {
 		return results, nil
@@ -85,17 +83,31 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 	return results, nil
 }
 
-// levelled is a state to judge the feature level of commands by. A rejection is
+// known is a state to judge commands by before they enter the log. A rejection is
 // final, so one that would reject any is the leader's, and has everything that was
-// acknowledged by now. The level never falls: what is above it there was not
+// acknowledged by now. The feature level never falls: what is above it there was not
 // applied before, so that no repetition is rejected.
-func (s *Server) levelled(ctx context.Context, commands []*rootv1.Command) (*state.State, error) {
-	st := s.cfg.Replica.View().State
-	above := func(c *rootv1.Command) bool { return st.CheckLevel(c) != nil }
-	if !slices.ContainsFunc(commands, above) {
-		return st, nil
+func (s *Server) known(ctx context.Context, commands []*rootv1.Command) (access.Known, error) {
+	known := access.Known{State: s.cfg.Replica.View().State}
+	doubtful := func(c *rootv1.Command) bool { return s.barred(ctx, c, known) != nil }
+	if !slices.ContainsFunc(commands, doubtful) {
+		return known, nil
 	}
-	return s.currentAsLeader(ctx)
+	st, err := s.currentAsLeader(ctx)
+	return access.Known{State: st, Newest: true}, err
+}
+
+// barred says why a command may not enter the log; nil: it may.
+func (s *Server) barred(ctx context.Context, c *rootv1.Command, known access.Known) *rootv1.ErrorDetail {
+	if d := known.CheckLevel(c); d != nil {
+		return d
+	}
+	for _, e := range c.GetEvents() {
+		if e.GetFeatureLevelRaised() != nil {
+			return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the feature level is raised by the root leader: ask it to").Detail
+		}
+	}
+	return reason.From(s.cfg.Access.Proposed(ctx, c, known))
 }
 
 // clearVerdict removes what only a root leader may say.

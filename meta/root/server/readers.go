@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/rpcstats"
 )
 
@@ -34,13 +35,15 @@ type Metrics struct {
 	// RPCs counts calls by method. "ProposeStream/request" and "ConfirmStream/request"
 	// are the requests inside streams.
 	RPCs map[string]rpcstats.MethodSnapshot `json:"rpcs"`
+	// Access counts refusals and callers. Nil without certificates.
+	Access *access.Metrics `json:"access"`
 }
 
 // Metrics returns the server's numbers.
 func (s *Server) Metrics() Metrics {
 	return Metrics{
 		Readers: s.Readers(), CutReaders: s.cut.Load(), Proposals: s.proposals.Load(),
-		Snapshots: s.snapshots.Load(), RPCs: s.stats.Snapshot(),
+		Snapshots: s.snapshots.Load(), RPCs: s.stats.Snapshot(), Access: s.cfg.Access.Metrics(),
 	}
 }
 

@@ -51,7 +51,7 @@ func TestSecretsGoToReadersWithAnID(t *testing.T) {
 // tailed is the state that a tail gives at index, and whether the secret was in it.
 func tailed(ctx context.Context, root rootv1.RootClient, id string, secret []byte, index uint64) (*state.State, bool, error) {
 	st, has := state.New(), false
-	stream, err := root.Tail(ctx, &rootv1.TailRequest{ReaderId: id})
+	stream, err := root.Tail(ctx, &rootv1.TailRequest{ReaderId: id, FeatureLevel: state.SupportedLevel()})
 	for err == nil && st.Token().Index < index {
 		var msg *rootv1.TailResponse
 		if msg, err = stream.Recv(); err != nil {
@@ -71,7 +71,7 @@ func tailed(ctx context.Context, root rootv1.RootClient, id string, secret []byt
 func copied(ctx context.Context, root rootv1.RootClient, id string, secret []byte, _ uint64) (*state.State, bool, error) {
 	has, at := false, state.Token{}
 	var records []*rootv1.Record
-	stream, err := root.Snapshot(ctx, &rootv1.SnapshotRequest{ReaderId: id})
+	stream, err := root.Snapshot(ctx, &rootv1.SnapshotRequest{ReaderId: id, FeatureLevel: state.SupportedLevel()})
 	for err == nil {
 		var chunk *rootv1.SnapshotChunk
 		if chunk, err = stream.Recv(); err != nil {

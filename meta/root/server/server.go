@@ -19,7 +19,10 @@
 //  5. Health is a real read index, not older than HealthCache.
 //  6. Everything that waits is bounded; beyond the bound REASON_OVERLOADED comes at
 //     once. Serve returns within StopTimeout of the end of its context.
-//  7. ReplacePeer keeps nothing between two calls: each takes the step that is next
+//  7. Where callers have certificates, nothing is done that internal/access does not
+//     allow, every change has a name, and secrets go to coordinators, and to operators'
+//     backups, alone.
+//  8. ReplacePeer keeps nothing between two calls: each takes the step that is next
 //     by the rooted peers, whoever took the one before. A refusal changed nothing.
 package server
 
@@ -194,9 +197,9 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.ChainUnaryInterceptor(s.stats.Unary, requireDeadline),
+		grpc.ChainUnaryInterceptor(s.stats.Unary),
 		grpc.ChainStreamInterceptor(s.stats.Stream),
-	}, s.cfg.ServerOptions)
+	}, s.cfg.Access.Options(), []grpc.ServerOption{grpc.ChainUnaryInterceptor(requireDeadline)}, s.cfg.ServerOptions)
 }
 
 // errStopping ends streams when the server stops; clients go to another peer.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -30,7 +31,8 @@ func (s *Server) Snapshot(req *rootv1.SnapshotRequest, stream grpc.ServerStreami
 	}
 	return s.guarded(stream, "snapshot", func(out *outlet) error {
 		defer s.snapshots.Add(-1)
-		return s.sendSnapshot(stream.Context(), out, req.GetReaderId() == "")
+		ctx := stream.Context() // operators take backups
+		return s.sendSnapshot(ctx, out, !s.told(ctx, req.GetReaderId(), principal.Coordinator, principal.Operator))
 	})
 }
 

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -28,7 +30,7 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
 		return err
 	}
-	r := &reader{s: s, id: req.GetReaderId(), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: s.cfg.Clock.Now()}
+	r := &reader{s: s, id: req.GetReaderId(), bare: !s.told(stream.Context(), req.GetReaderId(), principal.Coordinator), level: state.LevelOf(req.GetFeatureLevel()), after: state.TokenFromProto(req.GetAfter()), since: s.cfg.Clock.Now()}
 	r.position.Store(r.after.Index)
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		r.remote = p.Addr.String()
@@ -40,10 +42,17 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	return s.guarded(stream, "tail", func(out *outlet) error { return r.run(stream, out) })
 }
 
+// told says whether a reader is told secrets: who gives an id, and, where callers
+// have names, is of a role.
+func (s *Server) told(ctx context.Context, id string, roles ...principal.Role) bool {
+	return id != "" && (s.cfg.Access == nil || slices.Contains(roles, principal.FromContext(ctx).Role))
+}
+
 // reader is one tail stream.
 type reader struct {
 	s        *Server
 	id       string
+	bare     bool // it gets no secrets
 	remote   string
 	level    uint32 // highest feature level that it understands
 	since    clock.Instant
@@ -161,7 +170,7 @@ func (r *reader) sendEntries(at clock.Instant, v *replica.View, out *outlet) (bo
 		return false, nil
 	}
 	cache := &r.s.batches
-	if r.id == "" {
+	if r.bare {
 		cache = &r.s.bare
 	}
 	b, err := cache.get(r.s.cfg.Log, next, v.Commit, r.s.cfg.TailBatchBytes)
