@@ -5,12 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +108,7 @@ func TestHTTP(t *testing.T) {
 	}))
 	l := h.Listener
 	h.Listener = tls.NewListener(l, s.HTTP())
+	h.Config.ErrorLog = log.New(io.Discard, "", 0) // refusals
 	h.Start()
 	t.Cleanup(h.Close)
 	cas := x509.NewCertPool()
@@ -136,17 +137,17 @@ func TestHTTP(t *testing.T) {
 	}
 	operator := client(a.issue(t, principal.Operator, "o1", day))
 	for _, o := range []struct {
-		client     *http.Client
-		want, says string
+		client *http.Client
+		want   string // empty: refused
 	}{
-		{client(""), "somebody without a certificate", ""},
-		{operator, "operator/o1", ""},
-		{client(other.issue(t, principal.Operator, "o1", day)), "", "unknown certificate authority"},
-		{client(a.forge(t, func(c *x509.Certificate) { c.URIs = []*url.URL{uri(t, "nokv://test/operator/o1")} })), "", "bad certificate"},
+		{client(""), "somebody without a certificate"},
+		{operator, "operator/o1"},
+		{client(other.issue(t, principal.Operator, "o1", day)), ""},
+		{client(a.forge(t, func(c *x509.Certificate) { c.URIs = []*url.URL{uri(t, "nokv://test/operator/o1")} })), ""},
 	} {
 		got, err := get(o.client)
-		if got != o.want || (err != nil) != (o.says != "") || err != nil && !strings.Contains(err.Error(), o.says) {
-			t.Errorf("%q, %v; want %q, %q", got, err, o.want, o.says)
+		if got != o.want || (err != nil) != (o.want == "") {
+			t.Errorf("%q, %v; want %q", got, err, o.want)
 		}
 	}
 	c.add(2 * day)

@@ -28,9 +28,30 @@ func (c *clock) now() time.Time      { return time.Now().Add(time.Duration(c.ahe
 func (c *clock) add(d time.Duration) { c.ahead.Add(int64(d)) }
 func (c *clock) o() mtls.Options     { return mtls.Options{Now: c.now} }
 func at(t time.Time) mtls.Options    { return mtls.Options{Now: func() time.Time { return t }} }
-func lines(b *bytes.Buffer) (n int)  { return strings.Count(b.String(), "\n") }
-func logTo(b *bytes.Buffer) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{Output: b, Level: hclog.Info, Mutex: new(sync.Mutex)})
+
+// logBuffer keeps what a logger writes.
+type logBuffer struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// take returns what was written since it was last called.
+func (b *logBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
+
+func (b *logBuffer) logger() hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Output: b, Level: hclog.Info})
 }
 
 // A folder that cannot be used is refused with the file and the way out.
@@ -87,8 +108,8 @@ func TestFilesThatChange(t *testing.T) {
 	c := new(clock)
 	a := newAuthority(t, "prod", c.now())
 	dir := a.issue(t, principal.Member, "m1", day)
-	var log bytes.Buffer
-	s := open(t, dir, mtls.Options{Logger: logTo(&log), Now: c.now})
+	log := new(logBuffer)
+	s := open(t, dir, mtls.Options{Logger: log.logger(), Now: c.now})
 	first := s.Expires()
 	good := map[string][]byte{}
 	for _, name := range []string{mtls.CertFile, mtls.KeyFile, mtls.CAFile} {
@@ -99,7 +120,7 @@ func TestFilesThatChange(t *testing.T) {
 		{mtls.CertFile, "half"}, {mtls.KeyFile, "half"}, {mtls.CAFile, "half"},
 		{mtls.KeyFile, "swapped"},
 	} {
-		log.Reset()
+		log.take()
 		switch o.what {
 		case "gone":
 			if err := os.Remove(filepath.Join(dir, o.name)); err != nil {
@@ -116,17 +137,16 @@ func TestFilesThatChange(t *testing.T) {
 				t.Fatalf("%s is %s: ends %v, want %v", o.name, o.what, got, first)
 			}
 		}
-		if lines(&log) != 1 || !strings.Contains(log.String(), "[WARN]") || !strings.Contains(log.String(), o.name) {
-			t.Errorf("%s is %s: want one warning, got\n%s", o.name, o.what, &log)
+		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[WARN]") || !strings.Contains(said, o.name) {
+			t.Errorf("%s is %s: want one warning, got\n%s", o.name, o.what, said)
 		}
-		log.Reset()
 		write(t, dir, o.name, good[o.name])
 		for range 3 {
 			c.add(time.Second)
 			s.Expires()
 		}
-		if lines(&log) != 1 || !strings.Contains(log.String(), "[INFO]") {
-			t.Errorf("%s is back: want one line, got\n%s", o.name, &log)
+		if said := log.take(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "[INFO]") {
+			t.Errorf("%s is back: want one line, got\n%s", o.name, said)
 		}
 	}
 
@@ -169,17 +189,17 @@ func TestRunWarns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "prod", time.Now())
 		dir := a.issue(t, principal.Member, "m1", 32*day)
-		var log bytes.Buffer
-		s := open(t, dir, mtls.Options{Logger: logTo(&log)})
+		log := new(logBuffer)
+		s := open(t, dir, mtls.Options{Logger: log.logger()})
 		ctx, stop := context.WithCancel(t.Context())
 		go s.Run(ctx)
 		pass := func(d time.Duration, want int, says string) {
 			t.Helper()
-			log.Reset()
+			log.take()
 			time.Sleep(d)
 			synctest.Wait()
-			if lines(&log) != want || !strings.Contains(log.String(), says) {
-				t.Errorf("want %d lines with %q, got\n%s", want, says, &log)
+			if said := log.take(); strings.Count(said, "\n") != want || !strings.Contains(said, says) {
+				t.Errorf("want %d lines with %q, got\n%s", want, says, said)
 			}
 		}
 		pass(2*day-time.Hour, 0, "")
