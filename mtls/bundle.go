@@ -52,6 +52,19 @@ func parse(dir string, f files, now time.Time) (*bundle, error) {
 	return b, nil
 }
 
+// ReadCertificates are those of a file.
+func ReadCertificates(name string) ([]*x509.Certificate, error) {
+	raw, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := Certificates(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", name, err)
+	}
+	return certs, nil
+}
+
 // Certificates are those of a PEM file, in their order: at least one.
 func Certificates(raw []byte) ([]*x509.Certificate, error) {
 	var found []*x509.Certificate
@@ -131,7 +144,7 @@ func (b *bundle) said(err error, c *x509.Certificate, now time.Time) error {
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case now.After(c.NotAfter):
-		return fmt.Errorf("ended at %s, %d days ago", c.NotAfter.Format(time.RFC3339), days(now.Sub(c.NotAfter)))
+		return fmt.Errorf("ended at %s, %d days ago", c.NotAfter.Format(time.RFC3339), Days(now.Sub(c.NotAfter)))
 	case now.Before(c.NotBefore):
 		return fmt.Errorf("is valid only from %s on, and the clock here says %s", c.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case unknown:

@@ -217,7 +217,7 @@ func (s *Source) Run(ctx context.Context) {
 		b, now := s.current(), s.now()
 		if left := b.expires.Sub(now); left < warnBefore && now.Sub(warned) >= 24*time.Hour {
 			warned = now
-			s.log.Warn("the certificates end soon: renew them with nokv cert renew", "dir", s.dir, "expires", b.expires, "days", days(left))
+			s.log.Warn("the certificates end soon: renew them with nokv cert renew", "dir", s.dir, "expires", b.expires, "days", Days(left))
 		}
 		select {
 		case <-tick.C:
@@ -227,8 +227,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// days are whole days, rounded down.
-func days(d time.Duration) int {
+// Days are whole days, rounded down.
+func Days(d time.Duration) int {
 	n := int(d / (24 * time.Hour))
 	if d < 0 {
 		n--
