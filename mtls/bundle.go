@@ -21,7 +21,13 @@ type bundle struct {
 	cas     *x509.CertPool
 	own     principal.Principal
 	expires time.Time
+	// warn is how long before its end that is warned of.
+	warn time.Duration
 }
+
+// warnBefore is how long before their end certificates are warned of; short ones
+// in the last third of their life.
+const warnBefore = 30 * 24 * time.Hour
 
 // parse checks that files belong together and are valid now.
 func parse(dir string, f files, now time.Time) (*bundle, error) {
@@ -49,6 +55,7 @@ func parse(dir string, f files, now time.Time) (*bundle, error) {
 		return nil, fmt.Errorf("%s %w; nokv cert renew makes another", certFile, b.said(err, chain[0], now))
 	}
 	b.expires = ends(chains)
+	b.warn = min(warnBefore, b.expires.Sub(chain[0].NotBefore)/3)
 	return b, nil
 }
 
@@ -101,14 +108,8 @@ func uses(r principal.Role) []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 }
 
-// maxChain bounds what another side may have us verify.
-const maxChain = 8
-
 // verify finds the ways from a certificate to a CA; it must be good for every use.
 func verify(chain []*x509.Certificate, cas *x509.CertPool, now time.Time, uses []x509.ExtKeyUsage) (chains [][]*x509.Certificate, err error) {
-	if len(chain) > maxChain {
-		return nil, fmt.Errorf("%d certificates in a row, want at most %d", len(chain), maxChain)
-	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		between.AddCert(c)
