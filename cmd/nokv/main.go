@@ -60,7 +60,7 @@ func commands() *command {
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(),
 			statusCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), idCommand(), tsoCommand(), watchCommand(),
-			rootCommand(), configCommand(), benchCommand(), versionCommand(),
+			rootCommand(), certCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}
 }
