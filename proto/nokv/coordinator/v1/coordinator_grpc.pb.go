@@ -55,6 +55,11 @@ const (
 	Coordinator_RemoveCoordinator_FullMethodName = "/nokv.coordinator.v1.Coordinator/RemoveCoordinator"
 	Coordinator_Status_FullMethodName            = "/nokv.coordinator.v1.Coordinator/Status"
 	Coordinator_Witness_FullMethodName           = "/nokv.coordinator.v1.Coordinator/Witness"
+	Coordinator_EndTenure_FullMethodName         = "/nokv.coordinator.v1.Coordinator/EndTenure"
+	Coordinator_GrantAccess_FullMethodName       = "/nokv.coordinator.v1.Coordinator/GrantAccess"
+	Coordinator_RevokeAccess_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RevokeAccess"
+	Coordinator_ListGrants_FullMethodName        = "/nokv.coordinator.v1.Coordinator/ListGrants"
+	Coordinator_CheckAccess_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CheckAccess"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -146,6 +151,17 @@ type CoordinatorClient interface {
 	// Witness shows who held authority and who holds it, and judges the four
 	// guarantees from rooted truth. Any coordinator answers, by its view.
 	Witness(ctx context.Context, in *WitnessRequest, opts ...grpc.CallOption) (*WitnessResponse, error)
+	// EndTenure asks the era under way to end. Its holder retires, or its ttl ends
+	// it: never earlier.
+	EndTenure(ctx context.Context, in *EndTenureRequest, opts ...grpc.CallOption) (*EndTenureResponse, error)
+	// GrantAccess adds verbs to what a principal may do with a keyspace.
+	GrantAccess(ctx context.Context, in *GrantAccessRequest, opts ...grpc.CallOption) (*GrantAccessResponse, error)
+	// RevokeAccess takes them back.
+	RevokeAccess(ctx context.Context, in *RevokeAccessRequest, opts ...grpc.CallOption) (*RevokeAccessResponse, error)
+	// ListGrants lists what was granted, by principal and keyspace.
+	ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error)
+	// CheckAccess says whether a principal may do something, and by which grant.
+	CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error)
 }
 
 type coordinatorClient struct {
@@ -517,6 +533,56 @@ func (c *coordinatorClient) Witness(ctx context.Context, in *WitnessRequest, opt
 	return out, nil
 }
 
+func (c *coordinatorClient) EndTenure(ctx context.Context, in *EndTenureRequest, opts ...grpc.CallOption) (*EndTenureResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndTenureResponse)
+	err := c.cc.Invoke(ctx, Coordinator_EndTenure_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) GrantAccess(ctx context.Context, in *GrantAccessRequest, opts ...grpc.CallOption) (*GrantAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GrantAccessResponse)
+	err := c.cc.Invoke(ctx, Coordinator_GrantAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) RevokeAccess(ctx context.Context, in *RevokeAccessRequest, opts ...grpc.CallOption) (*RevokeAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeAccessResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RevokeAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListGrantsResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ListGrants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckAccessResponse)
+	err := c.cc.Invoke(ctx, Coordinator_CheckAccess_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -606,6 +672,17 @@ type CoordinatorServer interface {
 	// Witness shows who held authority and who holds it, and judges the four
 	// guarantees from rooted truth. Any coordinator answers, by its view.
 	Witness(context.Context, *WitnessRequest) (*WitnessResponse, error)
+	// EndTenure asks the era under way to end. Its holder retires, or its ttl ends
+	// it: never earlier.
+	EndTenure(context.Context, *EndTenureRequest) (*EndTenureResponse, error)
+	// GrantAccess adds verbs to what a principal may do with a keyspace.
+	GrantAccess(context.Context, *GrantAccessRequest) (*GrantAccessResponse, error)
+	// RevokeAccess takes them back.
+	RevokeAccess(context.Context, *RevokeAccessRequest) (*RevokeAccessResponse, error)
+	// ListGrants lists what was granted, by principal and keyspace.
+	ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error)
+	// CheckAccess says whether a principal may do something, and by which grant.
+	CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -717,6 +794,21 @@ func (UnimplementedCoordinatorServer) Status(context.Context, *StatusRequest) (*
 }
 func (UnimplementedCoordinatorServer) Witness(context.Context, *WitnessRequest) (*WitnessResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Witness not implemented")
+}
+func (UnimplementedCoordinatorServer) EndTenure(context.Context, *EndTenureRequest) (*EndTenureResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndTenure not implemented")
+}
+func (UnimplementedCoordinatorServer) GrantAccess(context.Context, *GrantAccessRequest) (*GrantAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GrantAccess not implemented")
+}
+func (UnimplementedCoordinatorServer) RevokeAccess(context.Context, *RevokeAccessRequest) (*RevokeAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeAccess not implemented")
+}
+func (UnimplementedCoordinatorServer) ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListGrants not implemented")
+}
+func (UnimplementedCoordinatorServer) CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckAccess not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1300,6 +1392,96 @@ func _Coordinator_Witness_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_EndTenure_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndTenureRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).EndTenure(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_EndTenure_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).EndTenure(ctx, req.(*EndTenureRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_GrantAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GrantAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).GrantAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_GrantAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).GrantAccess(ctx, req.(*GrantAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_RevokeAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RevokeAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RevokeAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RevokeAccess(ctx, req.(*RevokeAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ListGrants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListGrantsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ListGrants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ListGrants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ListGrants(ctx, req.(*ListGrantsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_CheckAccess_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckAccessRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).CheckAccess(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_CheckAccess_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).CheckAccess(ctx, req.(*CheckAccessRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1422,6 +1604,26 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Witness",
 			Handler:    _Coordinator_Witness_Handler,
+		},
+		{
+			MethodName: "EndTenure",
+			Handler:    _Coordinator_EndTenure_Handler,
+		},
+		{
+			MethodName: "GrantAccess",
+			Handler:    _Coordinator_GrantAccess_Handler,
+		},
+		{
+			MethodName: "RevokeAccess",
+			Handler:    _Coordinator_RevokeAccess_Handler,
+		},
+		{
+			MethodName: "ListGrants",
+			Handler:    _Coordinator_ListGrants_Handler,
+		},
+		{
+			MethodName: "CheckAccess",
+			Handler:    _Coordinator_CheckAccess_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

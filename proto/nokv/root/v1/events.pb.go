@@ -87,7 +87,12 @@ type Command struct {
 	// Applies only while this era is active. 0: no condition.
 	RequireEra uint64 `protobuf:"varint,2,opt,name=require_era,json=requireEra,proto3" json:"require_era,omitempty"`
 	// Absent: the command is judged by its content alone, whenever it comes.
-	Identity      *CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity *CommandIdentity `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Who asked, ROLE/NAME, as whoever took the call knows it by the caller's
+	// certificate; empty where nobody can vouch for it.
+	Actor string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Why, in the caller's words: 256 bytes at most.
+	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +146,20 @@ func (x *Command) GetIdentity() *CommandIdentity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *Command) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *Command) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 // Entry is the payload of one log entry: commands of many callers.
@@ -222,6 +241,10 @@ type Event struct {
 	//	*Event_FeatureLevelRaised
 	//	*Event_MovePlanned
 	//	*Event_MoveReady
+	//	*Event_TenureEnded
+	//	*Event_ClusterSettingsChanged
+	//	*Event_AccessGranted
+	//	*Event_AccessRevoked
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -525,6 +548,42 @@ func (x *Event) GetMoveReady() *MoveReady {
 	return nil
 }
 
+func (x *Event) GetTenureEnded() *TenureEnded {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_TenureEnded); ok {
+			return x.TenureEnded
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetClusterSettingsChanged() *ClusterSettingsChanged {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_ClusterSettingsChanged); ok {
+			return x.ClusterSettingsChanged
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetAccessGranted() *AccessGranted {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_AccessGranted); ok {
+			return x.AccessGranted
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetAccessRevoked() *AccessRevoked {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_AccessRevoked); ok {
+			return x.AccessRevoked
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -645,6 +704,22 @@ type Event_MoveReady struct {
 	MoveReady *MoveReady `protobuf:"bytes,29,opt,name=move_ready,json=moveReady,proto3,oneof"`
 }
 
+type Event_TenureEnded struct {
+	TenureEnded *TenureEnded `protobuf:"bytes,30,opt,name=tenure_ended,json=tenureEnded,proto3,oneof"`
+}
+
+type Event_ClusterSettingsChanged struct {
+	ClusterSettingsChanged *ClusterSettingsChanged `protobuf:"bytes,31,opt,name=cluster_settings_changed,json=clusterSettingsChanged,proto3,oneof"`
+}
+
+type Event_AccessGranted struct {
+	AccessGranted *AccessGranted `protobuf:"bytes,32,opt,name=access_granted,json=accessGranted,proto3,oneof"`
+}
+
+type Event_AccessRevoked struct {
+	AccessRevoked *AccessRevoked `protobuf:"bytes,33,opt,name=access_revoked,json=accessRevoked,proto3,oneof"`
+}
+
 func (*Event_ClusterBootstrapped) isEvent_Kind() {}
 
 func (*Event_FenceExtended) isEvent_Kind() {}
@@ -702,6 +777,14 @@ func (*Event_FeatureLevelRaised) isEvent_Kind() {}
 func (*Event_MovePlanned) isEvent_Kind() {}
 
 func (*Event_MoveReady) isEvent_Kind() {}
+
+func (*Event_TenureEnded) isEvent_Kind() {}
+
+func (*Event_ClusterSettingsChanged) isEvent_Kind() {}
+
+func (*Event_AccessGranted) isEvent_Kind() {}
+
+func (*Event_AccessRevoked) isEvent_Kind() {}
 
 // ClusterBootstrapped is the first event of a cluster. It also makes keyspace
 // 1, "default": ranges, reported.
@@ -836,8 +919,11 @@ type TenureClaimed struct {
 	// Set by the root leader alone: it found expected_era expired. What callers
 	// send here is cleared.
 	PredecessorExpired bool `protobuf:"varint,7,opt,name=predecessor_expired,json=predecessorExpired,proto3" json:"predecessor_expired,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// SHA-256 of 32 random bytes that only the claimant's process knows: who shows
+	// them may retire the era. Empty below feature level 3.
+	RetireDigest  []byte `protobuf:"bytes,8,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TenureClaimed) Reset() {
@@ -919,6 +1005,13 @@ func (x *TenureClaimed) GetPredecessorExpired() bool {
 	return false
 }
 
+func (x *TenureClaimed) GetRetireDigest() []byte {
+	if x != nil {
+		return x.RetireDigest
+	}
+	return nil
+}
+
 // TenureRetired ends an era with exact frontiers.
 type TenureRetired struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -927,7 +1020,9 @@ type TenureRetired struct {
 	HolderIncarnation uint64                 `protobuf:"fixed64,3,opt,name=holder_incarnation,json=holderIncarnation,proto3" json:"holder_incarnation,omitempty"`
 	// Consumed exactly; not above the fences, and not below what the era has used
 	// up of its windows: see Allocators.
-	Consumed      *Frontiers `protobuf:"bytes,4,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	Consumed *Frontiers `protobuf:"bytes,4,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	// What retire_digest of the claim is the digest of. Empty where it has none.
+	RetireSecret  []byte `protobuf:"bytes,5,opt,name=retire_secret,json=retireSecret,proto3" json:"retire_secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -990,18 +1085,239 @@ func (x *TenureRetired) GetConsumed() *Frontiers {
 	return nil
 }
 
-// HandoverAdvanced moves the current handover to its next stage.
-type HandoverAdvanced struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Era           uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
-	Stage         HandoverStage          `protobuf:"varint,2,opt,name=stage,proto3,enum=nokv.root.v1.HandoverStage" json:"stage,omitempty"`
+func (x *TenureRetired) GetRetireSecret() []byte {
+	if x != nil {
+		return x.RetireSecret
+	}
+	return nil
+}
+
+// TenureEnded asks the era under way to end: its holder retires, and nobody
+// confirms the era any more. Who asks and why is that of the command.
+type TenureEnded struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Era that is meant; must be active.
+	Era           uint64 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *TenureEnded) Reset() {
+	*x = TenureEnded{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenureEnded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenureEnded) ProtoMessage() {}
+
+func (x *TenureEnded) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenureEnded.ProtoReflect.Descriptor instead.
+func (*TenureEnded) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TenureEnded) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+// ClusterSettingsChanged replaces the settings of the cluster.
+type ClusterSettingsChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version that the caller saw; 0: nobody changed them yet.
+	ExpectedVersion uint64 `protobuf:"varint,1,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
+	// version and revision are the root's to set.
+	Settings      *ClusterSettings `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterSettingsChanged) Reset() {
+	*x = ClusterSettingsChanged{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterSettingsChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterSettingsChanged) ProtoMessage() {}
+
+func (x *ClusterSettingsChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterSettingsChanged.ProtoReflect.Descriptor instead.
+func (*ClusterSettingsChanged) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClusterSettingsChanged) GetExpectedVersion() uint64 {
+	if x != nil {
+		return x.ExpectedVersion
+	}
+	return 0
+}
+
+func (x *ClusterSettingsChanged) GetSettings() *ClusterSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// AccessGranted adds verbs to what a principal may do with a keyspace.
+type AccessGranted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// revision is the root's to set.
+	Grant         *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccessGranted) Reset() {
+	*x = AccessGranted{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccessGranted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccessGranted) ProtoMessage() {}
+
+func (x *AccessGranted) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccessGranted.ProtoReflect.Descriptor instead.
+func (*AccessGranted) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *AccessGranted) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+// AccessRevoked takes verbs back that were granted by the same names.
+type AccessRevoked struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Principal string                 `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	Keyspace  string                 `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Empty: all.
+	Verbs         []Verb `protobuf:"varint,3,rep,packed,name=verbs,proto3,enum=nokv.root.v1.Verb" json:"verbs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AccessRevoked) Reset() {
+	*x = AccessRevoked{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AccessRevoked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AccessRevoked) ProtoMessage() {}
+
+func (x *AccessRevoked) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AccessRevoked.ProtoReflect.Descriptor instead.
+func (*AccessRevoked) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *AccessRevoked) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *AccessRevoked) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *AccessRevoked) GetVerbs() []Verb {
+	if x != nil {
+		return x.Verbs
+	}
+	return nil
+}
+
+// HandoverAdvanced moves the current handover to its next stage. Only the
+// holder of the era says so.
+type HandoverAdvanced struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Era   uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	Stage HandoverStage          `protobuf:"varint,2,opt,name=stage,proto3,enum=nokv.root.v1.HandoverStage" json:"stage,omitempty"`
+	// Who says so; needed from feature level 3 on.
+	HolderId          string `protobuf:"bytes,3,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	HolderIncarnation uint64 `protobuf:"fixed64,4,opt,name=holder_incarnation,json=holderIncarnation,proto3" json:"holder_incarnation,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
 func (x *HandoverAdvanced) Reset() {
 	*x = HandoverAdvanced{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1329,7 @@ func (x *HandoverAdvanced) String() string {
 func (*HandoverAdvanced) ProtoMessage() {}
 
 func (x *HandoverAdvanced) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[7]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1342,7 @@ func (x *HandoverAdvanced) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoverAdvanced.ProtoReflect.Descriptor instead.
 func (*HandoverAdvanced) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HandoverAdvanced) GetEra() uint64 {
@@ -1041,6 +1357,20 @@ func (x *HandoverAdvanced) GetStage() HandoverStage {
 		return x.Stage
 	}
 	return HandoverStage_HANDOVER_STAGE_UNSPECIFIED
+}
+
+func (x *HandoverAdvanced) GetHolderId() string {
+	if x != nil {
+		return x.HolderId
+	}
+	return ""
+}
+
+func (x *HandoverAdvanced) GetHolderIncarnation() uint64 {
+	if x != nil {
+		return x.HolderIncarnation
+	}
+	return 0
 }
 
 // CoordinatorJoined registers a coordinator process under its id. A newer
@@ -1061,7 +1391,7 @@ type CoordinatorJoined struct {
 
 func (x *CoordinatorJoined) Reset() {
 	*x = CoordinatorJoined{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1403,7 @@ func (x *CoordinatorJoined) String() string {
 func (*CoordinatorJoined) ProtoMessage() {}
 
 func (x *CoordinatorJoined) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[8]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1416,7 @@ func (x *CoordinatorJoined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorJoined.ProtoReflect.Descriptor instead.
 func (*CoordinatorJoined) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CoordinatorJoined) GetId() string {
@@ -1135,7 +1465,7 @@ type CoordinatorLeft struct {
 
 func (x *CoordinatorLeft) Reset() {
 	*x = CoordinatorLeft{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1477,7 @@ func (x *CoordinatorLeft) String() string {
 func (*CoordinatorLeft) ProtoMessage() {}
 
 func (x *CoordinatorLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[9]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1490,7 @@ func (x *CoordinatorLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CoordinatorLeft.ProtoReflect.Descriptor instead.
 func (*CoordinatorLeft) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CoordinatorLeft) GetId() string {
@@ -1191,7 +1521,7 @@ type MemberJoined struct {
 
 func (x *MemberJoined) Reset() {
 	*x = MemberJoined{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1533,7 @@ func (x *MemberJoined) String() string {
 func (*MemberJoined) ProtoMessage() {}
 
 func (x *MemberJoined) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1546,7 @@ func (x *MemberJoined) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberJoined.ProtoReflect.Descriptor instead.
 func (*MemberJoined) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MemberJoined) GetMember() *Member {
@@ -1251,7 +1581,7 @@ type MemberStateChanged struct {
 
 func (x *MemberStateChanged) Reset() {
 	*x = MemberStateChanged{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1593,7 @@ func (x *MemberStateChanged) String() string {
 func (*MemberStateChanged) ProtoMessage() {}
 
 func (x *MemberStateChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1606,7 @@ func (x *MemberStateChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStateChanged.ProtoReflect.Descriptor instead.
 func (*MemberStateChanged) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MemberStateChanged) GetMemberId() string {
@@ -1332,7 +1662,7 @@ type KeyspaceCreated struct {
 
 func (x *KeyspaceCreated) Reset() {
 	*x = KeyspaceCreated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1674,7 @@ func (x *KeyspaceCreated) String() string {
 func (*KeyspaceCreated) ProtoMessage() {}
 
 func (x *KeyspaceCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1687,7 @@ func (x *KeyspaceCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceCreated.ProtoReflect.Descriptor instead.
 func (*KeyspaceCreated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KeyspaceCreated) GetName() string {
@@ -1388,7 +1718,7 @@ type KeyspaceUpdated struct {
 
 func (x *KeyspaceUpdated) Reset() {
 	*x = KeyspaceUpdated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1730,7 @@ func (x *KeyspaceUpdated) String() string {
 func (*KeyspaceUpdated) ProtoMessage() {}
 
 func (x *KeyspaceUpdated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1743,7 @@ func (x *KeyspaceUpdated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceUpdated.ProtoReflect.Descriptor instead.
 func (*KeyspaceUpdated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KeyspaceUpdated) GetKeyspaceId() uint32 {
@@ -1459,7 +1789,7 @@ type KeyspaceDeleted struct {
 
 func (x *KeyspaceDeleted) Reset() {
 	*x = KeyspaceDeleted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1801,7 @@ func (x *KeyspaceDeleted) String() string {
 func (*KeyspaceDeleted) ProtoMessage() {}
 
 func (x *KeyspaceDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1814,7 @@ func (x *KeyspaceDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceDeleted.ProtoReflect.Descriptor instead.
 func (*KeyspaceDeleted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeyspaceDeleted) GetKeyspaceId() uint32 {
@@ -1518,7 +1848,7 @@ type RegionBootstrapped struct {
 
 func (x *RegionBootstrapped) Reset() {
 	*x = RegionBootstrapped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1860,7 @@ func (x *RegionBootstrapped) String() string {
 func (*RegionBootstrapped) ProtoMessage() {}
 
 func (x *RegionBootstrapped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1873,7 @@ func (x *RegionBootstrapped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionBootstrapped.ProtoReflect.Descriptor instead.
 func (*RegionBootstrapped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RegionBootstrapped) GetRegion() *Region {
@@ -1566,7 +1896,7 @@ type RegionPublished struct {
 
 func (x *RegionPublished) Reset() {
 	*x = RegionPublished{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1908,7 @@ func (x *RegionPublished) String() string {
 func (*RegionPublished) ProtoMessage() {}
 
 func (x *RegionPublished) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1921,7 @@ func (x *RegionPublished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionPublished.ProtoReflect.Descriptor instead.
 func (*RegionPublished) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RegionPublished) GetRegion() *Region {
@@ -1620,7 +1950,7 @@ type RegionTombstoned struct {
 
 func (x *RegionTombstoned) Reset() {
 	*x = RegionTombstoned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1962,7 @@ func (x *RegionTombstoned) String() string {
 func (*RegionTombstoned) ProtoMessage() {}
 
 func (x *RegionTombstoned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1975,7 @@ func (x *RegionTombstoned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionTombstoned.ProtoReflect.Descriptor instead.
 func (*RegionTombstoned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RegionTombstoned) GetRegionId() uint64 {
@@ -1672,7 +2002,7 @@ type RegionsAssigned struct {
 
 func (x *RegionsAssigned) Reset() {
 	*x = RegionsAssigned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +2014,7 @@ func (x *RegionsAssigned) String() string {
 func (*RegionsAssigned) ProtoMessage() {}
 
 func (x *RegionsAssigned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +2027,7 @@ func (x *RegionsAssigned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionsAssigned.ProtoReflect.Descriptor instead.
 func (*RegionsAssigned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RegionsAssigned) GetAssignments() []*Assignment {
@@ -1725,7 +2055,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +2067,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +2080,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Assignment) GetRegionId() uint64 {
@@ -1809,7 +2139,7 @@ type PeerChangePlanned struct {
 
 func (x *PeerChangePlanned) Reset() {
 	*x = PeerChangePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +2151,7 @@ func (x *PeerChangePlanned) String() string {
 func (*PeerChangePlanned) ProtoMessage() {}
 
 func (x *PeerChangePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +2164,7 @@ func (x *PeerChangePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerChangePlanned.ProtoReflect.Descriptor instead.
 func (*PeerChangePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PeerChangePlanned) GetRegionId() uint64 {
@@ -1880,7 +2210,7 @@ type SplitPlanned struct {
 
 func (x *SplitPlanned) Reset() {
 	*x = SplitPlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1892,7 +2222,7 @@ func (x *SplitPlanned) String() string {
 func (*SplitPlanned) ProtoMessage() {}
 
 func (x *SplitPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1905,7 +2235,7 @@ func (x *SplitPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitPlanned.ProtoReflect.Descriptor instead.
 func (*SplitPlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SplitPlanned) GetRegionId() uint64 {
@@ -1949,7 +2279,7 @@ type MergePlanned struct {
 
 func (x *MergePlanned) Reset() {
 	*x = MergePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2291,7 @@ func (x *MergePlanned) String() string {
 func (*MergePlanned) ProtoMessage() {}
 
 func (x *MergePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2304,7 @@ func (x *MergePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergePlanned.ProtoReflect.Descriptor instead.
 func (*MergePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MergePlanned) GetLeftRegionId() uint64 {
@@ -2028,7 +2358,7 @@ type MovePlanned struct {
 
 func (x *MovePlanned) Reset() {
 	*x = MovePlanned{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2370,7 @@ func (x *MovePlanned) String() string {
 func (*MovePlanned) ProtoMessage() {}
 
 func (x *MovePlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2383,7 @@ func (x *MovePlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MovePlanned.ProtoReflect.Descriptor instead.
 func (*MovePlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *MovePlanned) GetRegionId() uint64 {
@@ -2117,7 +2447,7 @@ type MoveReady struct {
 
 func (x *MoveReady) Reset() {
 	*x = MoveReady{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2459,7 @@ func (x *MoveReady) String() string {
 func (*MoveReady) ProtoMessage() {}
 
 func (x *MoveReady) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2472,7 @@ func (x *MoveReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveReady.ProtoReflect.Descriptor instead.
 func (*MoveReady) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *MoveReady) GetTransitionId() string {
@@ -2172,7 +2502,7 @@ type TransitionCompleted struct {
 
 func (x *TransitionCompleted) Reset() {
 	*x = TransitionCompleted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2514,7 @@ func (x *TransitionCompleted) String() string {
 func (*TransitionCompleted) ProtoMessage() {}
 
 func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2527,7 @@ func (x *TransitionCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCompleted.ProtoReflect.Descriptor instead.
 func (*TransitionCompleted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TransitionCompleted) GetTransitionId() string {
@@ -2234,7 +2564,7 @@ type TransitionCancelled struct {
 
 func (x *TransitionCancelled) Reset() {
 	*x = TransitionCancelled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2576,7 @@ func (x *TransitionCancelled) String() string {
 func (*TransitionCancelled) ProtoMessage() {}
 
 func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2589,7 @@ func (x *TransitionCancelled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransitionCancelled.ProtoReflect.Descriptor instead.
 func (*TransitionCancelled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransitionCancelled) GetTransitionId() string {
@@ -2299,7 +2629,7 @@ type PinKeyRotated struct {
 
 func (x *PinKeyRotated) Reset() {
 	*x = PinKeyRotated{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2641,7 @@ func (x *PinKeyRotated) String() string {
 func (*PinKeyRotated) ProtoMessage() {}
 
 func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2654,7 @@ func (x *PinKeyRotated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKeyRotated.ProtoReflect.Descriptor instead.
 func (*PinKeyRotated) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PinKeyRotated) GetExpectedId() uint32 {
@@ -2361,7 +2691,7 @@ type FeatureLevelRaised struct {
 
 func (x *FeatureLevelRaised) Reset() {
 	*x = FeatureLevelRaised{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2703,7 @@ func (x *FeatureLevelRaised) String() string {
 func (*FeatureLevelRaised) ProtoMessage() {}
 
 func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2716,7 @@ func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureLevelRaised.ProtoReflect.Descriptor instead.
 func (*FeatureLevelRaised) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FeatureLevelRaised) GetFrom() uint32 {
@@ -2417,7 +2747,7 @@ type RootPeerAdded struct {
 
 func (x *RootPeerAdded) Reset() {
 	*x = RootPeerAdded{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2759,7 @@ func (x *RootPeerAdded) String() string {
 func (*RootPeerAdded) ProtoMessage() {}
 
 func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2772,7 @@ func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerAdded.ProtoReflect.Descriptor instead.
 func (*RootPeerAdded) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RootPeerAdded) GetPeer() *RootPeer {
@@ -2470,7 +2800,7 @@ type RootPeerPromoted struct {
 
 func (x *RootPeerPromoted) Reset() {
 	*x = RootPeerPromoted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2812,7 @@ func (x *RootPeerPromoted) String() string {
 func (*RootPeerPromoted) ProtoMessage() {}
 
 func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2825,7 @@ func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerPromoted.ProtoReflect.Descriptor instead.
 func (*RootPeerPromoted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RootPeerPromoted) GetNodeId() uint64 {
@@ -2515,7 +2845,7 @@ type RootPeersSettled struct {
 
 func (x *RootPeersSettled) Reset() {
 	*x = RootPeersSettled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2857,7 @@ func (x *RootPeersSettled) String() string {
 func (*RootPeersSettled) ProtoMessage() {}
 
 func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2870,7 @@ func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeersSettled.ProtoReflect.Descriptor instead.
 func (*RootPeersSettled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RootPeersSettled) GetNodeId() uint64 {
@@ -2560,7 +2890,7 @@ type RootPeerDropped struct {
 
 func (x *RootPeerDropped) Reset() {
 	*x = RootPeerDropped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2902,7 @@ func (x *RootPeerDropped) String() string {
 func (*RootPeerDropped) ProtoMessage() {}
 
 func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2915,7 @@ func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerDropped.ProtoReflect.Descriptor instead.
 func (*RootPeerDropped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RootPeerDropped) GetNodeId() uint64 {
@@ -2618,7 +2948,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2960,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2973,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CommandResult) GetOutcome() Outcome {
@@ -2695,21 +3025,24 @@ type EventResult struct {
 	// Region made or changed; the left one of a split.
 	Region *Region `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	// Right region of a split.
-	RightRegion   *Region      `protobuf:"bytes,2,opt,name=right_region,json=rightRegion,proto3" json:"right_region,omitempty"`
-	Keyspace      *Keyspace    `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
-	Member        *Member      `protobuf:"bytes,4,opt,name=member,proto3" json:"member,omitempty"`
-	Tenure        *Tenure      `protobuf:"bytes,5,opt,name=tenure,proto3" json:"tenure,omitempty"`
-	Handover      *Handover    `protobuf:"bytes,6,opt,name=handover,proto3" json:"handover,omitempty"`
-	Transition    *Transition  `protobuf:"bytes,7,opt,name=transition,proto3" json:"transition,omitempty"`
-	Window        *Window      `protobuf:"bytes,8,opt,name=window,proto3" json:"window,omitempty"`
-	Coordinator   *Coordinator `protobuf:"bytes,9,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	RightRegion *Region          `protobuf:"bytes,2,opt,name=right_region,json=rightRegion,proto3" json:"right_region,omitempty"`
+	Keyspace    *Keyspace        `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Member      *Member          `protobuf:"bytes,4,opt,name=member,proto3" json:"member,omitempty"`
+	Tenure      *Tenure          `protobuf:"bytes,5,opt,name=tenure,proto3" json:"tenure,omitempty"`
+	Handover    *Handover        `protobuf:"bytes,6,opt,name=handover,proto3" json:"handover,omitempty"`
+	Transition  *Transition      `protobuf:"bytes,7,opt,name=transition,proto3" json:"transition,omitempty"`
+	Window      *Window          `protobuf:"bytes,8,opt,name=window,proto3" json:"window,omitempty"`
+	Coordinator *Coordinator     `protobuf:"bytes,9,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	Settings    *ClusterSettings `protobuf:"bytes,10,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Grant as it is; one that is gone has no verbs.
+	Grant         *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventResult) Reset() {
 	*x = EventResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +3054,7 @@ func (x *EventResult) String() string {
 func (*EventResult) ProtoMessage() {}
 
 func (x *EventResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +3067,7 @@ func (x *EventResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventResult.ProtoReflect.Descriptor instead.
 func (*EventResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EventResult) GetRegion() *Region {
@@ -2800,18 +3133,34 @@ func (x *EventResult) GetCoordinator() *Coordinator {
 	return nil
 }
 
+func (x *EventResult) GetSettings() *ClusterSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *EventResult) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
 var File_nokv_root_v1_events_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
-	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\x92\x01\n" +
+	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\xba\x01\n" +
 	"\aCommand\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.nokv.root.v1.EventR\x06events\x12\x1f\n" +
 	"\vrequire_era\x18\x02 \x01(\x04R\n" +
 	"requireEra\x129\n" +
-	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\":\n" +
+	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\":\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xb3\x11\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xe1\x13\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
@@ -2843,7 +3192,11 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x14feature_level_raised\x18\x1b \x01(\v2 .nokv.root.v1.FeatureLevelRaisedH\x00R\x12featureLevelRaised\x12>\n" +
 	"\fmove_planned\x18\x1c \x01(\v2\x19.nokv.root.v1.MovePlannedH\x00R\vmovePlanned\x128\n" +
 	"\n" +
-	"move_ready\x18\x1d \x01(\v2\x17.nokv.root.v1.MoveReadyH\x00R\tmoveReadyB\x06\n" +
+	"move_ready\x18\x1d \x01(\v2\x17.nokv.root.v1.MoveReadyH\x00R\tmoveReady\x12>\n" +
+	"\ftenure_ended\x18\x1e \x01(\v2\x19.nokv.root.v1.TenureEndedH\x00R\vtenureEnded\x12`\n" +
+	"\x18cluster_settings_changed\x18\x1f \x01(\v2$.nokv.root.v1.ClusterSettingsChangedH\x00R\x16clusterSettingsChanged\x12D\n" +
+	"\x0eaccess_granted\x18  \x01(\v2\x1b.nokv.root.v1.AccessGrantedH\x00R\raccessGranted\x12D\n" +
+	"\x0eaccess_revoked\x18! \x01(\v2\x1b.nokv.root.v1.AccessRevokedH\x00R\raccessRevokedB\x06\n" +
 	"\x04kind\"F\n" +
 	"\x13ClusterBootstrapped\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"|\n" +
@@ -2851,7 +3204,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x14\n" +
 	"\x05floor\x18\x03 \x01(\x04R\x05floor\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x04R\x04size\"\xa8\x02\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\"\xcd\x02\n" +
 	"\rTenureClaimed\x12\x1b\n" +
 	"\tholder_id\x18\x01 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x02 \x01(\x06R\x11holderIncarnation\x12%\n" +
@@ -2860,15 +3213,30 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
 	"ttl_millis\x18\x05 \x01(\x04R\tttlMillis\x121\n" +
 	"\bmandates\x18\x06 \x03(\x0e2\x15.nokv.root.v1.MandateR\bmandates\x12/\n" +
-	"\x13predecessor_expired\x18\a \x01(\bR\x12predecessorExpired\"\xa2\x01\n" +
+	"\x13predecessor_expired\x18\a \x01(\bR\x12predecessorExpired\x12#\n" +
+	"\rretire_digest\x18\b \x01(\fR\fretireDigest\"\xc7\x01\n" +
 	"\rTenureRetired\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x03 \x01(\x06R\x11holderIncarnation\x123\n" +
-	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\"W\n" +
+	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\x12#\n" +
+	"\rretire_secret\x18\x05 \x01(\fR\fretireSecret\"\x1f\n" +
+	"\vTenureEnded\x12\x10\n" +
+	"\x03era\x18\x01 \x01(\x04R\x03era\"~\n" +
+	"\x16ClusterSettingsChanged\x12)\n" +
+	"\x10expected_version\x18\x01 \x01(\x04R\x0fexpectedVersion\x129\n" +
+	"\bsettings\x18\x02 \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\":\n" +
+	"\rAccessGranted\x12)\n" +
+	"\x05grant\x18\x01 \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\"s\n" +
+	"\rAccessRevoked\x12\x1c\n" +
+	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12(\n" +
+	"\x05verbs\x18\x03 \x03(\x0e2\x12.nokv.root.v1.VerbR\x05verbs\"\xa3\x01\n" +
 	"\x10HandoverAdvanced\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x121\n" +
-	"\x05stage\x18\x02 \x01(\x0e2\x1b.nokv.root.v1.HandoverStageR\x05stage\"\x9e\x01\n" +
+	"\x05stage\x18\x02 \x01(\x0e2\x1b.nokv.root.v1.HandoverStageR\x05stage\x12\x1b\n" +
+	"\tholder_id\x18\x03 \x01(\tR\bholderId\x12-\n" +
+	"\x12holder_incarnation\x18\x04 \x01(\x06R\x11holderIncarnation\"\x9e\x01\n" +
 	"\x11CoordinatorJoined\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -2979,7 +3347,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
 	"repetition\x18\x05 \x01(\bR\n" +
 	"repetition\x12\x1c\n" +
-	"\tshortened\x18\x06 \x01(\bR\tshortened\"\xdd\x03\n" +
+	"\tshortened\x18\x06 \x01(\bR\tshortened\"\xc3\x04\n" +
 	"\vEventResult\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x127\n" +
 	"\fright_region\x18\x02 \x01(\v2\x14.nokv.root.v1.RegionR\vrightRegion\x122\n" +
@@ -2991,7 +3359,10 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"transition\x18\a \x01(\v2\x18.nokv.root.v1.TransitionR\n" +
 	"transition\x12,\n" +
 	"\x06window\x18\b \x01(\v2\x14.nokv.root.v1.WindowR\x06window\x12;\n" +
-	"\vcoordinator\x18\t \x01(\v2\x19.nokv.root.v1.CoordinatorR\vcoordinator*j\n" +
+	"\vcoordinator\x18\t \x01(\v2\x19.nokv.root.v1.CoordinatorR\vcoordinator\x129\n" +
+	"\bsettings\x18\n" +
+	" \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\x12)\n" +
+	"\x05grant\x18\v \x01(\v2\x13.nokv.root.v1.GrantR\x05grant*j\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_APPLIED\x10\x01\x12\x14\n" +
@@ -3011,146 +3382,162 @@ func file_nokv_root_v1_events_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_events_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_nokv_root_v1_events_proto_goTypes = []any{
-	(Outcome)(0),                // 0: nokv.root.v1.Outcome
-	(*Command)(nil),             // 1: nokv.root.v1.Command
-	(*Entry)(nil),               // 2: nokv.root.v1.Entry
-	(*Event)(nil),               // 3: nokv.root.v1.Event
-	(*ClusterBootstrapped)(nil), // 4: nokv.root.v1.ClusterBootstrapped
-	(*FenceExtended)(nil),       // 5: nokv.root.v1.FenceExtended
-	(*TenureClaimed)(nil),       // 6: nokv.root.v1.TenureClaimed
-	(*TenureRetired)(nil),       // 7: nokv.root.v1.TenureRetired
-	(*HandoverAdvanced)(nil),    // 8: nokv.root.v1.HandoverAdvanced
-	(*CoordinatorJoined)(nil),   // 9: nokv.root.v1.CoordinatorJoined
-	(*CoordinatorLeft)(nil),     // 10: nokv.root.v1.CoordinatorLeft
-	(*MemberJoined)(nil),        // 11: nokv.root.v1.MemberJoined
-	(*MemberStateChanged)(nil),  // 12: nokv.root.v1.MemberStateChanged
-	(*KeyspaceCreated)(nil),     // 13: nokv.root.v1.KeyspaceCreated
-	(*KeyspaceUpdated)(nil),     // 14: nokv.root.v1.KeyspaceUpdated
-	(*KeyspaceDeleted)(nil),     // 15: nokv.root.v1.KeyspaceDeleted
-	(*RegionBootstrapped)(nil),  // 16: nokv.root.v1.RegionBootstrapped
-	(*RegionPublished)(nil),     // 17: nokv.root.v1.RegionPublished
-	(*RegionTombstoned)(nil),    // 18: nokv.root.v1.RegionTombstoned
-	(*RegionsAssigned)(nil),     // 19: nokv.root.v1.RegionsAssigned
-	(*Assignment)(nil),          // 20: nokv.root.v1.Assignment
-	(*PeerChangePlanned)(nil),   // 21: nokv.root.v1.PeerChangePlanned
-	(*SplitPlanned)(nil),        // 22: nokv.root.v1.SplitPlanned
-	(*MergePlanned)(nil),        // 23: nokv.root.v1.MergePlanned
-	(*MovePlanned)(nil),         // 24: nokv.root.v1.MovePlanned
-	(*MoveReady)(nil),           // 25: nokv.root.v1.MoveReady
-	(*TransitionCompleted)(nil), // 26: nokv.root.v1.TransitionCompleted
-	(*TransitionCancelled)(nil), // 27: nokv.root.v1.TransitionCancelled
-	(*PinKeyRotated)(nil),       // 28: nokv.root.v1.PinKeyRotated
-	(*FeatureLevelRaised)(nil),  // 29: nokv.root.v1.FeatureLevelRaised
-	(*RootPeerAdded)(nil),       // 30: nokv.root.v1.RootPeerAdded
-	(*RootPeerPromoted)(nil),    // 31: nokv.root.v1.RootPeerPromoted
-	(*RootPeersSettled)(nil),    // 32: nokv.root.v1.RootPeersSettled
-	(*RootPeerDropped)(nil),     // 33: nokv.root.v1.RootPeerDropped
-	(*CommandResult)(nil),       // 34: nokv.root.v1.CommandResult
-	(*EventResult)(nil),         // 35: nokv.root.v1.EventResult
-	(*CommandIdentity)(nil),     // 36: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),             // 37: nokv.root.v1.Cluster
-	(Mandate)(0),                // 38: nokv.root.v1.Mandate
-	(*Frontiers)(nil),           // 39: nokv.root.v1.Frontiers
-	(HandoverStage)(0),          // 40: nokv.root.v1.HandoverStage
-	(*Member)(nil),              // 41: nokv.root.v1.Member
-	(MemberState)(0),            // 42: nokv.root.v1.MemberState
-	(*KeyspaceSettings)(nil),    // 43: nokv.root.v1.KeyspaceSettings
-	(*Region)(nil),              // 44: nokv.root.v1.Region
-	(*RegionEpoch)(nil),         // 45: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),               // 46: nokv.root.v1.Owner
-	(OperationReason)(0),        // 47: nokv.root.v1.OperationReason
-	(TransitionKind)(0),         // 48: nokv.root.v1.TransitionKind
-	(*RootPeer)(nil),            // 49: nokv.root.v1.RootPeer
-	(*RootToken)(nil),           // 50: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),         // 51: nokv.root.v1.ErrorDetail
-	(*Keyspace)(nil),            // 52: nokv.root.v1.Keyspace
-	(*Tenure)(nil),              // 53: nokv.root.v1.Tenure
-	(*Handover)(nil),            // 54: nokv.root.v1.Handover
-	(*Transition)(nil),          // 55: nokv.root.v1.Transition
-	(*Window)(nil),              // 56: nokv.root.v1.Window
-	(*Coordinator)(nil),         // 57: nokv.root.v1.Coordinator
+	(Outcome)(0),                   // 0: nokv.root.v1.Outcome
+	(*Command)(nil),                // 1: nokv.root.v1.Command
+	(*Entry)(nil),                  // 2: nokv.root.v1.Entry
+	(*Event)(nil),                  // 3: nokv.root.v1.Event
+	(*ClusterBootstrapped)(nil),    // 4: nokv.root.v1.ClusterBootstrapped
+	(*FenceExtended)(nil),          // 5: nokv.root.v1.FenceExtended
+	(*TenureClaimed)(nil),          // 6: nokv.root.v1.TenureClaimed
+	(*TenureRetired)(nil),          // 7: nokv.root.v1.TenureRetired
+	(*TenureEnded)(nil),            // 8: nokv.root.v1.TenureEnded
+	(*ClusterSettingsChanged)(nil), // 9: nokv.root.v1.ClusterSettingsChanged
+	(*AccessGranted)(nil),          // 10: nokv.root.v1.AccessGranted
+	(*AccessRevoked)(nil),          // 11: nokv.root.v1.AccessRevoked
+	(*HandoverAdvanced)(nil),       // 12: nokv.root.v1.HandoverAdvanced
+	(*CoordinatorJoined)(nil),      // 13: nokv.root.v1.CoordinatorJoined
+	(*CoordinatorLeft)(nil),        // 14: nokv.root.v1.CoordinatorLeft
+	(*MemberJoined)(nil),           // 15: nokv.root.v1.MemberJoined
+	(*MemberStateChanged)(nil),     // 16: nokv.root.v1.MemberStateChanged
+	(*KeyspaceCreated)(nil),        // 17: nokv.root.v1.KeyspaceCreated
+	(*KeyspaceUpdated)(nil),        // 18: nokv.root.v1.KeyspaceUpdated
+	(*KeyspaceDeleted)(nil),        // 19: nokv.root.v1.KeyspaceDeleted
+	(*RegionBootstrapped)(nil),     // 20: nokv.root.v1.RegionBootstrapped
+	(*RegionPublished)(nil),        // 21: nokv.root.v1.RegionPublished
+	(*RegionTombstoned)(nil),       // 22: nokv.root.v1.RegionTombstoned
+	(*RegionsAssigned)(nil),        // 23: nokv.root.v1.RegionsAssigned
+	(*Assignment)(nil),             // 24: nokv.root.v1.Assignment
+	(*PeerChangePlanned)(nil),      // 25: nokv.root.v1.PeerChangePlanned
+	(*SplitPlanned)(nil),           // 26: nokv.root.v1.SplitPlanned
+	(*MergePlanned)(nil),           // 27: nokv.root.v1.MergePlanned
+	(*MovePlanned)(nil),            // 28: nokv.root.v1.MovePlanned
+	(*MoveReady)(nil),              // 29: nokv.root.v1.MoveReady
+	(*TransitionCompleted)(nil),    // 30: nokv.root.v1.TransitionCompleted
+	(*TransitionCancelled)(nil),    // 31: nokv.root.v1.TransitionCancelled
+	(*PinKeyRotated)(nil),          // 32: nokv.root.v1.PinKeyRotated
+	(*FeatureLevelRaised)(nil),     // 33: nokv.root.v1.FeatureLevelRaised
+	(*RootPeerAdded)(nil),          // 34: nokv.root.v1.RootPeerAdded
+	(*RootPeerPromoted)(nil),       // 35: nokv.root.v1.RootPeerPromoted
+	(*RootPeersSettled)(nil),       // 36: nokv.root.v1.RootPeersSettled
+	(*RootPeerDropped)(nil),        // 37: nokv.root.v1.RootPeerDropped
+	(*CommandResult)(nil),          // 38: nokv.root.v1.CommandResult
+	(*EventResult)(nil),            // 39: nokv.root.v1.EventResult
+	(*CommandIdentity)(nil),        // 40: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),                // 41: nokv.root.v1.Cluster
+	(Mandate)(0),                   // 42: nokv.root.v1.Mandate
+	(*Frontiers)(nil),              // 43: nokv.root.v1.Frontiers
+	(*ClusterSettings)(nil),        // 44: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),                  // 45: nokv.root.v1.Grant
+	(Verb)(0),                      // 46: nokv.root.v1.Verb
+	(HandoverStage)(0),             // 47: nokv.root.v1.HandoverStage
+	(*Member)(nil),                 // 48: nokv.root.v1.Member
+	(MemberState)(0),               // 49: nokv.root.v1.MemberState
+	(*KeyspaceSettings)(nil),       // 50: nokv.root.v1.KeyspaceSettings
+	(*Region)(nil),                 // 51: nokv.root.v1.Region
+	(*RegionEpoch)(nil),            // 52: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),                  // 53: nokv.root.v1.Owner
+	(OperationReason)(0),           // 54: nokv.root.v1.OperationReason
+	(TransitionKind)(0),            // 55: nokv.root.v1.TransitionKind
+	(*RootPeer)(nil),               // 56: nokv.root.v1.RootPeer
+	(*RootToken)(nil),              // 57: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),            // 58: nokv.root.v1.ErrorDetail
+	(*Keyspace)(nil),               // 59: nokv.root.v1.Keyspace
+	(*Tenure)(nil),                 // 60: nokv.root.v1.Tenure
+	(*Handover)(nil),               // 61: nokv.root.v1.Handover
+	(*Transition)(nil),             // 62: nokv.root.v1.Transition
+	(*Window)(nil),                 // 63: nokv.root.v1.Window
+	(*Coordinator)(nil),            // 64: nokv.root.v1.Coordinator
 }
 var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	3,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
-	36, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
+	40, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
 	1,  // 2: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
 	4,  // 3: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
 	5,  // 4: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
 	6,  // 5: nokv.root.v1.Event.tenure_claimed:type_name -> nokv.root.v1.TenureClaimed
 	7,  // 6: nokv.root.v1.Event.tenure_retired:type_name -> nokv.root.v1.TenureRetired
-	8,  // 7: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
-	9,  // 8: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
-	10, // 9: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
-	11, // 10: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
-	12, // 11: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
-	13, // 12: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
-	14, // 13: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
-	15, // 14: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
-	16, // 15: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
-	17, // 16: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
-	18, // 17: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
-	19, // 18: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
-	21, // 19: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
-	22, // 20: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
-	23, // 21: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
-	26, // 22: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
-	27, // 23: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
-	28, // 24: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
-	30, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
-	31, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
-	32, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
-	33, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
-	29, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
-	24, // 30: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
-	25, // 31: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
-	37, // 32: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
-	38, // 33: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
-	38, // 34: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
-	39, // 35: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
-	40, // 36: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
-	41, // 37: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
-	42, // 38: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
-	43, // 39: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	43, // 40: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	44, // 41: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
-	44, // 42: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
-	45, // 43: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 44: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	20, // 45: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
-	45, // 46: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 47: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
-	47, // 48: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
-	45, // 49: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	48, // 50: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
-	46, // 51: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	45, // 52: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 53: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 54: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 55: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 56: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
-	46, // 57: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
-	47, // 58: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	49, // 59: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
-	0,  // 60: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	50, // 61: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	51, // 62: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	35, // 63: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	44, // 64: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	44, // 65: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	52, // 66: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	41, // 67: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	53, // 68: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	54, // 69: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	55, // 70: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	56, // 71: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	57, // 72: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	73, // [73:73] is the sub-list for method output_type
-	73, // [73:73] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	12, // 7: nokv.root.v1.Event.handover_advanced:type_name -> nokv.root.v1.HandoverAdvanced
+	13, // 8: nokv.root.v1.Event.coordinator_joined:type_name -> nokv.root.v1.CoordinatorJoined
+	14, // 9: nokv.root.v1.Event.coordinator_left:type_name -> nokv.root.v1.CoordinatorLeft
+	15, // 10: nokv.root.v1.Event.member_joined:type_name -> nokv.root.v1.MemberJoined
+	16, // 11: nokv.root.v1.Event.member_state_changed:type_name -> nokv.root.v1.MemberStateChanged
+	17, // 12: nokv.root.v1.Event.keyspace_created:type_name -> nokv.root.v1.KeyspaceCreated
+	18, // 13: nokv.root.v1.Event.keyspace_updated:type_name -> nokv.root.v1.KeyspaceUpdated
+	19, // 14: nokv.root.v1.Event.keyspace_deleted:type_name -> nokv.root.v1.KeyspaceDeleted
+	20, // 15: nokv.root.v1.Event.region_bootstrapped:type_name -> nokv.root.v1.RegionBootstrapped
+	21, // 16: nokv.root.v1.Event.region_published:type_name -> nokv.root.v1.RegionPublished
+	22, // 17: nokv.root.v1.Event.region_tombstoned:type_name -> nokv.root.v1.RegionTombstoned
+	23, // 18: nokv.root.v1.Event.regions_assigned:type_name -> nokv.root.v1.RegionsAssigned
+	25, // 19: nokv.root.v1.Event.peer_change_planned:type_name -> nokv.root.v1.PeerChangePlanned
+	26, // 20: nokv.root.v1.Event.split_planned:type_name -> nokv.root.v1.SplitPlanned
+	27, // 21: nokv.root.v1.Event.merge_planned:type_name -> nokv.root.v1.MergePlanned
+	30, // 22: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
+	31, // 23: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
+	32, // 24: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
+	34, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
+	35, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
+	36, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
+	37, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
+	33, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
+	28, // 30: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
+	29, // 31: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
+	8,  // 32: nokv.root.v1.Event.tenure_ended:type_name -> nokv.root.v1.TenureEnded
+	9,  // 33: nokv.root.v1.Event.cluster_settings_changed:type_name -> nokv.root.v1.ClusterSettingsChanged
+	10, // 34: nokv.root.v1.Event.access_granted:type_name -> nokv.root.v1.AccessGranted
+	11, // 35: nokv.root.v1.Event.access_revoked:type_name -> nokv.root.v1.AccessRevoked
+	41, // 36: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
+	42, // 37: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
+	42, // 38: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
+	43, // 39: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
+	44, // 40: nokv.root.v1.ClusterSettingsChanged.settings:type_name -> nokv.root.v1.ClusterSettings
+	45, // 41: nokv.root.v1.AccessGranted.grant:type_name -> nokv.root.v1.Grant
+	46, // 42: nokv.root.v1.AccessRevoked.verbs:type_name -> nokv.root.v1.Verb
+	47, // 43: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
+	48, // 44: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
+	49, // 45: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
+	50, // 46: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	50, // 47: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	51, // 48: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
+	51, // 49: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
+	52, // 50: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	52, // 51: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	24, // 52: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
+	52, // 53: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	53, // 54: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
+	54, // 55: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
+	52, // 56: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 57: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
+	53, // 58: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
+	52, // 59: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	52, // 60: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	52, // 61: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	52, // 62: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	53, // 63: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
+	53, // 64: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
+	54, // 65: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	56, // 66: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 67: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	57, // 68: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	58, // 69: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	39, // 70: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	51, // 71: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	51, // 72: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	59, // 73: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	48, // 74: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	60, // 75: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	61, // 76: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	62, // 77: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	63, // 78: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	64, // 79: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	44, // 80: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
+	45, // 81: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
+	82, // [82:82] is the sub-list for method output_type
+	82, // [82:82] is the sub-list for method input_type
+	82, // [82:82] is the sub-list for extension type_name
+	82, // [82:82] is the sub-list for extension extendee
+	0,  // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }
@@ -3189,6 +3576,10 @@ func file_nokv_root_v1_events_proto_init() {
 		(*Event_FeatureLevelRaised)(nil),
 		(*Event_MovePlanned)(nil),
 		(*Event_MoveReady)(nil),
+		(*Event_TenureEnded)(nil),
+		(*Event_ClusterSettingsChanged)(nil),
+		(*Event_AccessGranted)(nil),
+		(*Event_AccessRevoked)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3196,7 +3587,7 @@ func file_nokv_root_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_events_proto_rawDesc), len(file_nokv_root_v1_events_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -123,6 +123,8 @@ const (
 	Reason_REASON_CLUSTER_REQUIRED Reason = 44
 	// The process that is to be taken off the list answers: stop it first.
 	Reason_REASON_STILL_RUNNING Reason = 45
+	// The caller may not do that; nothing was tried.
+	Reason_REASON_PERMISSION_DENIED Reason = 46
 )
 
 // Enum value maps for Reason.
@@ -174,6 +176,7 @@ var (
 		43: "REASON_TOO_OLD",
 		44: "REASON_CLUSTER_REQUIRED",
 		45: "REASON_STILL_RUNNING",
+		46: "REASON_PERMISSION_DENIED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":            0,
@@ -222,6 +225,7 @@ var (
 		"REASON_TOO_OLD":                43,
 		"REASON_CLUSTER_REQUIRED":       44,
 		"REASON_STILL_RUNNING":          45,
+		"REASON_PERMISSION_DENIED":      46,
 	}
 )
 
@@ -362,6 +366,66 @@ func (Mandate) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
+// Verb is something that a grant allows.
+type Verb int32
+
+const (
+	Verb_VERB_UNSPECIFIED Verb = 0
+	// Looks at regions, and watches them.
+	Verb_VERB_READ Verb = 1
+	// Asks for a key to get an owner.
+	Verb_VERB_CLAIM Verb = 2
+	// Changes regions.
+	Verb_VERB_PUBLISH Verb = 3
+	// Changes and deletes the keyspace. It does not include the others.
+	Verb_VERB_ADMIN Verb = 4
+)
+
+// Enum value maps for Verb.
+var (
+	Verb_name = map[int32]string{
+		0: "VERB_UNSPECIFIED",
+		1: "VERB_READ",
+		2: "VERB_CLAIM",
+		3: "VERB_PUBLISH",
+		4: "VERB_ADMIN",
+	}
+	Verb_value = map[string]int32{
+		"VERB_UNSPECIFIED": 0,
+		"VERB_READ":        1,
+		"VERB_CLAIM":       2,
+		"VERB_PUBLISH":     3,
+		"VERB_ADMIN":       4,
+	}
+)
+
+func (x Verb) Enum() *Verb {
+	p := new(Verb)
+	*p = x
+	return p
+}
+
+func (x Verb) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verb) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_types_proto_enumTypes[3].Descriptor()
+}
+
+func (Verb) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_types_proto_enumTypes[3]
+}
+
+func (x Verb) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verb.Descriptor instead.
+func (Verb) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
 // HandoverStage says how far a handover has come.
 type HandoverStage int32
 
@@ -402,11 +466,11 @@ func (x HandoverStage) String() string {
 }
 
 func (HandoverStage) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[3].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[4].Descriptor()
 }
 
 func (HandoverStage) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[3]
+	return &file_nokv_root_v1_types_proto_enumTypes[4]
 }
 
 func (x HandoverStage) Number() protoreflect.EnumNumber {
@@ -415,7 +479,7 @@ func (x HandoverStage) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HandoverStage.Descriptor instead.
 func (HandoverStage) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 // MemberState is the administrative state of a member.
@@ -458,11 +522,11 @@ func (x MemberState) String() string {
 }
 
 func (MemberState) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[4].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[5].Descriptor()
 }
 
 func (MemberState) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[4]
+	return &file_nokv_root_v1_types_proto_enumTypes[5]
 }
 
 func (x MemberState) Number() protoreflect.EnumNumber {
@@ -471,7 +535,7 @@ func (x MemberState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MemberState.Descriptor instead.
 func (MemberState) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 // Placement says who decides which member owns a region.
@@ -510,11 +574,11 @@ func (x Placement) String() string {
 }
 
 func (Placement) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[5].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[6].Descriptor()
 }
 
 func (Placement) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[5]
+	return &file_nokv_root_v1_types_proto_enumTypes[6]
 }
 
 func (x Placement) Number() protoreflect.EnumNumber {
@@ -523,7 +587,7 @@ func (x Placement) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Placement.Descriptor instead.
 func (Placement) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 // Fence says what an exclusive region's next owner may rely on.
@@ -562,11 +626,11 @@ func (x Fence) String() string {
 }
 
 func (Fence) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[6].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[7].Descriptor()
 }
 
 func (Fence) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[6]
+	return &file_nokv_root_v1_types_proto_enumTypes[7]
 }
 
 func (x Fence) Number() protoreflect.EnumNumber {
@@ -575,7 +639,7 @@ func (x Fence) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Fence.Descriptor instead.
 func (Fence) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 // ClosedStream says what the end of a member's heartbeat stream means.
@@ -614,11 +678,11 @@ func (x ClosedStream) String() string {
 }
 
 func (ClosedStream) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[7].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (ClosedStream) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[7]
+	return &file_nokv_root_v1_types_proto_enumTypes[8]
 }
 
 func (x ClosedStream) Number() protoreflect.EnumNumber {
@@ -627,7 +691,7 @@ func (x ClosedStream) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ClosedStream.Descriptor instead.
 func (ClosedStream) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // Strategy picks a member for a region.
@@ -679,11 +743,11 @@ func (x Strategy) String() string {
 }
 
 func (Strategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[8].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[9].Descriptor()
 }
 
 func (Strategy) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[8]
+	return &file_nokv_root_v1_types_proto_enumTypes[9]
 }
 
 func (x Strategy) Number() protoreflect.EnumNumber {
@@ -692,7 +756,7 @@ func (x Strategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Strategy.Descriptor instead.
 func (Strategy) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 // OnMiss says what a lookup of an unowned key does.
@@ -729,11 +793,11 @@ func (x OnMiss) String() string {
 }
 
 func (OnMiss) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[9].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[10].Descriptor()
 }
 
 func (OnMiss) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[9]
+	return &file_nokv_root_v1_types_proto_enumTypes[10]
 }
 
 func (x OnMiss) Number() protoreflect.EnumNumber {
@@ -742,7 +806,7 @@ func (x OnMiss) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnMiss.Descriptor instead.
 func (OnMiss) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 // OwnerRole is what an owner of a replicated region may do.
@@ -779,11 +843,11 @@ func (x OwnerRole) String() string {
 }
 
 func (OwnerRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[10].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
 }
 
 func (OwnerRole) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[10]
+	return &file_nokv_root_v1_types_proto_enumTypes[11]
 }
 
 func (x OwnerRole) Number() protoreflect.EnumNumber {
@@ -792,7 +856,7 @@ func (x OwnerRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OwnerRole.Descriptor instead.
 func (OwnerRole) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 // TransitionKind is what a transition changes.
@@ -839,11 +903,11 @@ func (x TransitionKind) String() string {
 }
 
 func (TransitionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (TransitionKind) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[11]
+	return &file_nokv_root_v1_types_proto_enumTypes[12]
 }
 
 func (x TransitionKind) Number() protoreflect.EnumNumber {
@@ -852,7 +916,7 @@ func (x TransitionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionKind.Descriptor instead.
 func (TransitionKind) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 // OperationReason says why the planner, or an operator, changed who owns what.
@@ -935,11 +999,11 @@ func (x OperationReason) String() string {
 }
 
 func (OperationReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (OperationReason) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[12]
+	return &file_nokv_root_v1_types_proto_enumTypes[13]
 }
 
 func (x OperationReason) Number() protoreflect.EnumNumber {
@@ -948,7 +1012,7 @@ func (x OperationReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OperationReason.Descriptor instead.
 func (OperationReason) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 // TransitionStatus is how far a transition is, or how it ended.
@@ -1003,11 +1067,11 @@ func (x TransitionStatus) String() string {
 }
 
 func (TransitionStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[13].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[14].Descriptor()
 }
 
 func (TransitionStatus) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[13]
+	return &file_nokv_root_v1_types_proto_enumTypes[14]
 }
 
 func (x TransitionStatus) Number() protoreflect.EnumNumber {
@@ -1016,7 +1080,7 @@ func (x TransitionStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionStatus.Descriptor instead.
 func (TransitionStatus) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 // RootToken is a position in the rooted log. Tokens of one cluster
@@ -1867,7 +1931,11 @@ type Tenure struct {
 	Retired bool `protobuf:"varint,9,opt,name=retired,proto3" json:"retired,omitempty"`
 	// Retired by a restore: how far the era got is not known, so its successor
 	// starts above the fences. The record has no holder.
-	Voided        bool `protobuf:"varint,10,opt,name=voided,proto3" json:"voided,omitempty"`
+	Voided bool `protobuf:"varint,10,opt,name=voided,proto3" json:"voided,omitempty"`
+	// Somebody asked the era to end. Absent: nobody did.
+	End *TenureEnd `protobuf:"bytes,11,opt,name=end,proto3" json:"end,omitempty"`
+	// As in the claim.
+	RetireDigest  []byte `protobuf:"bytes,12,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1972,6 +2040,222 @@ func (x *Tenure) GetVoided() bool {
 	return false
 }
 
+func (x *Tenure) GetEnd() *TenureEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *Tenure) GetRetireDigest() []byte {
+	if x != nil {
+		return x.RetireDigest
+	}
+	return nil
+}
+
+// TenureEnd says who asked an era to end.
+type TenureEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position where it was asked.
+	AskedAt *RootToken `protobuf:"bytes,1,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	// ROLE/NAME of who asked; empty where nobody can vouch for it.
+	Actor         string `protobuf:"bytes,2,opt,name=actor,proto3" json:"actor,omitempty"`
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenureEnd) Reset() {
+	*x = TenureEnd{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenureEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenureEnd) ProtoMessage() {}
+
+func (x *TenureEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenureEnd.ProtoReflect.Descriptor instead.
+func (*TenureEnd) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TenureEnd) GetAskedAt() *RootToken {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
+}
+
+func (x *TenureEnd) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *TenureEnd) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// ClusterSettings are what an operator sets for the whole cluster.
+type ClusterSettings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Raised by every change. 0: nobody changed them.
+	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	// Longest ttl that a claim of the Tenure may ask for, in milliseconds: 100 to
+	// 300,000. 0 counts as 30,000. The era under way keeps what it has.
+	MaxTenureTtlMillis uint64 `protobuf:"varint,2,opt,name=max_tenure_ttl_millis,json=maxTenureTtlMillis,proto3" json:"max_tenure_ttl_millis,omitempty"`
+	// Index of the entry that last changed the record.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterSettings) Reset() {
+	*x = ClusterSettings{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterSettings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterSettings) ProtoMessage() {}
+
+func (x *ClusterSettings) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterSettings.ProtoReflect.Descriptor instead.
+func (*ClusterSettings) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ClusterSettings) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ClusterSettings) GetMaxTenureTtlMillis() uint64 {
+	if x != nil {
+		return x.MaxTenureTtlMillis
+	}
+	return 0
+}
+
+func (x *ClusterSettings) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// Grant is what a principal may do with a keyspace. A keyspace that any grant
+// names is closed to everybody whom none names; see docs/api.md.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ROLE/NAME; NAME may end in *: any that begins so.
+	Principal string `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Name of the keyspace; may end in *: any that begins so.
+	Keyspace string `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Each once, ascending.
+	Verbs []Verb `protobuf:"varint,3,rep,packed,name=verbs,proto3,enum=nokv.root.v1.Verb" json:"verbs,omitempty"`
+	// Index of the entry that last changed the record.
+	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Grant) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Grant) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *Grant) GetVerbs() []Verb {
+	if x != nil {
+		return x.Verbs
+	}
+	return nil
+}
+
+func (x *Grant) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // Legacy is a retired predecessor era with the frontiers it consumed.
 type Legacy struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
@@ -1985,14 +2269,16 @@ type Legacy struct {
 	// Position where the era ended.
 	EndedAt *RootToken `protobuf:"bytes,6,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// Digest over the record and its predecessor's digest: the lineage.
-	Digest        uint64 `protobuf:"fixed64,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest uint64 `protobuf:"fixed64,7,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Somebody had asked the era to end. Not in the digest.
+	End           *TenureEnd `protobuf:"bytes,8,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Legacy) Reset() {
 	*x = Legacy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2290,7 @@ func (x *Legacy) String() string {
 func (*Legacy) ProtoMessage() {}
 
 func (x *Legacy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[10]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2303,7 @@ func (x *Legacy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Legacy.ProtoReflect.Descriptor instead.
 func (*Legacy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Legacy) GetEra() uint64 {
@@ -2069,6 +2355,13 @@ func (x *Legacy) GetDigest() uint64 {
 	return 0
 }
 
+func (x *Legacy) GetEnd() *TenureEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
 // Handover ties a predecessor to its successor.
 type Handover struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2095,7 +2388,7 @@ type Handover struct {
 
 func (x *Handover) Reset() {
 	*x = Handover{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2400,7 @@ func (x *Handover) String() string {
 func (*Handover) ProtoMessage() {}
 
 func (x *Handover) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[11]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2413,7 @@ func (x *Handover) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handover.ProtoReflect.Descriptor instead.
 func (*Handover) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Handover) GetEra() uint64 {
@@ -2229,7 +2522,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2534,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[12]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2547,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Member) GetId() string {
@@ -2352,7 +2645,7 @@ type Coordinator struct {
 
 func (x *Coordinator) Reset() {
 	*x = Coordinator{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2364,7 +2657,7 @@ func (x *Coordinator) String() string {
 func (*Coordinator) ProtoMessage() {}
 
 func (x *Coordinator) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[13]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2377,7 +2670,7 @@ func (x *Coordinator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coordinator.ProtoReflect.Descriptor instead.
 func (*Coordinator) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Coordinator) GetId() string {
@@ -2433,7 +2726,7 @@ type Keyspace struct {
 
 func (x *Keyspace) Reset() {
 	*x = Keyspace{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2738,7 @@ func (x *Keyspace) String() string {
 func (*Keyspace) ProtoMessage() {}
 
 func (x *Keyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[14]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2751,7 @@ func (x *Keyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keyspace.ProtoReflect.Descriptor instead.
 func (*Keyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Keyspace) GetId() uint32 {
@@ -2516,7 +2809,7 @@ type KeyspaceSettings struct {
 
 func (x *KeyspaceSettings) Reset() {
 	*x = KeyspaceSettings{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2528,7 +2821,7 @@ func (x *KeyspaceSettings) String() string {
 func (*KeyspaceSettings) ProtoMessage() {}
 
 func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[15]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2541,7 +2834,7 @@ func (x *KeyspaceSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceSettings.ProtoReflect.Descriptor instead.
 func (*KeyspaceSettings) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KeyspaceSettings) GetLayout() *Layout {
@@ -2622,7 +2915,7 @@ type Layout struct {
 
 func (x *Layout) Reset() {
 	*x = Layout{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2927,7 @@ func (x *Layout) String() string {
 func (*Layout) ProtoMessage() {}
 
 func (x *Layout) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[16]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2940,7 @@ func (x *Layout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout.ProtoReflect.Descriptor instead.
 func (*Layout) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Layout) GetKind() isLayout_Kind {
@@ -2725,7 +3018,7 @@ type Ownership struct {
 
 func (x *Ownership) Reset() {
 	*x = Ownership{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +3030,7 @@ func (x *Ownership) String() string {
 func (*Ownership) ProtoMessage() {}
 
 func (x *Ownership) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[17]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +3043,7 @@ func (x *Ownership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ownership.ProtoReflect.Descriptor instead.
 func (*Ownership) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Ownership) GetMaxOwners() uint32 {
@@ -2792,7 +3085,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +3097,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[18]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +3110,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Liveness) GetIntervalMillis() uint64 {
@@ -2875,7 +3168,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3180,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[19]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3193,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -2973,7 +3266,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3278,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[20]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3291,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -3056,7 +3349,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3361,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[21]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3374,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -3113,7 +3406,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3125,7 +3418,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3138,7 +3431,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -3174,7 +3467,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3479,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3492,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -3236,7 +3529,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3541,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3554,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -3293,7 +3586,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3305,7 +3598,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3318,7 +3611,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -3371,7 +3664,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3383,7 +3676,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3396,7 +3689,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Region) GetId() uint64 {
@@ -3496,7 +3789,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3508,7 +3801,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3521,7 +3814,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Transition) GetId() string {
@@ -3667,7 +3960,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3679,7 +3972,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3692,7 +3985,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -3738,7 +4031,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3750,7 +4043,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3763,7 +4056,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -3813,7 +4106,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3825,7 +4118,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3838,7 +4131,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -3904,7 +4197,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3916,7 +4209,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3929,7 +4222,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -3986,6 +4279,8 @@ type Record struct {
 	//	*Record_PinKey
 	//	*Record_RememberedCommands
 	//	*Record_RemovedRegion
+	//	*Record_ClusterSettings
+	//	*Record_Grant
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3993,7 +4288,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4005,7 +4300,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4018,7 +4313,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4145,6 +4440,24 @@ func (x *Record) GetRemovedRegion() *RemovedRegion {
 	return nil
 }
 
+func (x *Record) GetClusterSettings() *ClusterSettings {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_ClusterSettings); ok {
+			return x.ClusterSettings
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetGrant() *Grant {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_Grant); ok {
+			return x.Grant
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -4201,6 +4514,14 @@ type Record_RemovedRegion struct {
 	RemovedRegion *RemovedRegion `protobuf:"bytes,13,opt,name=removed_region,json=removedRegion,proto3,oneof"`
 }
 
+type Record_ClusterSettings struct {
+	ClusterSettings *ClusterSettings `protobuf:"bytes,14,opt,name=cluster_settings,json=clusterSettings,proto3,oneof"`
+}
+
+type Record_Grant struct {
+	Grant *Grant `protobuf:"bytes,15,opt,name=grant,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Kind() {}
 
 func (*Record_Allocators) isRecord_Kind() {}
@@ -4227,6 +4548,10 @@ func (*Record_RememberedCommands) isRecord_Kind() {}
 
 func (*Record_RemovedRegion) isRecord_Kind() {}
 
+func (*Record_ClusterSettings) isRecord_Kind() {}
+
+func (*Record_Grant) isRecord_Kind() {}
+
 type Layout_Ranges struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4235,7 +4560,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4247,7 +4572,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4260,7 +4585,7 @@ func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Ranges.ProtoReflect.Descriptor instead.
 func (*Layout_Ranges) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 0}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type Layout_Slots struct {
@@ -4273,7 +4598,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4285,7 +4610,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4298,7 +4623,7 @@ func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Slots.ProtoReflect.Descriptor instead.
 func (*Layout_Slots) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 1}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *Layout_Slots) GetCount() uint32 {
@@ -4316,7 +4641,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4328,7 +4653,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4341,7 +4666,7 @@ func (x *Layout_Points) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layout_Points.ProtoReflect.Descriptor instead.
 func (*Layout_Points) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16, 2}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{19, 2}
 }
 
 var File_nokv_root_v1_types_proto protoreflect.FileDescriptor
@@ -4418,7 +4743,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06Window\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\x04R\x02to\"\xfe\x02\n" +
+	"\x02to\x18\x03 \x01(\x04R\x02to\"\xce\x03\n" +
 	"\x06Tenure\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
@@ -4431,7 +4756,22 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tissued_at\x18\b \x01(\v2\x17.nokv.root.v1.RootTokenR\bissuedAt\x12\x18\n" +
 	"\aretired\x18\t \x01(\bR\aretired\x12\x16\n" +
 	"\x06voided\x18\n" +
-	" \x01(\bR\x06voided\"\xfd\x01\n" +
+	" \x01(\bR\x06voided\x12)\n" +
+	"\x03end\x18\v \x01(\v2\x17.nokv.root.v1.TenureEndR\x03end\x12#\n" +
+	"\rretire_digest\x18\f \x01(\fR\fretireDigest\"g\n" +
+	"\tTenureEnd\x122\n" +
+	"\basked_at\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\aaskedAt\x12\x14\n" +
+	"\x05actor\x18\x02 \x01(\tR\x05actor\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"z\n" +
+	"\x0fClusterSettings\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x121\n" +
+	"\x15max_tenure_ttl_millis\x18\x02 \x01(\x04R\x12maxTenureTtlMillis\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\x87\x01\n" +
+	"\x05Grant\x12\x1c\n" +
+	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12(\n" +
+	"\x05verbs\x18\x03 \x03(\x0e2\x12.nokv.root.v1.VerbR\x05verbs\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\xa8\x02\n" +
 	"\x06Legacy\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
@@ -4439,7 +4779,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bconsumed\x18\x04 \x01(\v2\x17.nokv.root.v1.FrontiersR\bconsumed\x12\x14\n" +
 	"\x05exact\x18\x05 \x01(\bR\x05exact\x122\n" +
 	"\bended_at\x18\x06 \x01(\v2\x17.nokv.root.v1.RootTokenR\aendedAt\x12\x16\n" +
-	"\x06digest\x18\a \x01(\x06R\x06digest\"\xf5\x03\n" +
+	"\x06digest\x18\a \x01(\x06R\x06digest\x12)\n" +
+	"\x03end\x18\b \x01(\v2\x17.nokv.root.v1.TenureEndR\x03end\"\xf5\x03\n" +
 	"\bHandover\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12'\n" +
 	"\x0fpredecessor_era\x18\x02 \x01(\x04R\x0epredecessorEra\x12,\n" +
@@ -4614,7 +4955,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x01(\x04R\bcommands\x122\n" +
 	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12:\n" +
 	"\vepoch_floor\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\n" +
-	"epochFloor\"\xf8\x05\n" +
+	"epochFloor\"\xf1\x06\n" +
 	"\x06Record\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterH\x00R\acluster\x12:\n" +
 	"\n" +
@@ -4633,8 +4974,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"transition\x12/\n" +
 	"\apin_key\x18\v \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\x06pinKey\x12S\n" +
 	"\x13remembered_commands\x18\f \x01(\v2 .nokv.root.v1.RememberedCommandsH\x00R\x12rememberedCommands\x12D\n" +
-	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegionB\x06\n" +
-	"\x04kind*\xc3\t\n" +
+	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegion\x12J\n" +
+	"\x10cluster_settings\x18\x0e \x01(\v2\x1d.nokv.root.v1.ClusterSettingsH\x00R\x0fclusterSettings\x12+\n" +
+	"\x05grant\x18\x0f \x01(\v2\x13.nokv.root.v1.GrantH\x00R\x05grantB\x06\n" +
+	"\x04kind*\xe1\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REASON_INVALID_REQUEST\x10\x01\x12\x15\n" +
@@ -4682,7 +5025,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x14REASON_FEATURE_LEVEL\x10*\x12\x12\n" +
 	"\x0eREASON_TOO_OLD\x10+\x12\x1b\n" +
 	"\x17REASON_CLUSTER_REQUIRED\x10,\x12\x18\n" +
-	"\x14REASON_STILL_RUNNING\x10-*\x82\x01\n" +
+	"\x14REASON_STILL_RUNNING\x10-\x12\x1c\n" +
+	"\x18REASON_PERMISSION_DENIED\x10.*\x82\x01\n" +
 	"\fRootPeerRole\x12\x1e\n" +
 	"\x1aROOT_PEER_ROLE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ROOT_PEER_ROLE_LEARNER\x10\x01\x12\x1a\n" +
@@ -4692,7 +5036,15 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x13MANDATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MANDATE_ALLOC_ID\x10\x01\x12\x0f\n" +
 	"\vMANDATE_TSO\x10\x02\x12\x14\n" +
-	"\x10MANDATE_SCHEDULE\x10\x03*\x81\x01\n" +
+	"\x10MANDATE_SCHEDULE\x10\x03*]\n" +
+	"\x04Verb\x12\x14\n" +
+	"\x10VERB_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tVERB_READ\x10\x01\x12\x0e\n" +
+	"\n" +
+	"VERB_CLAIM\x10\x02\x12\x10\n" +
+	"\fVERB_PUBLISH\x10\x03\x12\x0e\n" +
+	"\n" +
+	"VERB_ADMIN\x10\x04*\x81\x01\n" +
 	"\rHandoverStage\x12\x1e\n" +
 	"\x1aHANDOVER_STAGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13HANDOVER_STAGE_OPEN\x10\x01\x12\x1c\n" +
@@ -4778,139 +5130,149 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_types_proto_rawDescData
 }
 
-var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 14)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
 	(Mandate)(0),               // 2: nokv.root.v1.Mandate
-	(HandoverStage)(0),         // 3: nokv.root.v1.HandoverStage
-	(MemberState)(0),           // 4: nokv.root.v1.MemberState
-	(Placement)(0),             // 5: nokv.root.v1.Placement
-	(Fence)(0),                 // 6: nokv.root.v1.Fence
-	(ClosedStream)(0),          // 7: nokv.root.v1.ClosedStream
-	(Strategy)(0),              // 8: nokv.root.v1.Strategy
-	(OnMiss)(0),                // 9: nokv.root.v1.OnMiss
-	(OwnerRole)(0),             // 10: nokv.root.v1.OwnerRole
-	(TransitionKind)(0),        // 11: nokv.root.v1.TransitionKind
-	(OperationReason)(0),       // 12: nokv.root.v1.OperationReason
-	(TransitionStatus)(0),      // 13: nokv.root.v1.TransitionStatus
-	(*RootToken)(nil),          // 14: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),        // 15: nokv.root.v1.ErrorDetail
-	(*CommandIdentity)(nil),    // 16: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),            // 17: nokv.root.v1.Cluster
-	(*Restored)(nil),           // 18: nokv.root.v1.Restored
-	(*RootPeer)(nil),           // 19: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),          // 20: nokv.root.v1.Frontiers
-	(*Allocators)(nil),         // 21: nokv.root.v1.Allocators
-	(*Window)(nil),             // 22: nokv.root.v1.Window
-	(*Tenure)(nil),             // 23: nokv.root.v1.Tenure
-	(*Legacy)(nil),             // 24: nokv.root.v1.Legacy
-	(*Handover)(nil),           // 25: nokv.root.v1.Handover
-	(*Member)(nil),             // 26: nokv.root.v1.Member
-	(*Coordinator)(nil),        // 27: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),           // 28: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil),   // 29: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),             // 30: nokv.root.v1.Layout
-	(*Ownership)(nil),          // 31: nokv.root.v1.Ownership
-	(*Liveness)(nil),           // 32: nokv.root.v1.Liveness
-	(*Policy)(nil),             // 33: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 34: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 35: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 36: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 37: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 38: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 39: nokv.root.v1.Owner
-	(*Region)(nil),             // 40: nokv.root.v1.Region
-	(*Transition)(nil),         // 41: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 42: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 43: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 44: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 45: nokv.root.v1.Counters
-	(*Record)(nil),             // 46: nokv.root.v1.Record
-	nil,                        // 47: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 48: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 49: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 50: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 51: nokv.root.v1.Layout.Points
-	nil,                        // 52: nokv.root.v1.LabelRule.LabelsEntry
+	(Verb)(0),                  // 3: nokv.root.v1.Verb
+	(HandoverStage)(0),         // 4: nokv.root.v1.HandoverStage
+	(MemberState)(0),           // 5: nokv.root.v1.MemberState
+	(Placement)(0),             // 6: nokv.root.v1.Placement
+	(Fence)(0),                 // 7: nokv.root.v1.Fence
+	(ClosedStream)(0),          // 8: nokv.root.v1.ClosedStream
+	(Strategy)(0),              // 9: nokv.root.v1.Strategy
+	(OnMiss)(0),                // 10: nokv.root.v1.OnMiss
+	(OwnerRole)(0),             // 11: nokv.root.v1.OwnerRole
+	(TransitionKind)(0),        // 12: nokv.root.v1.TransitionKind
+	(OperationReason)(0),       // 13: nokv.root.v1.OperationReason
+	(TransitionStatus)(0),      // 14: nokv.root.v1.TransitionStatus
+	(*RootToken)(nil),          // 15: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),        // 16: nokv.root.v1.ErrorDetail
+	(*CommandIdentity)(nil),    // 17: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),            // 18: nokv.root.v1.Cluster
+	(*Restored)(nil),           // 19: nokv.root.v1.Restored
+	(*RootPeer)(nil),           // 20: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),          // 21: nokv.root.v1.Frontiers
+	(*Allocators)(nil),         // 22: nokv.root.v1.Allocators
+	(*Window)(nil),             // 23: nokv.root.v1.Window
+	(*Tenure)(nil),             // 24: nokv.root.v1.Tenure
+	(*TenureEnd)(nil),          // 25: nokv.root.v1.TenureEnd
+	(*ClusterSettings)(nil),    // 26: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),              // 27: nokv.root.v1.Grant
+	(*Legacy)(nil),             // 28: nokv.root.v1.Legacy
+	(*Handover)(nil),           // 29: nokv.root.v1.Handover
+	(*Member)(nil),             // 30: nokv.root.v1.Member
+	(*Coordinator)(nil),        // 31: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),           // 32: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil),   // 33: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),             // 34: nokv.root.v1.Layout
+	(*Ownership)(nil),          // 35: nokv.root.v1.Ownership
+	(*Liveness)(nil),           // 36: nokv.root.v1.Liveness
+	(*Policy)(nil),             // 37: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 38: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 39: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 40: nokv.root.v1.Cadence
+	(*Limits)(nil),             // 41: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 42: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 43: nokv.root.v1.Owner
+	(*Region)(nil),             // 44: nokv.root.v1.Region
+	(*Transition)(nil),         // 45: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 46: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 47: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 48: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 49: nokv.root.v1.Counters
+	(*Record)(nil),             // 50: nokv.root.v1.Record
+	nil,                        // 51: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 52: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 53: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 54: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 55: nokv.root.v1.Layout.Points
+	nil,                        // 56: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	40, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
-	14, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	19, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	18, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	19, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	14, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	44, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	15, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
+	20, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	19, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	20, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	15, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
 	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	22, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	22, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	23, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	23, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
 	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	20, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	14, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	20, // 13: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	14, // 14: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	24, // 15: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	20, // 16: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
-	3,  // 17: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	14, // 18: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	14, // 19: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	14, // 20: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	47, // 21: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
-	4,  // 22: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	29, // 23: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	30, // 24: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	5,  // 25: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	31, // 26: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	32, // 27: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	33, // 28: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	36, // 29: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	37, // 30: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	48, // 31: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	49, // 32: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	50, // 33: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	51, // 34: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	6,  // 35: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	7,  // 36: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	8,  // 37: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	9,  // 38: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	34, // 39: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	35, // 40: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	52, // 41: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	10, // 42: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	38, // 43: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	39, // 44: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	11, // 45: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	13, // 46: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	38, // 47: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	39, // 48: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	38, // 49: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	14, // 50: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	14, // 51: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	39, // 52: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	14, // 53: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	12, // 54: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	38, // 55: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	38, // 56: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	17, // 57: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	21, // 58: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	45, // 59: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	23, // 60: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	25, // 61: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	27, // 62: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	26, // 63: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	28, // 64: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	40, // 65: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	41, // 66: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	42, // 67: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	44, // 68: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	43, // 69: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	70, // [70:70] is the sub-list for method output_type
-	70, // [70:70] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	21, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	15, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	25, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
+	15, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
+	3,  // 15: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
+	21, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	15, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	25, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
+	28, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	21, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	4,  // 21: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
+	15, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	15, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	15, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	51, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
+	33, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	34, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	35, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	36, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	37, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	40, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	41, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	52, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	53, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	54, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	55, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 39: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 40: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 41: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 42: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	38, // 43: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	39, // 44: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	56, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	11, // 46: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	42, // 47: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	43, // 48: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	12, // 49: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	14, // 50: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	42, // 51: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	43, // 52: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	42, // 53: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	15, // 54: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	15, // 55: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	43, // 56: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	15, // 57: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	13, // 58: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	42, // 59: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	42, // 60: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	18, // 61: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	22, // 62: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	49, // 63: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	24, // 64: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	29, // 65: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	31, // 66: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	30, // 67: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	32, // 68: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	44, // 69: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	45, // 70: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	46, // 71: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	48, // 72: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	47, // 73: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	26, // 74: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	27, // 75: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -4918,12 +5280,12 @@ func file_nokv_root_v1_types_proto_init() {
 	if File_nokv_root_v1_types_proto != nil {
 		return
 	}
-	file_nokv_root_v1_types_proto_msgTypes[16].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[19].OneofWrappers = []any{
 		(*Layout_Ranges_)(nil),
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[32].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[35].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -4937,14 +5299,16 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Record_PinKey)(nil),
 		(*Record_RememberedCommands)(nil),
 		(*Record_RemovedRegion)(nil),
+		(*Record_ClusterSettings)(nil),
+		(*Record_Grant)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
-			NumEnums:      14,
-			NumMessages:   39,
+			NumEnums:      15,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
