@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
@@ -9,6 +10,7 @@ import (
 // Vars is what a coordinator shows at /debug/vars. The field names stay.
 type Vars struct {
 	CoordinatorID string `json:"coordinator_id"`
+	channel.Vars
 	UptimeMillis  int64  `json:"uptime_millis"`
 	// Position of the view, newest position known, and the lag between them.
 	TokenIndex    uint64 `json:"token_index"`
@@ -64,7 +66,7 @@ func (c *Coordinator) Vars() any {
 	held := c.holder.Status()
 	n := c.holder.Counters()
 	return Vars{
-		CoordinatorID: c.cfg.ID, UptimeMillis: now.Sub(c.started).Milliseconds(),
+		CoordinatorID: c.cfg.ID, Vars: channel.Channel{Certs: c.cfg.TLS, Insecure: c.cfg.Insecure}.Vars(), UptimeMillis: now.Sub(c.started).Milliseconds(),
 		TokenIndex: view.Token.Index, KnownIndex: view.Known.Index,
 		RootLag: d.RootLag, RootLagMillis: d.RootLagMillis,
 		DegradedMode: d.DegradedMode.String(), CatchUpState: d.CatchUpState.String(),

@@ -37,12 +37,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
@@ -83,6 +85,10 @@ type Config struct {
 	Logger hclog.Logger
 	// Stats counts calls. Nil: they are counted where nobody looks.
 	Stats *rpcstats.Stats
+	// TLS has every caller show a certificate of the cluster. Nil: plain connections.
+	TLS *mtls.Source
+	// Insecure says that connections are plain where others reach them, for Status.
+	Insecure bool
 	// ServerOptions come after the server's own, so they may replace them.
 	ServerOptions []grpc.ServerOption
 }
@@ -100,6 +106,8 @@ func (c *Config) Validate() error {
 		return c.Limits.Validate()
 	}
 }
+
+func (c *Config) channel() channel.Channel { return channel.Channel{Certs: c.TLS, Insecure: c.Insecure} }
 
 func (c *Config) setDefaults() {
 	if c.Limits == (Limits{}) {
@@ -183,6 +191,7 @@ func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
 	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
 	return append(flow.Server(),
+		grpc.Creds(s.cfg.TLS.Server()),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, gate.Unary, s.admitUnary),
 		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, gate.Stream, s.admitStream),

@@ -3,6 +3,7 @@ package root
 import (
 	"strings"
 
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
@@ -11,7 +12,8 @@ import (
 
 // Vars is what a root peer shows at /debug/vars. The field names stay.
 type Vars struct {
-	NodeID       uint64 `json:"node_id"`
+	NodeID uint64 `json:"node_id"`
+	channel.Vars
 	UptimeMillis int64  `json:"uptime_millis"`
 	// Role is that of raft; bootstrap or joining while there is no cluster.
 	Role       string `json:"role"`
@@ -61,7 +63,7 @@ type Vars struct {
 
 // Vars returns the peer's numbers.
 func (p *Peer) Vars() any {
-	out := Vars{NodeID: p.cfg.NodeID, UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
+	out := Vars{NodeID: p.cfg.NodeID, Vars: channel.Channel{Certs: p.cfg.TLS, Insecure: p.cfg.Insecure}.Vars(), UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
 	if p.cfg.Join {
 		out.Role = "joining"
 	}

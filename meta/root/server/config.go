@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 )
 
@@ -32,7 +34,11 @@ type Config struct {
 	Stats *rpcstats.Stats
 	// Logger hears of readers that are cut. Nil: nothing is logged.
 	Logger hclog.Logger
-	// ServerOptions come after the server's own, for transport credentials.
+	// TLS has every caller show a certificate of the cluster. Nil: plain connections.
+	TLS *mtls.Source
+	// Insecure says that connections are plain where others reach them, for Status.
+	Insecure bool
+	// ServerOptions come after the server's own.
 	ServerOptions []grpc.ServerOption
 
 	// MaxMessageBytes is the largest request taken. Default 2 MiB.
@@ -73,6 +79,8 @@ type Config struct {
 	// StopTimeout is how long a stop waits for calls under way. Default 2 s.
 	StopTimeout time.Duration
 }
+
+func (c *Config) channel() channel.Channel { return channel.Channel{Certs: c.TLS, Insecure: c.Insecure} }
 
 func (c *Config) setDefaults() {
 	if c.Logger == nil {
