@@ -5,20 +5,24 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 )
 
 // Refusal is why there is no connection: one sentence that says with whom and what
-// to do. Nothing was asked over it.
-type Refusal struct{ Sentence string }
+// to do. It does not pass by itself, and nothing was asked.
+type Refusal struct {
+	Sentence string
+	cause    error
+}
 
 // refusalMark is how a sentence is found in the text of a gRPC status, which keeps
 // no errors.
@@ -27,9 +31,10 @@ const refusalMark = "no connection: "
 // Error implements error.
 func (r *Refusal) Error() string { return refusalMark + r.Sentence }
 
-// RefusalOf finds the refusal in an error, that of a gRPC call included: it says
-// whether the connection was refused because of who the sides are or what they
-// speak.
+// Unwrap is what the sentence was made of; nil when there was no error.
+func (r *Refusal) Unwrap() error { return r.cause }
+
+// RefusalOf finds the refusal in an error, that of a gRPC call included.
 func RefusalOf(err error) (*Refusal, bool) {
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r, true
@@ -37,14 +42,18 @@ func RefusalOf(err error) (*Refusal, bool) {
 	if err == nil {
 		return nil, false
 	}
-	if _, said, ok := strings.Cut(err.Error(), refusalMark); ok {
-		return &Refusal{strings.TrimSuffix(said, `"`)}, true
+	_, said, ok := strings.Cut(err.Error(), refusalMark)
+	if !ok {
+		return nil, false
 	}
-	return nil, false
+	// gRPC puts what a connection says into quotes.
+	if quoted, err := strconv.QuotedPrefix(`"` + said); err == nil {
+		said, _ = strconv.Unquote(quoted)
+	}
+	return &Refusal{Sentence: said}, true
 }
 
-// refusal names the other side; an error without one is a failure of the network,
-// and stays.
+// refusal says with whom; an error of the network stays one.
 func refusal(c net.Conn, err error) error {
 	if err == nil {
 		return nil
@@ -52,8 +61,16 @@ func refusal(c net.Conn, err error) error {
 	if _, ok := errors.AsType[*Refusal](err); ok {
 		return err
 	}
-	return &Refusal{c.RemoteAddr().String() + " " + err.Error()}
+	if broken, ok := errors.AsType[*brokenError](err); ok {
+		return fmt.Errorf("%s: %w", c.RemoteAddr(), broken.error)
+	}
+	return &Refusal{c.RemoteAddr().String() + " " + err.Error(), err}
 }
+
+// brokenError is a handshake that was not finished, whoever the sides are.
+type brokenError struct{ error }
+
+func (b *brokenError) Unwrap() error { return b.error }
 
 // tell logs who was refused, at most one in ten seconds.
 func (s *Source) tell(err error) {
@@ -139,16 +156,6 @@ func (m *mortal) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SyscallConn lets gRPC see the socket.
-func (m *mortal) SyscallConn() (syscall.RawConn, error) { return socket(m.NetConn()) }
-
-func socket(c net.Conn) (syscall.RawConn, error) {
-	if sc, ok := c.(syscall.Conn); ok {
-		return sc.SyscallConn()
-	}
-	return nil, errors.ErrUnsupported
-}
-
 // lingering is how long a refused caller may take to read why.
 const lingering = time.Second
 
@@ -160,24 +167,49 @@ var alertTLS = []byte{21, 3, 3, 0, 2, 2, 10}
 // while its bytes are unread would take back what was sent.
 func dismiss(c net.Conn, err error) {
 	defer c.Close()
-	if _, ok := c.(*net.TCPConn); !ok {
-		return
+	if _, ok := errors.AsType[*Refusal](err); !ok {
+		return // it does not listen
 	}
 	_ = c.SetDeadline(time.Now().Add(lingering))
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		_, _ = c.Write(alertTLS)
+	}
+	if half, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
 	_, _ = io.CopyN(io.Discard, c, 64<<10)
 }
 
-// plainServer is a listener without certificates.
-type plainServer struct {
+// plain makes credentials of dialers without certificates, which notice when the
+// other side wants TLS.
+type plain struct {
 	credentials.TransportCredentials
 }
 
-// plainClient is a dialer without certificates.
-type plainClient struct {
-	credentials.TransportCredentials
+// ClientHandshake sends nothing.
+func (p plain) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return p.TransportCredentials.ClientHandshake(ctx, authority, &unsure{Conn: raw})
 }
 
-// ClientHandshake notices when the other side speaks TLS.
-func (p plainClient) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return p.TransportCredentials.ClientHandshake(ctx, authority, raw)
+// Clone returns p: it has no state.
+func (p plain) Clone() credentials.TransportCredentials { return p }
+
+// unsure is a connection whose other side may yet turn out to speak TLS.
+type unsure struct {
+	net.Conn
+	// heard is owned by the one reader.
+	heard bool
+}
+
+// Read looks at the first byte: HTTP/2 begins with the length of its settings, and
+// TLS refuses with an alert.
+func (u *unsure) Read(p []byte) (int, error) {
+	n, err := u.Conn.Read(p)
+	if !u.heard && n > 0 {
+		u.heard = true
+		if p[0] == alertTLS[0] {
+			return 0, refusal(u.Conn, errors.New("speaks TLS: it needs a certificate to be called (a folder of nokv cert issue)"))
+		}
+	}
+	return n, err
 }

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -31,7 +33,7 @@ var (
 // same cluster, in any role.
 func (s *Source) Server() credentials.TransportCredentials {
 	if s == nil {
-		return plainServer{insecure.NewCredentials()}
+		return insecure.NewCredentials()
 	}
 	return &grpcCredentials{source: s}
 }
@@ -40,9 +42,9 @@ func (s *Source) Server() credentials.TransportCredentials {
 // these roles, in the same cluster.
 func (s *Source) Client(roles ...principal.Role) credentials.TransportCredentials {
 	if s == nil {
-		return plainClient{insecure.NewCredentials()}
+		return plain{insecure.NewCredentials()}
 	}
-	return &grpcCredentials{source: s, roles: roles}
+	return &grpcCredentials{source: s, roles: some(roles)}
 }
 
 // ServerConn does what Server does for a connection that is not gRPC's. The
@@ -62,7 +64,7 @@ func (s *Source) ClientConn(ctx context.Context, c net.Conn, roles ...principal.
 	if s == nil {
 		return c, principal.Principal{}, nil
 	}
-	return s.dial(ctx, c, forBare, roles)
+	return s.dial(ctx, c, forBare, some(roles))
 }
 
 // HTTP is the configuration of an HTTP listener: a client certificate is not
@@ -93,10 +95,10 @@ func (s *Source) HTTP() *tls.Config {
 	}
 }
 
-// Caller is who an HTTP request's connection is with, by its certificate: nobody
-// without one. The listener's configuration is that of HTTP.
-func Caller(cs *tls.ConnectionState) principal.Principal {
-	if cs == nil || len(cs.PeerCertificates) == 0 {
+// Caller is who an HTTP request's connection is with: nobody without a certificate,
+// or when it has ended since. The listener's configuration is that of HTTP.
+func (s *Source) Caller(cs *tls.ConnectionState) principal.Principal {
+	if s == nil || cs == nil || len(cs.VerifiedChains) == 0 || !s.now().Before(ends(cs.VerifiedChains)) {
 		return principal.Principal{}
 	}
 	p, err := principal.Of(cs.PeerCertificates[0])
@@ -122,7 +124,7 @@ func (b *bundle) usable(now time.Time) error {
 	if now.Before(b.expires) {
 		return nil
 	}
-	return &Refusal{fmt.Sprintf("our own certificate of %v in %s ended at %s: renew it with nokv cert renew", b.own, b.dir, b.expires.Format(time.RFC3339))}
+	return &Refusal{Sentence: fmt.Sprintf("our own certificate of %v in %s ended at %s: renew it with nokv cert renew", b.own, b.dir, b.expires.Format(time.RFC3339))}
 }
 
 // named is who a verified certificate names, when it is one of this cluster and of
@@ -131,14 +133,17 @@ func (b *bundle) named(c *x509.Certificate, roles []principal.Role) (principal.P
 	who, err := principal.Of(c)
 	switch {
 	case err != nil:
-		return who, fmt.Errorf("has a certificate that names nobody (%w)", err)
+		return who, &judgement{fmt.Errorf("has a certificate that does not say who it is (%w)", err)}
 	case who.Cluster != b.own.Cluster:
-		return who, fmt.Errorf("has a certificate of cluster %s (%v), want one of %s", who.Cluster, who, b.own.Cluster)
+		return who, &judgement{fmt.Errorf("has a certificate of cluster %s (%v), want one of cluster %s", who.Cluster, who, b.own.Cluster)}
 	case roles != nil && !slices.Contains(roles, who.Role):
-		return who, fmt.Errorf("has a certificate of %v, want a %s", who, oneOf(roles))
+		return who, &judgement{fmt.Errorf("has a certificate of %v, want a %s", who, oneOf(roles))}
 	}
 	return who, nil
 }
+
+// some are roles that are not nil: a dialer that names none believes nobody.
+func some(roles []principal.Role) []principal.Role { return append([]principal.Role{}, roles...) }
 
 func oneOf(roles []principal.Role) string {
 	words := make([]string, len(roles))
@@ -215,9 +220,9 @@ func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocol
 	cfg.VerifyConnection = func(cs tls.ConnectionState) (err error) {
 		leaf := cs.PeerCertificates[0]
 		if chains, err = verify(cs.PeerCertificates, b.cas, now, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}); err != nil {
-			return fmt.Errorf("has a certificate (%s) that %w", subject(leaf), b.said(err, leaf, now))
+			return &judgement{fmt.Errorf("has a certificate (%s) that %w", subject(leaf), b.said(err, leaf, now))}
 		}
-		who, err = b.named(leaf, slices.Concat([]principal.Role{}, roles))
+		who, err = b.named(leaf, roles)
 		return err
 	}
 	c = tls.Client(raw, cfg)
@@ -229,27 +234,31 @@ func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocol
 
 // dialing says what went wrong with a process that was dialled.
 func (b *bundle) dialing(err error) error {
-	_, header := errors.AsType[tls.RecordHeaderError](err)
-	switch {
-	case header:
-		return errors.New("does not speak TLS: start it with certificates, or leave ours away")
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("closed the connection instead of speaking TLS: start it with certificates, or leave ours away")
-	case alert(err):
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return fmt.Errorf("does not speak TLS: start it with certificates, or leave ours away (%w)", err)
+	}
+	if alert(err) {
 		return b.refused(err)
 	}
 	return failed(err)
 }
 
-// failed is for what says itself what is wrong.
+// judgement is an error of VerifyConnection.
+type judgement struct{ error }
+
+func (j *judgement) Unwrap() error { return j.error }
+
+// failed tells what we found wrong from what the network did.
 func failed(err error) error {
-	switch {
-	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
-		return fmt.Errorf("did not finish the TLS handshake in time (%w)", err)
-	case strings.HasPrefix(err.Error(), "has "):
+	switch _, judged := errors.AsType[*judgement](err); {
+	case judged:
 		return err
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET):
+		return &brokenError{fmt.Errorf("it closed the connection in the TLS handshake; it may have no certificates, or be ending (%w)", err)}
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return &brokenError{fmt.Errorf("the TLS handshake did not end in time (%w)", err)}
 	}
-	return fmt.Errorf("did not finish the TLS handshake (%w)", err)
+	return &brokenError{fmt.Errorf("the TLS handshake failed (%w)", err)}
 }
 
 // alert says that the other side refused what we showed.
@@ -269,8 +278,6 @@ func (b *bundle) refused(err error) error {
 		why = "no CA that is in " + CAFile + " there and valid has signed it"
 	case strings.HasSuffix(text, "no application protocol"):
 		return errors.New("speaks another protocol on this port: is it the right one?")
-	case strings.HasSuffix(text, "certificate required"):
-		why = "none was shown"
 	}
 	return fmt.Errorf("refused our certificate of %v in %s: %s (%w)", b.own, filepath.Clean(b.dir), why, err)
 }
