@@ -11,7 +11,7 @@ import (
 type Vars struct {
 	CoordinatorID string `json:"coordinator_id"`
 	channel.Vars
-	UptimeMillis  int64  `json:"uptime_millis"`
+	UptimeMillis int64 `json:"uptime_millis"`
 	// Position of the view, newest position known, and the lag between them.
 	TokenIndex    uint64 `json:"token_index"`
 	KnownIndex    uint64 `json:"known_index"`

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"text/tabwriter"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/channel"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // statusOutput is what `nokv status -o json` prints. The field names stay.
@@ -21,21 +24,22 @@ type statusOutput struct {
 }
 
 type coordinatorStatusOutput struct {
-	Address          string            `json:"address"`
-	ID               string            `json:"id,omitempty"`
-	Error            string            `json:"error,omitempty"`
-	ServingAuthority bool              `json:"serving_authority"`
-	ClockBound       bool              `json:"clock_bound,omitempty"`
-	Keyspaces        uint64            `json:"keyspaces"`
-	Regions          uint64            `json:"regions"`
-	Members          uint64            `json:"members"`
-	IDFence          uint64            `json:"id_fence"`
-	TSOFence         uint64            `json:"tso_fence"`
-	IDWindowLeft     uint64            `json:"id_window_left"`
-	TSOWindowLeft    uint64            `json:"tso_window_left"`
-	UptimeMillis     uint64            `json:"uptime_millis"`
-	Version          string            `json:"version,omitempty"`
-	Disclosure       *disclosureOutput `json:"disclosure,omitempty"`
+	Address          string `json:"address"`
+	ID               string `json:"id,omitempty"`
+	Error            string `json:"error,omitempty"`
+	ServingAuthority bool   `json:"serving_authority"`
+	ClockBound       bool   `json:"clock_bound,omitempty"`
+	Keyspaces        uint64 `json:"keyspaces"`
+	Regions          uint64 `json:"regions"`
+	Members          uint64 `json:"members"`
+	IDFence          uint64 `json:"id_fence"`
+	TSOFence         uint64 `json:"tso_fence"`
+	IDWindowLeft     uint64 `json:"id_window_left"`
+	TSOWindowLeft    uint64 `json:"tso_window_left"`
+	UptimeMillis     uint64 `json:"uptime_millis"`
+	Version          string `json:"version,omitempty"`
+	channelOutput
+	Disclosure *disclosureOutput `json:"disclosure,omitempty"`
 }
 
 type rootEndpointOutput struct {
@@ -44,6 +48,33 @@ type rootEndpointOutput struct {
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
 	Problem   string `json:"problem,omitempty"`
+	channelOutput
+}
+
+// channelOutput is who may reach a process, and how long its certificate is good.
+type channelOutput struct {
+	// Channel is tls, loopback or insecure; empty when the process does not say.
+	Channel string `json:"channel,omitempty"`
+	// CertificateDays are left until the certificate ends, or the CA's that signed it
+	// if that is earlier; absent without one.
+	CertificateDays *float64 `json:"certificate_days,omitempty"`
+}
+
+func showChannel(kind rootv1.Channel, ends uint64) channelOutput {
+	out := channelOutput{Channel: channel.Name(kind)}
+	if ends != 0 {
+		days := channel.Days(ends, time.Now())
+		out.CertificateDays = &days
+	}
+	return out
+}
+
+// cell is a channel in a table: tls and the days left, or what it is instead.
+func (c channelOutput) cell() string {
+	if c.CertificateDays != nil {
+		return fmt.Sprintf("%s, %.0f days", c.Channel, math.Floor(*c.CertificateDays))
+	}
+	return orDash(c.Channel)
 }
 
 func statusCommand() *command {
@@ -94,7 +125,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		out.Holder = ""
 	}
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, showChannel(p.Channel, p.CertificateEndsUnixSeconds)})
 	}
 	if err := e.print(out, out.table); err != nil {
 		return err
@@ -118,6 +149,7 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
+		channelOutput: showChannel(st.Channel, st.CertificateEndsUnixSeconds),
 	}
 }
 
@@ -125,10 +157,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 	row(w, "cluster", s.ClusterID)
 	row(w, "tenure", fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder)))
 	row(w)
-	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME")
+	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {
 		if c.Disclosure == nil {
-			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-")
+			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-", "-")
 			continue
 		}
 		authority := "standby"
@@ -139,10 +171,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			authority = "clock_bound"
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
-			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second))
+			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), c.cell())
 	}
 	row(w)
-	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE")
+	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")
 	for _, p := range s.RootPeers {
 		role := "follower"
 		if p.Leader {
@@ -151,6 +183,6 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		if !p.Reachable {
 			role = orDash(p.Problem)
 		}
-		row(w, p.NodeID, p.Address, p.Reachable, role)
+		row(w, p.NodeID, p.Address, p.Reachable, role, p.cell())
 	}
 }

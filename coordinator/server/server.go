@@ -44,8 +44,8 @@ import (
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
-	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -107,7 +107,9 @@ func (c *Config) Validate() error {
 	}
 }
 
-func (c *Config) channel() channel.Channel { return channel.Channel{Certs: c.TLS, Insecure: c.Insecure} }
+func (c *Config) channel() channel.Channel {
+	return channel.Channel{Certs: c.TLS, Insecure: c.Insecure}
+}
 
 func (c *Config) setDefaults() {
 	if c.Limits == (Limits{}) {

@@ -14,7 +14,7 @@ import (
 type Vars struct {
 	NodeID uint64 `json:"node_id"`
 	channel.Vars
-	UptimeMillis int64  `json:"uptime_millis"`
+	UptimeMillis int64 `json:"uptime_millis"`
 	// Role is that of raft; bootstrap or joining while there is no cluster.
 	Role       string `json:"role"`
 	Term       uint64 `json:"term"`

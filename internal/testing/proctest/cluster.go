@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/mtls"
 )
 
 // Cluster is three root peers and coordinators as processes, on ports and in
@@ -21,7 +22,10 @@ type Cluster struct {
 	CommandLine func(member int) []string
 	// Builds are the paths of members that run another build of nokv.
 	Builds map[int]string
-	t      testing.TB
+	// Certs are the cluster's certificates; nil unless it is secure.
+	Certs *Certificates
+	certs *mtls.Source // of who asks for health
+	t     testing.TB
 	// Path and Env run nokv.
 	path      string
 	env       []string
@@ -35,7 +39,11 @@ func NewCluster(t testing.TB, path string, env []string, coordinators int) *Clus
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Cluster{Layout: layout, t: t, path: path, env: env, processes: make([]*Process, layout.Size())}
+	c := &Cluster{Layout: layout, t: t, path: path, env: env, processes: make([]*Process, layout.Size())}
+	if secureWanted() {
+		c.Secure()
+	}
+	return c
 }
 
 // Options run nokv with a command line.
@@ -102,8 +110,9 @@ func (c *Cluster) Coordinators() string { return strings.Join(c.CoordinatorAddrs
 
 // Healthy asks a member's health check; nil when it serves.
 func (c *Cluster) Healthy(member int) error {
-	client := http.Client{Timeout: 5 * time.Second}
-	resp, err := client.Get("http://" + c.MetricsAddrs[member] + "/healthz")
+	client := http.Client{Timeout: 5 * time.Second, Transport: c.certs.Transport()}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + "/healthz")
 	if err != nil {
 		return err
 	}

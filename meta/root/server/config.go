@@ -80,7 +80,9 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
-func (c *Config) channel() channel.Channel { return channel.Channel{Certs: c.TLS, Insecure: c.Insecure} }
+func (c *Config) channel() channel.Channel {
+	return channel.Channel{Certs: c.TLS, Insecure: c.Insecure}
+}
 
 func (c *Config) setDefaults() {
 	if c.Logger == nil {
