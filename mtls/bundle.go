@@ -55,6 +55,7 @@ func parse(dir string, f files, now time.Time) (*bundle, error) {
 // Certificates are those of a PEM file, in their order: at least one.
 func Certificates(raw []byte) ([]*x509.Certificate, error) {
 	var found []*x509.Certificate
+	begun := strings.Count(string(raw), "-----BEGIN CERTIFICATE-----")
 	for {
 		var block *pem.Block
 		if block, raw = pem.Decode(raw); block == nil {
@@ -70,10 +71,10 @@ func Certificates(raw []byte) ([]*x509.Certificate, error) {
 		found = append(found, c)
 	}
 	switch {
-	case strings.Contains(string(raw), "-----BEGIN CERTIFICATE"):
-		return nil, errors.New("is cut within a certificate")
-	case len(found) == 0:
+	case begun == 0:
 		return nil, errors.New("has no certificate in PEM")
+	case begun != len(found):
+		return nil, errors.New("has a certificate that is cut off or damaged")
 	}
 	return found, nil
 }

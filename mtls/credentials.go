@@ -192,6 +192,9 @@ func (b *bundle) accepting(err error, now time.Time) error {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return fmt.Errorf("does not speak TLS: it needs a certificate to call (%w)", err)
 	}
+	if strings.HasSuffix(err.Error(), "client didn't provide a certificate") {
+		return fmt.Errorf("shows no certificate: it needs one of cluster %s to call", b.own.Cluster)
+	}
 	if alert(err) {
 		return fmt.Errorf("did not take our certificate of %v in %s (%w)", b.own, b.dir, err)
 	}

@@ -1,0 +1,438 @@
+package mtls_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/ca"
+)
+
+// side makes a handshake.
+type side func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error)
+
+// end is one side of a connection after its handshake and one byte each way.
+type end struct {
+	net.Conn
+	who principal.Principal
+	err error
+}
+
+// shake opens a connection over TCP and sends a byte each way: a listener's
+// refusal reaches a dialer with the first read.
+func shake(t testing.TB, server, client side) (accepted, dialled end) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		raw, err := l.Accept()
+		if err != nil {
+			accepted.err = err
+			return
+		}
+		accepted.begin(t.Context(), raw, server)
+	}()
+	raw, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialled.begin(t.Context(), raw, client)
+	<-done
+	return accepted, dialled
+}
+
+func (e *end) begin(ctx context.Context, raw net.Conn, s side) {
+	if e.Conn, e.who, e.err = s(ctx, raw); e.err != nil {
+		_ = raw.Close()
+		return
+	}
+	defer e.Conn.Close()
+	if _, e.err = e.Conn.Write([]byte{1}); e.err == nil {
+		_, e.err = io.ReadFull(e.Conn, make([]byte, 1))
+	}
+}
+
+func dialer(s *mtls.Source, roles ...principal.Role) side {
+	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		return s.ClientConn(ctx, raw, roles...)
+	}
+}
+
+// rogue is a side that believes everybody and shows whatever is in dir.
+func rogue(t testing.TB, dir string, server bool) side {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, mtls.CertFile), filepath.Join(dir, mtls.KeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert}
+	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		c := tls.Client(raw, cfg)
+		if server {
+			c = tls.Server(raw, cfg)
+		}
+		return c, principal.Principal{}, c.HandshakeContext(ctx)
+	}
+}
+
+// Each side knows the other; without certificates nobody knows anybody.
+func TestBothSidesAreKnown(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{})
+	c := open(t, a.issue(t, principal.Coordinator, "c1", day), mtls.Options{})
+	accepted, dialled := shake(t, s.ServerConn, dialer(c, principal.Coordinator, principal.Root))
+	if accepted.err != nil || dialled.err != nil || accepted.who != c.Principal() || dialled.who != s.Principal() {
+		t.Errorf("%v, %v; %v, %v", accepted.who, accepted.err, dialled.who, dialled.err)
+	}
+	var none *mtls.Source
+	accepted, dialled = shake(t, none.ServerConn, dialer(none, principal.Root))
+	if accepted.err != nil || dialled.err != nil || accepted.who.Known() || dialled.who.Known() {
+		t.Errorf("plain: %v, %v; %v, %v", accepted.who, accepted.err, dialled.who, dialled.err)
+	}
+}
+
+// Whoever does not belong is refused, and hears why in one sentence.
+func TestRefused(t *testing.T) {
+	now := time.Now()
+	a, stranger, other := newAuthority(t, "prod", now), newAuthority(t, "prod", now), newAuthority(t, "test", now)
+	source := func(dir string, ahead time.Duration) *mtls.Source {
+		c := new(clock)
+		s := open(t, dir, c.o())
+		c.add(ahead)
+		return s
+	}
+	root, member := source(a.issue(t, principal.Root, "1", 90*day), 0), source(a.issue(t, principal.Member, "m1", 90*day), 0)
+	rootDir, memberDir := root.Dir(), member.Dir()
+	asked := func(s *mtls.Source) side { return dialer(s, principal.Root) }
+	believing := func(x *authority, role principal.Role, name string) *mtls.Source { // a as well
+		dir := x.issue(t, role, name, 90*day)
+		write(t, dir, mtls.CAFile, append(read(t, x.dir, mtls.CAFile), read(t, a.dir, mtls.CAFile)...))
+		return source(dir, 0)
+	}
+	forged := func(names ...string) string {
+		return a.forge(t, func(c *x509.Certificate) {
+			c.ExtKeyUsage, c.URIs = []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, nil
+			for _, s := range names {
+				c.URIs = append(c.URIs, uri(t, s))
+			}
+		})
+	}
+	unborn := a.forge(t, func(c *x509.Certificate) {
+		c.NotBefore, c.ExtKeyUsage = now.Add(time.Hour), []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
+	})
+	const lateness = 91 * day
+	old := a.issue(t, principal.Root, "1", day)
+	for name, o := range map[string]struct {
+		server, client         side
+		serverSays, clientSays string // behind the other's address
+	}{
+		"wrong role": {
+			member.ServerConn, asked(member),
+			"did not take our certificate of member/m1 in " + memberDir, "has a certificate of member/m1, want a root",
+		},
+		"one of two roles": {
+			member.ServerConn, dialer(member, principal.Root, principal.Coordinator),
+			"did not take our certificate of member/m1 in " + memberDir, "has a certificate of member/m1, want a root or a coordinator",
+		},
+		"no role is nobody": {member.ServerConn, dialer(member), "did not take our certificate", "has a certificate of member/m1, want a "},
+		"server of another cluster": {
+			rogue(t, forged("nokv://test/root/1"), true), asked(member),
+			"", "has a certificate of cluster test (root/1), want one of cluster prod",
+		},
+		"client of another cluster": {
+			root.ServerConn, rogue(t, forged("nokv://test/member/m1"), false),
+			"has a certificate of cluster test (member/m1), want one of cluster prod", "",
+		},
+		"client of another cluster's CA": {
+			root.ServerConn, asked(believing(other, principal.Member, "m1")),
+			"", "has a certificate of cluster prod (root/1), want one of cluster test",
+		},
+		"server without a name":   {rogue(t, forged(), true), asked(member), "", "has 0 names nokv://CLUSTER/ROLE/NAME, want 1"},
+		"client without a name":   {root.ServerConn, rogue(t, forged(), false), "has 0 names nokv://CLUSTER/ROLE/NAME, want 1", ""},
+		"server with two names":   {rogue(t, forged("nokv://prod/root/1", "nokv://prod/root/2"), true), asked(member), "", "has 2 names"},
+		"client with two names":   {root.ServerConn, rogue(t, forged("nokv://prod/root/1", "nokv://prod/member/2"), false), "has 2 names", ""},
+		"client without any":      {root.ServerConn, rogueWithout, "shows no certificate: it needs one of cluster prod to call", "certificate required"},
+		"server that only dials":  {rogue(t, a.issue(t, principal.Operator, "o", day), true), asked(member), "", "has a certificate (nokv://prod/operator/o) that is not made for this use"},
+		"server not yet valid":    {rogue(t, unborn, true), asked(member), "", "that is valid only from "},
+		"client not yet valid":    {root.ServerConn, rogue(t, unborn, false), "that is valid only from ", ""},
+		"server ended":            {source(old, 0).ServerConn, asked(source(memberDir, 2*day)), "did not take our certificate of root/1", "has a certificate (nokv://prod/root/1) that ended at "},
+		"client ended":            {source(rootDir, 2*day).ServerConn, asked(source(old, 0)), "has a certificate (nokv://prod/root/1) that ended at ", "refused our certificate of root/1 in " + old + ": it is not valid by the clock there: nokv cert show " + old},
+		"own ended, listening":    {source(rootDir, lateness).ServerConn, asked(member), "our own certificate of root/1 in " + rootDir + " ended at ", ""},
+		"own ended, dialling":     {root.ServerConn, asked(source(memberDir, lateness)), "", "our own certificate of member/m1 in " + memberDir + " ended at "},
+		"server of an unknown CA": {believing(stranger, principal.Root, "1").ServerConn, asked(member), "did not take our certificate of root/1", "has a certificate (nokv://prod/root/1) that is not signed by a CA that is in " + memberDir + "/ca.crt"},
+		"client of an unknown CA": {
+			root.ServerConn, asked(believing(stranger, principal.Member, "m1")),
+			"has a certificate (nokv://prod/member/m1) that is not signed by a CA that is in " + rootDir + "/ca.crt", "refused our certificate of member/m1 in ",
+		},
+		"server in plain text":  {talker("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00"), asked(member), "", "does not speak TLS: start it with certificates, or leave ours away"},
+		"client in plain text":  {root.ServerConn, talker("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "does not speak TLS: it needs a certificate to call", ""},
+		"garbage from a client": {root.ServerConn, talker(strings.Repeat("\xff", 1<<20)), "does not speak TLS", ""},
+		"another protocol":      {root.ServerConn, speaking(t, member, "h2"), "", "no application protocol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			accepted, dialled := shake(t, o.server, o.client)
+			for _, x := range []struct {
+				who  string
+				err  error
+				says string
+			}{{"server", accepted.err, o.serverSays}, {"client", dialled.err, o.clientSays}} {
+				switch {
+				case x.says == "":
+				case x.err == nil || !strings.Contains(x.err.Error(), x.says) || strings.Contains(x.err.Error(), "\n"):
+					t.Errorf("the %s says %v, want %q", x.who, x.err, x.says)
+				case x.says == "certificate required" || x.says == "no application protocol":
+				default:
+					if r, ok := mtls.RefusalOf(x.err); !ok || (!strings.HasPrefix(r.Sentence, "127.0.0.1:") && !strings.HasPrefix(r.Sentence, "our own ")) {
+						t.Errorf("the %s says no refusal that begins with whose: %v", x.who, x.err)
+					}
+				}
+			}
+		})
+	}
+}
+
+func rogueWithout(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+	c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
+	return c, principal.Principal{}, c.HandshakeContext(ctx)
+}
+
+// speaking offers another protocol than a bare connection's.
+func speaking(t *testing.T, s *mtls.Source, protocol string) side {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir(), mtls.CertFile), filepath.Join(s.Dir(), mtls.KeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, NextProtos: []string{protocol}})
+		return c, principal.Principal{}, c.HandshakeContext(ctx)
+	}
+}
+
+// talker says something in plain text, and hears what comes.
+func talker(says string) side {
+	return func(_ context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		_, err := io.WriteString(raw, says)
+		if tcp, ok := raw.(*net.TCPConn); ok && err == nil {
+			err = tcp.CloseWrite()
+		}
+		_, _ = io.Copy(io.Discard, raw)
+		return raw, principal.Principal{}, err
+	}
+}
+
+// A handshake ends with its context, and is then no refusal: trying again may do.
+func TestSilence(t *testing.T) {
+	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	dir := a.issue(t, principal.Root, "1", day)
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, dir, mtls.Options{})
+		for name, one := range map[string]side{"listening": s.ServerConn, "dialling": dialer(s, principal.Root)} {
+			silent, raw := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, silent) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			begun := time.Now()
+			_, _, err := one(ctx, raw)
+			if _, refused := mtls.RefusalOf(err); !errors.Is(err, context.DeadlineExceeded) || refused || time.Since(begun) != 3*time.Second {
+				t.Errorf("%s: %v after %v", name, err, time.Since(begun))
+			}
+			if _, err := raw.Write([]byte{1}); err == nil {
+				t.Errorf("%s: the connection is open", name)
+			}
+			cancel()
+			_ = silent.Close()
+		}
+		gone, raw := net.Pipe()
+		_ = gone.Close()
+		if _, _, err := s.ClientConn(t.Context(), raw, principal.Root); err == nil {
+			t.Error("a connection that was closed is open")
+		} else if _, refused := mtls.RefusalOf(err); refused {
+			t.Errorf("a connection that was closed is a refusal: %v", err)
+		}
+	})
+}
+
+// pipe is a connection between two sides in virtual time.
+func pipe(t *testing.T, server, client *mtls.Source) (accepted, dialled net.Conn) {
+	t.Helper()
+	here, there := net.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		accepted, _, _ = server.ServerConn(t.Context(), there)
+	}()
+	dialled, _, err := client.ClientConn(t.Context(), here, server.Principal().Role)
+	<-done
+	if err != nil || accepted == nil {
+		t.Fatal(err)
+	}
+	return accepted, dialled
+}
+
+// A connection ends with the certificate that ends first, of either side, at most
+// a minute or a twentieth of its life before; one that was closed has no timer.
+func TestConnectionsEnd(t *testing.T) {
+	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	dirs := map[time.Duration]string{}
+	for _, life := range []time.Duration{10 * time.Minute, 2 * day, 9 * day} {
+		dirs[life] = a.issue(t, principal.Root, "1", life)
+	}
+	for _, o := range []struct{ server, client, first, early time.Duration }{
+		{10 * time.Minute, 9 * day, 10 * time.Minute, 30 * time.Second},
+		{9 * day, 10 * time.Minute, 10 * time.Minute, 30 * time.Second},
+		{9 * day, 2 * day, 2 * day, time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			accepted, dialled := pipe(t, open(t, dirs[o.server], mtls.Options{}), open(t, dirs[o.client], mtls.Options{}))
+			begun := time.Now()
+			var ended sync.WaitGroup
+			for _, c := range []net.Conn{accepted, dialled} {
+				ended.Go(func() { _, _ = io.Copy(io.Discard, c) })
+			}
+			ended.Wait()
+			if life := time.Since(begun); life > o.first || life < o.first-o.early {
+				t.Errorf("certificates of %v and %v: the connection ended after %v", o.server, o.client, life)
+			}
+			_, _ = accepted.Close(), dialled.Close()
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		o := mtls.Options{Now: func() time.Time { asked.Add(1); return time.Now() }}
+		accepted, dialled := pipe(t, open(t, dirs[2*day], o), open(t, dirs[2*day], o))
+		go func() { _, _ = io.Copy(io.Discard, accepted) }()
+		_ = dialled.Close()
+		_ = accepted.Close()
+		synctest.Wait()
+		before := asked.Load()
+		time.Sleep(3 * day)
+		if asked.Load() != before {
+			t.Error("a closed connection has a timer")
+		}
+	})
+}
+
+// A wall clock that is set forward ends connections within the hour.
+func TestConnectionsEndByTheWallClock(t *testing.T) {
+	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	dir := a.issue(t, principal.Root, "1", 30*day)
+	synctest.Test(t, func(t *testing.T) {
+		c := new(clock)
+		accepted, dialled := pipe(t, open(t, dir, c.o()), open(t, dir, c.o()))
+		begun := time.Now()
+		c.add(40 * day)
+		go func() { _, _ = io.Copy(io.Discard, accepted) }()
+		_, _ = io.Copy(io.Discard, dialled)
+		if d := time.Since(begun); d > time.Hour {
+			t.Errorf("ended after %v", d)
+		}
+		_, _ = accepted.Close(), dialled.Close()
+	})
+}
+
+// Everything is replaced, the authority too, while connections are made: none
+// fails, and afterwards each side has what is new.
+func TestRotationUnderLoad(t *testing.T) {
+	c := new(clock)
+	a := newAuthority(t, "prod", c.now())
+	server, client := a.issue(t, principal.Root, "1", 30*day), a.issue(t, principal.Member, "m1", 30*day)
+	s, d := open(t, server, c.o()), open(t, client, c.o())
+	first := a.Believed[0]
+	stop, made := make(chan struct{}), make(chan struct{})
+	var load sync.WaitGroup
+	for range 4 {
+		load.Go(func() {
+			for {
+				accepted, dialled := shake(t, s.ServerConn, dialer(d, principal.Root))
+				if accepted.err != nil || dialled.err != nil {
+					t.Errorf("%v; %v", accepted.err, dialled.err)
+				}
+				select {
+				case <-stop:
+					return
+				case made <- struct{}{}:
+				}
+			}
+		})
+	}
+	// settle waits until connections were made with what is in the folders.
+	settle := func() {
+		c.add(2 * time.Second)
+		s.Principal()
+		d.Principal()
+		for range 12 { // of 4 at a time, so that 8 began since
+			<-made
+		}
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew := func(x *ca.Authority) {
+		for _, dir := range []string{server, client} {
+			_, err := x.Renew(dir, c.now(), 0)
+			check(err)
+			settle()
+		}
+	}
+	believe := func(x *ca.Authority) {
+		check(x.Save(a.dir))
+		for _, dir := range []string{server, client} {
+			raw := read(t, a.dir, mtls.CAFile)
+			write(t, dir, mtls.CAFile, raw[:len(raw)-100]) // copied in place
+			settle()
+			write(t, dir, mtls.CAFile, raw)
+			settle()
+		}
+	}
+	settle()
+	renew(a.Authority)
+	c.add(day)
+	next, err := a.Next(c.now(), 10*365*day)
+	check(err)
+	believe(next)
+	renew(next)
+	believe(next.Alone())
+	close(stop)
+	load.Wait()
+	if certs, err := mtls.Certificates(read(t, server, mtls.CAFile)); err != nil || len(certs) != 1 || certs[0].Equal(first) {
+		t.Errorf("the authority of before is still believed: %v", err)
+	}
+	if old, err := mtls.Open(server, c.o()); err != nil || !old.Expires().Equal(s.Expires()) {
+		t.Errorf("the certificates in use are not those in the folder: %v", err)
+	}
+}
+
+// Handshakes a second, both sides in this process.
+func BenchmarkHandshake(b *testing.B) {
+	a := newAuthority(b, "prod", time.Now())
+	s := open(b, a.issue(b, principal.Root, "1", day), mtls.Options{})
+	d := open(b, a.issue(b, principal.Member, "m1", day), mtls.Options{})
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if accepted, dialled := shake(b, s.ServerConn, dialer(d, principal.Root)); accepted.err != nil || dialled.err != nil {
+				b.Error(accepted.err, dialled.err)
+			}
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "handshakes/s")
+}
