@@ -107,7 +107,7 @@ func reasonOf(err error) rootv1.Reason {
 // unavailable says whether err means that nobody answered, rather than that
 // somebody refused.
 func unavailable(err error) bool {
-	if _, ok := mtls.RefusalOf(err); ok && !errors.Is(err, errNoLeader) {
+	if _, ok := errors.AsType[*mtls.Refusal](err); ok {
 		return false
 	}
 	switch reasonOf(err) {

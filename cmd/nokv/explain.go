@@ -50,6 +50,9 @@ func explain(err error) string {
 
 // plain takes gRPC's wrapping off a sentence.
 func plain(s string) string {
+	if refused, ok := mtls.RefusalOf(errors.New(s)); ok {
+		return refused.Sentence
+	}
 	for _, prefix := range []string{"rpc error: code = ", "connection error: desc = "} {
 		before, rest, found := strings.Cut(s, prefix)
 		if !found {

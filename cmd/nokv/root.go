@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/internal/principal"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -139,7 +140,28 @@ Exit status 0 when a leader answers, 3 otherwise.`,
 	}
 }
 
+// refusedByAll is the refusal when no peer takes a connection of this process.
+func refusedByAll(peers []rootclient.PeerStatus) error {
+	var first *mtls.Refusal
+	for _, p := range peers {
+		refused, ok := mtls.RefusalOf(p.Err)
+		if !ok {
+			return nil
+		}
+		if first == nil {
+			first = refused
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first
+}
+
 func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
+	if err := refusedByAll(peers); err != nil {
+		return err
+	}
 	out, led := peersOf(peers)
 	err := e.print(out, func(w *tabwriter.Writer) {
 		row(w, "NODE", "ADDRESS", "ROLE", "PEER", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
