@@ -2,6 +2,7 @@ package proctest
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -39,11 +40,7 @@ func NewCluster(t testing.TB, path string, env []string, coordinators int) *Clus
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cluster{Layout: layout, t: t, path: path, env: env, processes: make([]*Process, layout.Size())}
-	if secureWanted() {
-		c.Secure()
-	}
-	return c
+	return &Cluster{Layout: layout, t: t, path: path, env: env, processes: make([]*Process, layout.Size())}
 }
 
 // Options run nokv with a command line.
@@ -110,19 +107,27 @@ func (c *Cluster) Coordinators() string { return strings.Join(c.CoordinatorAddrs
 
 // Healthy asks a member's health check; nil when it serves.
 func (c *Cluster) Healthy(member int) error {
+	_, err := c.get(member, "/healthz")
+	return err
+}
+
+// get asks a member's metrics port.
+func (c *Cluster) get(member int, path string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: c.certs.Transport()}
 	defer client.CloseIdleConnections()
-	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + "/healthz")
+	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := resp.Body.Close(); err != nil {
-		return err
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: /healthz answers %s", c.Name(member), resp.Status)
+		return nil, fmt.Errorf("%s: %s answers %s", c.Name(member), path, resp.Status)
 	}
-	return nil
+	return raw, nil
 }
 
 // WaitHealthy waits until every member is healthy.

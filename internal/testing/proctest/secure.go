@@ -1,8 +1,8 @@
 package proctest
 
 import (
+	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -81,7 +81,14 @@ func (c *Certificates) Open(role principal.Role, name string) *mtls.Source {
 // operator. It is called before anything is started.
 func (c *Cluster) Secure() *Cluster {
 	c.t.Helper()
+	return c.SecureFor(ca.DefaultLife)
+}
+
+// SecureFor is Secure with certificates that are valid for so long.
+func (c *Cluster) SecureFor(life time.Duration) *Cluster {
+	c.t.Helper()
 	c.Certs = NewCertificates(c.t, "test")
+	c.Certs.Life = life
 	c.env = append(c.env[:len(c.env):len(c.env)], "NOKV_CERTS="+c.Certs.Of(principal.Operator, "test"))
 	c.certs = c.Certs.Open(principal.Operator, "test")
 	c.CertsOf = func(member int) string {
@@ -93,7 +100,16 @@ func (c *Cluster) Secure() *Cluster {
 	return c
 }
 
-// SecureByEnvironment makes each NewCluster of a test run secure when it is set.
-const SecureByEnvironment = "NOKV_TEST_SECURE"
+// TLS are the certificates of an operator; nil unless the cluster is secure.
+func (c *Cluster) TLS() *mtls.Source { return c.certs }
 
-func secureWanted() bool { return os.Getenv(SecureByEnvironment) != "" }
+// Vars reads what a member shows under "nokv" at /debug/vars.
+func (c *Cluster) Vars(member int, to any) error {
+	raw, err := c.get(member, "/debug/vars")
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, &struct {
+		NoKV any `json:"nokv"`
+	}{to})
+}
