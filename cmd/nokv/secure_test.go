@@ -49,14 +49,16 @@ func TestSecureCluster(t *testing.T) {
 	if len(out.Coordinators) != 2 || len(out.RootPeers) != 3 {
 		t.Fatalf("status: %+v", out)
 	}
-	channels := []channelOutput{out.Coordinators[0].channelOutput, out.Coordinators[1].channelOutput}
-	for _, p := range out.RootPeers {
-		channels = append(channels, p.channelOutput)
-	}
-	for _, ch := range channels {
-		if ch.Channel != "tls" || ch.CertificateDays == nil || *ch.CertificateDays < 89 || *ch.CertificateDays > 90 {
-			t.Errorf("status says %+v, want tls with a little less than 90 days", ch)
+	check := func(who, channel string, days *float64) {
+		if channel != "tls" || days == nil || *days < 89 || *days > 90 {
+			t.Errorf("status says of %s %s with %v days, want tls with a little less than 90", who, channel, days)
 		}
+	}
+	for _, k := range out.Coordinators {
+		check(k.ID, k.Channel, k.CertificateDays)
+	}
+	for _, p := range out.RootPeers {
+		check(fmt.Sprint("root peer ", p.NodeID), p.Channel, p.CertificateDays)
 	}
 	metricsPort(t, c)
 

@@ -11,7 +11,6 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/channel"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 // statusOutput is what `nokv status -o json` prints. The field names stay.
@@ -38,7 +37,10 @@ type coordinatorStatusOutput struct {
 	TSOWindowLeft    uint64 `json:"tso_window_left"`
 	UptimeMillis     uint64 `json:"uptime_millis"`
 	Version          string `json:"version,omitempty"`
-	channelOutput
+	// Channel is tls, loopback or insecure; CertificateDays are left until the
+	// certificate ends, or the CA's that signed it if that is earlier.
+	Channel         string   `json:"channel,omitempty"`
+	CertificateDays *float64 `json:"certificate_days,omitempty"`
 	Disclosure *disclosureOutput `json:"disclosure,omitempty"`
 }
 
@@ -48,33 +50,26 @@ type rootEndpointOutput struct {
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
 	Problem   string `json:"problem,omitempty"`
-	channelOutput
-}
-
-// channelOutput is who may reach a process, and how long its certificate is good.
-type channelOutput struct {
-	// Channel is tls, loopback or insecure; empty when the process does not say.
-	Channel string `json:"channel,omitempty"`
-	// CertificateDays are left until the certificate ends, or the CA's that signed it
-	// if that is earlier; absent without one.
+	// Channel and CertificateDays are as those of coordinators.
+	Channel         string   `json:"channel,omitempty"`
 	CertificateDays *float64 `json:"certificate_days,omitempty"`
 }
 
-func showChannel(kind rootv1.Channel, ends uint64) channelOutput {
-	out := channelOutput{Channel: channel.Name(kind)}
-	if ends != 0 {
-		days := channel.Days(ends, time.Now())
-		out.CertificateDays = &days
+// daysLeft are the days until a certificate ends; nil without one.
+func daysLeft(endsUnixSeconds uint64) *float64 {
+	if endsUnixSeconds == 0 {
+		return nil
 	}
-	return out
+	days := channel.Days(endsUnixSeconds, time.Now())
+	return &days
 }
 
-// cell is a channel in a table: tls and the days left, or what it is instead.
-func (c channelOutput) cell() string {
-	if c.CertificateDays != nil {
-		return fmt.Sprintf("%s, %.0f days", c.Channel, math.Floor(*c.CertificateDays))
+// channelCell is a channel in a table: tls and the days left, or what it is instead.
+func channelCell(name string, days *float64) string {
+	if days != nil {
+		return fmt.Sprintf("%s, %.0f days", name, math.Floor(*days))
 	}
-	return orDash(c.Channel)
+	return orDash(name)
 }
 
 func statusCommand() *command {
@@ -125,7 +120,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		out.Holder = ""
 	}
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, showChannel(p.Channel, p.CertificateEndsUnixSeconds)})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, channel.Name(p.Channel), daysLeft(p.CertificateEndsUnixSeconds)})
 	}
 	if err := e.print(out, out.table); err != nil {
 		return err
@@ -149,7 +144,7 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
-		channelOutput: showChannel(st.Channel, st.CertificateEndsUnixSeconds),
+		Channel: channel.Name(st.Channel), CertificateDays: daysLeft(st.CertificateEndsUnixSeconds),
 	}
 }
 
@@ -171,7 +166,7 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			authority = "clock_bound"
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
-			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), c.cell())
+			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), channelCell(c.Channel, c.CertificateDays))
 	}
 	row(w)
 	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")
@@ -183,6 +178,6 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		if !p.Reachable {
 			role = orDash(p.Problem)
 		}
-		row(w, p.NodeID, p.Address, p.Reachable, role, p.cell())
+		row(w, p.NodeID, p.Address, p.Reachable, role, channelCell(p.Channel, p.CertificateDays))
 	}
 }
