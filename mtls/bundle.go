@@ -21,7 +21,13 @@ type bundle struct {
 	cas     *x509.CertPool
 	own     principal.Principal
 	expires time.Time
+	// warn is how long before its end that is warned of.
+	warn time.Duration
 }
+
+// warnBefore is how long before their end certificates are warned of; short ones
+// in the last third of their life.
+const warnBefore = 30 * 24 * time.Hour
 
 // parse checks that files belong together and are valid now.
 func parse(dir string, f files, now time.Time) (*bundle, error) {
@@ -49,7 +55,21 @@ func parse(dir string, f files, now time.Time) (*bundle, error) {
 		return nil, fmt.Errorf("%s %w; nokv cert renew makes another", certFile, b.said(err, chain[0], now))
 	}
 	b.expires = ends(chains)
+	b.warn = min(warnBefore, b.expires.Sub(chain[0].NotBefore)/3)
 	return b, nil
+}
+
+// ReadCertificates are those of a file.
+func ReadCertificates(name string) ([]*x509.Certificate, error) {
+	raw, err := readFile(name)
+	if err != nil {
+		return nil, err
+	}
+	certs, err := Certificates(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%s %w", name, err)
+	}
+	return certs, nil
 }
 
 // Certificates are those of a PEM file, in their order: at least one.
@@ -88,14 +108,8 @@ func uses(r principal.Role) []x509.ExtKeyUsage {
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 }
 
-// maxChain bounds what another side may have us verify.
-const maxChain = 8
-
 // verify finds the ways from a certificate to a CA; it must be good for every use.
 func verify(chain []*x509.Certificate, cas *x509.CertPool, now time.Time, uses []x509.ExtKeyUsage) (chains [][]*x509.Certificate, err error) {
-	if len(chain) > maxChain {
-		return nil, fmt.Errorf("%d certificates in a row, want at most %d", len(chain), maxChain)
-	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		between.AddCert(c)
@@ -131,7 +145,7 @@ func (b *bundle) said(err error, c *x509.Certificate, now time.Time) error {
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case now.After(c.NotAfter):
-		return fmt.Errorf("ended at %s, %d days ago", c.NotAfter.Format(time.RFC3339), days(now.Sub(c.NotAfter)))
+		return fmt.Errorf("ended at %s, %d days ago", c.NotAfter.Format(time.RFC3339), Days(now.Sub(c.NotAfter)))
 	case now.Before(c.NotBefore):
 		return fmt.Errorf("is valid only from %s on, and the clock here says %s", c.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case unknown:

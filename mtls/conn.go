@@ -72,14 +72,29 @@ type brokenError struct{ error }
 
 func (b *brokenError) Unwrap() error { return b.error }
 
-// tell logs who was refused, at most one in ten seconds.
-func (s *Source) tell(err error) {
-	now, last := s.now().UnixNano(), s.told.Load()
-	if d := time.Duration(now - last); d >= 0 && d < 10*time.Second || !s.told.CompareAndSwap(last, now) {
-		s.untold.Add(1)
+// Refusals is how many connections were refused to callers because of who they are
+// or what they speak.
+func (s *Source) Refusals() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.refusals.Load()
+}
+
+// toldEvery is how often at most a refusal is logged: strangers must not fill logs.
+const toldEvery = 10 * time.Second
+
+// count counts and logs a refusal. What the network did is none: port scans and
+// probes of load balancers end in the middle.
+func (s *Source) count(err error) {
+	if _, ok := errors.AsType[*Refusal](err); !ok {
 		return
 	}
-	s.log.Warn("refused a connection", "err", err, "others", s.untold.Swap(0))
+	n := s.refusals.Add(1)
+	now, last := s.now().UnixNano(), s.told.Load()
+	if d := time.Duration(now - last); (d >= toldEvery || d < 0) && s.told.CompareAndSwap(last, now) {
+		s.log.Warn("refused a connection", "err", err, "refused", n)
+	}
 }
 
 // until is when a connection ends whose other side has these chains.

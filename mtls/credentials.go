@@ -159,7 +159,7 @@ func (s *Source) accept(ctx context.Context, raw net.Conn, protocols []string) (
 	c, who, err := b.accept(ctx, raw, now, protocols)
 	if err != nil {
 		err = refusal(raw, err)
-		s.tell(err)
+		s.count(err)
 		dismiss(raw, err)
 		return nil, principal.Principal{}, err
 	}
@@ -317,7 +317,7 @@ func (g *grpcCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 }
 
 func (g *grpcCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (g *grpcCredentials) Clone() credentials.TransportCredentials { return g }

@@ -2,12 +2,19 @@ package mtls_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"io"
+	"math/big"
 	"net"
+	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -235,6 +242,92 @@ func talker(says string) side {
 		_, _ = io.Copy(io.Discard, raw)
 		return raw, principal.Principal{}, err
 	}
+}
+
+// Refusals are counted, and logged now and then; a caller that goes away is none.
+func TestRefusalsAreCounted(t *testing.T) {
+	c, log := new(clock), new(logBuffer)
+	a := newAuthority(t, "prod", c.now())
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: log.logger(), Now: c.now})
+	for _, o := range []struct {
+		client side
+		later  time.Duration
+		logged string
+	}{
+		{talker(""), 0, ""},
+		{talker("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 0, "does not speak TLS"},
+		{rogueWithout, 9 * time.Second, ""},
+		{rogueWithout, 2 * time.Second, "shows no certificate: it needs one of cluster prod to call\" refused=3"},
+	} {
+		c.add(o.later)
+		shake(t, s.ServerConn, o.client)
+		if said := log.take(); (said != "") != (o.logged != "") || !strings.Contains(said, o.logged) {
+			t.Errorf("want %q, got %s", o.logged, said)
+		}
+	}
+	if s.Refusals() != 3 {
+		t.Errorf("%d refusals, want 3", s.Refusals())
+	}
+}
+
+// Certificates of another authority work, with others between; the first that ends
+// counts.
+func TestForeignAuthority(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	top := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: now.Add(9 * day)}, nil)
+	between := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "between"}, IsCA: true, NotAfter: now.Add(2 * day)}, top)
+	leaf := func(name string) *mtls.Source {
+		dir := t.TempDir()
+		x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: now.Add(3 * day), URIs: []*url.URL{uri(t, name)}}, between)
+		key, err := x509.MarshalPKCS8PrivateKey(x.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, mtls.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+		write(t, dir, mtls.CertFile, slices.Concat([]byte("x of foreign\n"), x.pem(), between.pem()))
+		write(t, dir, mtls.CAFile, top.pem())
+		return open(t, dir, mtls.Options{})
+	}
+	s, c := leaf("nokv://prod/root/1"), leaf("nokv://prod/client/c")
+	accepted, dialled := shake(t, s.ServerConn, dialer(c, principal.Root))
+	if accepted.err != nil || dialled.err != nil || accepted.who.Actor() != "client/c" {
+		t.Errorf("%v, %v; %v", accepted.who, accepted.err, dialled.err)
+	}
+	if !s.Expires().Equal(now.Add(2 * day)) {
+		t.Errorf("ends %v", s.Expires())
+	}
+}
+
+type foreigner struct {
+	*x509.Certificate
+	key *rsa.PrivateKey
+}
+
+func (f *foreigner) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Raw})
+}
+
+// foreign signs a certificate as another authority may: RSA, no usages.
+func foreign(t *testing.T, template *x509.Certificate, by *foreigner) *foreigner {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template.SerialNumber, template.BasicConstraintsValid, template.NotBefore = big.NewInt(1), true, time.Now().Add(-day)
+	parent, signer := template, key
+	if by != nil {
+		parent, signer = by.Certificate, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &foreigner{c, key}
 }
 
 // A handshake ends with its context, and is then no refusal: trying again may do.

@@ -70,9 +70,9 @@ type Source struct {
 	// complaint is why the files as they are cannot be used; owned by the holder
 	// of reading.
 	complaint string
-	// told is when a refused caller was last logged, in Unix nanoseconds; untold
-	// how many were not since.
-	told, untold atomic.Int64
+	refusals  atomic.Uint64
+	// told is when one was last logged, in Unix nanoseconds.
+	told atomic.Int64
 }
 
 // Open reads a folder. It fails when the files are not there, do not belong
@@ -200,11 +200,8 @@ func readFile(name string) ([]byte, error) {
 	return raw, nil
 }
 
-// warnBefore is how long before its end a certificate is warned of.
-const warnBefore = 30 * 24 * time.Hour
-
-// Run looks at the files each minute and warns each day from 30 days before the
-// certificates end, until ctx ends. Handshakes need it not.
+// Run looks at the files each minute and warns of the end of the certificates once
+// a day, until ctx ends. Handshakes need it not.
 func (s *Source) Run(ctx context.Context) {
 	if s == nil {
 		<-ctx.Done()
@@ -215,9 +212,9 @@ func (s *Source) Run(ctx context.Context) {
 	var warned time.Time
 	for {
 		b, now := s.current(), s.now()
-		if left := b.expires.Sub(now); left < warnBefore && now.Sub(warned) >= 24*time.Hour {
+		if left := b.expires.Sub(now); left < b.warn && now.Sub(warned) >= 24*time.Hour {
 			warned = now
-			s.log.Warn("the certificates end soon: renew them with nokv cert renew", "dir", s.dir, "expires", b.expires, "days", days(left))
+			s.log.Warn("the certificates end soon: renew them with nokv cert renew", "dir", s.dir, "expires", b.expires, "days", Days(left))
 		}
 		select {
 		case <-tick.C:
@@ -227,8 +224,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// days are whole days, rounded down.
-func days(d time.Duration) int {
+// Days are whole days, rounded down.
+func Days(d time.Duration) int {
 	n := int(d / (24 * time.Hour))
 	if d < 0 {
 		n--

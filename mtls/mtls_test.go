@@ -116,8 +116,12 @@ func TestFilesThatChange(t *testing.T) {
 		good[name] = read(t, dir, name)
 	}
 	for _, o := range []struct{ name, what string }{
-		{mtls.CertFile, "gone"}, {mtls.KeyFile, "gone"}, {mtls.CAFile, "gone"},
-		{mtls.CertFile, "half"}, {mtls.KeyFile, "half"}, {mtls.CAFile, "half"},
+		{mtls.CertFile, "gone"},
+		{mtls.KeyFile, "gone"},
+		{mtls.CAFile, "gone"},
+		{mtls.CertFile, "half"},
+		{mtls.KeyFile, "half"},
+		{mtls.CAFile, "half"},
 		{mtls.KeyFile, "swapped"},
 	} {
 		log.take()
@@ -184,29 +188,37 @@ func TestExpires(t *testing.T) {
 	}
 }
 
-// Expiry is warned of daily without a handshake, and renewal ends it.
+// Expiry is warned of daily without a handshake, of short certificates late, and
+// renewal ends it.
 func TestRunWarns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAuthority(t, "prod", time.Now())
-		dir := a.issue(t, principal.Member, "m1", 32*day)
+		dir := a.issue(t, principal.Member, "m1", 92*day)
 		log := new(logBuffer)
 		s := open(t, dir, mtls.Options{Logger: log.logger()})
 		ctx, stop := context.WithCancel(t.Context())
 		go s.Run(ctx)
 		pass := func(d time.Duration, want int, says string) {
 			t.Helper()
-			log.take()
 			time.Sleep(d)
 			synctest.Wait()
 			if said := log.take(); strings.Count(said, "\n") != want || !strings.Contains(said, says) {
 				t.Errorf("want %d lines with %q, got\n%s", want, says, said)
 			}
 		}
-		pass(2*day-time.Hour, 0, "")
+		renew := func(life time.Duration) {
+			t.Helper()
+			a.now = time.Now()
+			a.issueTo(t, dir, principal.Member, "m1", life)
+			pass(time.Minute, 1, "certificates read again")
+		}
+		pass(62*day-time.Hour, 0, "")
 		pass(4*day, 4, "days=29")
-		a.now = time.Now()
-		a.issueTo(t, dir, principal.Member, "m1", 90*day)
-		pass(4*day, 1, "certificates read again")
+		renew(90 * day)
+		pass(4*day, 0, "")
+		renew(day)
+		pass(15*time.Hour, 0, "")
+		pass(2*time.Hour, 1, "days=0")
 		stop()
 		synctest.Wait()
 	})

@@ -109,6 +109,7 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		backupOutput{},
 		restoreOutput{},
 		replaceOutput{},
+		certOutput{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

@@ -62,7 +62,7 @@ func commands() *command {
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(),
 			statusCommand(), witnessCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), idCommand(), tsoCommand(), watchCommand(),
-			rootCommand(), configCommand(), benchCommand(), versionCommand(),
+			rootCommand(), certCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}
 }

@@ -24,10 +24,10 @@ import (
 //	fields          the names and kinds of everything in the JSON of the last line
 //	pick=a,b        these values of it
 //
-// offline.txt runs without a cluster, the others with a `nokv dev` of their
-// own, found without flags. That of tls.txt has certificates; there $DIR is the
-// folder of the test, $TLS and $ROOT are a coordinator and a root peer, $PLAIN is a
-// coordinator of another cluster, without certificates.
+// offline.txt and cert.txt run without a cluster, the others with a `nokv dev` of
+// their own, found without flags. That of tls.txt has certificates; there $DIR is
+// the folder of the test, $TLS and $ROOT are a coordinator and a root peer, $PLAIN
+// is a coordinator of another cluster, without certificates.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
@@ -37,15 +37,17 @@ func TestScripts(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			s := &script{env: nokvEnv(t), dir: t.TempDir()}
-			if filepath.Base(file) != "offline.txt" {
-				var flags []string
-				if filepath.Base(file) == "tls.txt" {
-					flags = []string{"--tls"}
-					s.strangers(t)
-				}
-				startDev(t, s.env, filepath.Join(s.dir, "dev"), flags...)
+			switch filepath.Base(file) {
+			case "offline.txt":
+			case "cert.txt":
+				s.cwd = s.dir // it writes
+			case "tls.txt":
+				s.strangers(t)
+				startDev(t, s.env, filepath.Join(s.dir, "dev"), "--tls")
 				found := readDevFile(filepath.Join(s.dir, "dev", "dev.json"))
 				s.words = append(s.words, "$DIR", s.dir, "$TLS", found.Coordinators[0], "$ROOT", found.RootPeers[0])
+			default:
+				startDev(t, s.env, filepath.Join(s.dir, "dev"))
 			}
 			datadriven.RunTest(t, file, s.run)
 		})
@@ -55,6 +57,7 @@ func TestScripts(t *testing.T) {
 type script struct {
 	env []string
 	dir string
+	cwd string // empty: this package's
 	// words of command lines and what stands for them, in turn.
 	words []string
 }
@@ -92,7 +95,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	var last proctest.Result
 	for line := range strings.Lines(d.Input) {
 		args := splitLine(t, strings.TrimSpace(strings.NewReplacer(s.words...).Replace(line)))
-		last = proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: s.env, Args: args})
+		last = proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: s.env, Dir: s.cwd, Args: args})
 		if d.Cmd != "nokv" {
 			continue
 		}
@@ -171,6 +174,8 @@ var scrubs = []struct {
 	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "ADDR"},
 	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "HASH"},
+	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "FINGERPRINT"},
+	{regexp.MustCompile(`\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]+Z`), "TIME"},
 	{regexp.MustCompile(`[0-9.]+(ms|µs|s) since`), "SOME TIME since"},
 	{regexp.MustCompile(` +`), " "},
 	{regexp.MustCompile(` +\n`), "\n"},

@@ -39,9 +39,9 @@ type coordinatorStatusOutput struct {
 	Version          string `json:"version,omitempty"`
 	// Channel is tls, loopback or insecure; CertificateDays are left until the
 	// certificate ends, or the CA's that signed it if that is earlier.
-	Channel         string   `json:"channel,omitempty"`
-	CertificateDays *float64 `json:"certificate_days,omitempty"`
-	Disclosure *disclosureOutput `json:"disclosure,omitempty"`
+	Channel         string            `json:"channel,omitempty"`
+	CertificateDays *float64          `json:"certificate_days,omitempty"`
+	Disclosure      *disclosureOutput `json:"disclosure,omitempty"`
 }
 
 type rootEndpointOutput struct {

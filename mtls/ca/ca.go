@@ -89,13 +89,9 @@ const organ = "NoKV authority of "
 // Load reads an authority's folder.
 func Load(dir string) (*Authority, error) {
 	certFile, keyFile := filepath.Join(dir, mtls.CAFile), filepath.Join(dir, KeyFile)
-	rawCert, err := os.ReadFile(certFile)
+	believed, err := mtls.ReadCertificates(certFile)
 	if err != nil {
 		return nil, fmt.Errorf("%w; nokv cert init makes an authority", err)
-	}
-	believed, err := mtls.Certificates(rawCert)
-	if err != nil {
-		return nil, fmt.Errorf("%s %w", certFile, err)
 	}
 	rawKey, err := os.ReadFile(keyFile)
 	if err != nil {
@@ -214,6 +210,12 @@ func (a *Authority) Issue(r Request, now time.Time) (*Pair, error) {
 	return &Pair{Cert: cert, Believed: a.Believed, key: key}, nil
 }
 
+// Check says what is wrong with the hosts.
+func (r Request) Check() error {
+	_, _, err := hosts(r)
+	return err
+}
+
 // Listens says whether principals of a role are dialled.
 func Listens(r principal.Role) bool {
 	return r == principal.Root || r == principal.Coordinator || r == principal.Member
@@ -270,7 +272,7 @@ func RequestOf(c *x509.Certificate) (cluster string, r Request, err error) {
 
 // Hosts are the names and addresses in a certificate.
 func Hosts(c *x509.Certificate) []string {
-	all := slices.Clone(c.DNSNames)
+	all := append([]string{}, c.DNSNames...)
 	for _, ip := range c.IPAddresses {
 		all = append(all, ip.String())
 	}
@@ -293,13 +295,9 @@ func (p *Pair) Save(dir string) error {
 // replaces it. A life of 0 is that of before.
 func (a *Authority) Renew(dir string, now time.Time, life time.Duration) (*Pair, error) {
 	name := filepath.Join(dir, mtls.CertFile)
-	raw, err := os.ReadFile(name)
+	chain, err := mtls.ReadCertificates(name)
 	if err != nil {
 		return nil, fmt.Errorf("%w; nokv cert issue makes one", err)
-	}
-	chain, err := mtls.Certificates(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s %w; nokv cert issue makes another", name, err)
 	}
 	cluster, r, err := RequestOf(chain[0])
 	if err != nil {

@@ -1,9 +1,11 @@
 package ca
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // file of a folder that is written.
@@ -45,6 +47,25 @@ func save(dir string, files []file) error {
 	return d.Sync()
 }
 
+// give makes a new file belong to whom the one at its place belongs to: a
+// certificate is renewed by one user and read by another.
+func (f file) give(made *os.File, place string) error {
+	info, err := os.Stat(place)
+	if errors.Is(err, os.ErrNotExist) {
+		return made.Chmod(f.mode)
+	}
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if ok && (int(owner.Uid) != os.Getuid() || int(owner.Gid) != os.Getgid()) {
+		if err := made.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+			return err
+		}
+	}
+	return made.Chmod(info.Mode().Perm() & (f.mode | 0o040))
+}
+
 // write writes a file beside its place and returns its name.
 func write(dir string, f file) (name string, err error) {
 	tmp, err := os.CreateTemp(dir, f.name+".*.tmp") // for its owner alone
@@ -60,7 +81,7 @@ func write(dir string, f file) (name string, err error) {
 	if _, err = tmp.Write(f.raw); err != nil {
 		return "", err
 	}
-	if err = tmp.Chmod(f.mode); err != nil {
+	if err = f.give(tmp, filepath.Join(dir, f.name)); err != nil {
 		return "", err
 	}
 	if err = tmp.Sync(); err != nil {

@@ -69,7 +69,7 @@ func TestGeneratedCodeIsFresh(t *testing.T) {
 }
 
 func TestFormatted(t *testing.T) {
-	tool(t, "gofumpt", "-l", "cmd", "config", "coordinator", "internal", "meta", "rooted", "tools")
+	tool(t, "gofumpt", "-l", "cmd", "config", "coordinator", "internal", "meta", "mtls", "rooted", "tools")
 }
 
 func TestStaticcheck(t *testing.T) {

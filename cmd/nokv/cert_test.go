@@ -1,0 +1,36 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A folder that no process could use is shown, and is a failure that says why.
+func TestCertShowJudgesFolders(t *testing.T) {
+	dir := t.TempDir()
+	authority, one, other := filepath.Join(dir, "ca"), filepath.Join(dir, "1"), filepath.Join(dir, "2")
+	do := func(want int, args ...string) (stdout, stderr string) {
+		t.Helper()
+		code, stdout, stderr := runHere(t, args...)
+		if code != want {
+			t.Fatalf("nokv %s: exit status %d, want %d\n%s%s", strings.Join(args, " "), code, want, stdout, stderr)
+		}
+		return stdout, stderr
+	}
+	do(exitOK, "cert", "init", "--cluster", "prod", "--ca", authority)
+	for name, out := range map[string]string{"1": one, "2": other} {
+		do(exitOK, "cert", "issue", "--ca", authority, "--role", "root", "--name", name, "--out", out)
+	}
+	do(exitOK, "cert", "show", authority, one, other)
+	if err := os.Rename(filepath.Join(one, "tls.key"), filepath.Join(other, "tls.key")); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, stderr := do(exitRefused, "cert", "show", other); !strings.Contains(stdout, "nokv://prod/root/2") || !strings.Contains(stderr, "is not the key of") {
+		t.Errorf("a swapped key:\n%s%s", stdout, stderr)
+	}
+	// A new pair mends it.
+	do(exitOK, "cert", "renew", other, "--ca", authority)
+	do(exitOK, "cert", "show", other)
+}
