@@ -348,13 +348,14 @@ func (a *agreement) ask(ctx context.Context, p storage.Peer) {
 func (a *agreement) askOnce(ctx context.Context, p storage.Peer) (welcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.HandshakeTimeout)
 	defer cancel()
-	conn, err := a.cfg.Dial(ctx, p.Address)
+	below, err := a.cfg.Dial(ctx, p.Address)
 	if err != nil {
 		return welcome{}, err
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if conn, err = secureDialed(ctx, a.cfg.TLS, conn, p.NodeID, p.Address); err != nil {
+	defer below.Close()
+	defer context.AfterFunc(ctx, func() { below.Close() })()
+	conn, err := secureDialed(ctx, a.cfg.TLS, below, p.NodeID, p.Address)
+	if err != nil {
 		return welcome{}, err
 	}
 	defer conn.Close()

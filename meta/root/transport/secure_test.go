@@ -2,11 +2,14 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -218,4 +221,31 @@ func pairOnSockets(b *testing.B, secure bool, in Receiver) *Transport {
 		time.Sleep(time.Millisecond)
 	}
 	return first
+}
+
+// A peer that takes connections and says nothing ends the handshake by its deadline,
+// again and again, and nothing else.
+func TestSilentHandshakeInBootstrap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		certs := newCertificates(t)
+		n := newMemNet()
+		l := n.listen("n1")
+		defer l.Close()
+		var dials atomic.Int64
+		silent := func(ctx context.Context, address string) (net.Conn, error) {
+			dials.Add(1)
+			ours, theirs := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, theirs) }()
+			return ours, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := Agree(ctx, AgreeConfig{NodeID: 1, Peers: map[uint64]string{1: "n1", 2: "n2", 3: "n3"}, Workdir: &workdir{}, Listener: l, Dial: silent, TLS: certs.root(1)})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Agree = %v", err)
+		}
+		if dials := dials.Load(); dials < 4 {
+			t.Errorf("%d tries in 10 s with a deadline of 3 s each, want 4 or more of the two others", dials)
+		}
+	})
 }
