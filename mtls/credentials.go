@@ -75,7 +75,6 @@ func (s *Source) HTTP() *tls.Config {
 		return nil
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			b, now := s.current(), s.now()
 			if err := b.usable(now); err != nil {

@@ -14,10 +14,10 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,7 +78,11 @@ func (e *end) begin(ctx context.Context, raw net.Conn, s side) {
 
 func dialer(s *mtls.Source, roles ...principal.Role) side {
 	return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
-		return s.ClientConn(ctx, raw, roles...)
+		c, who, err := s.ClientConn(ctx, raw, roles...)
+		if err != nil && raw.SetDeadline(time.Time{}) == nil {
+			err = errors.New("a connection that was refused is open")
+		}
+		return c, who, err
 	}
 }
 
@@ -271,11 +275,13 @@ func TestRefusalsAreCounted(t *testing.T) {
 }
 
 // Certificates of another authority work, with others between; the first that ends
-// counts.
+// counts, on the way that lasts longest.
 func TestForeignAuthority(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	top := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: now.Add(9 * day)}, nil)
 	between := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "between"}, IsCA: true, NotAfter: now.Add(2 * day)}, top)
+	// The same authority with the certificate that it had before.
+	before := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: now.Add(day), PublicKey: &top.key.PublicKey}, top)
 	leaf := func(name string) *mtls.Source {
 		dir := t.TempDir()
 		x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: now.Add(3 * day), URIs: []*url.URL{uri(t, name)}}, between)
@@ -285,7 +291,7 @@ func TestForeignAuthority(t *testing.T) {
 		}
 		write(t, dir, mtls.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
 		write(t, dir, mtls.CertFile, slices.Concat([]byte("x of foreign\n"), x.pem(), between.pem()))
-		write(t, dir, mtls.CAFile, top.pem())
+		write(t, dir, mtls.CAFile, slices.Concat(before.pem(), top.pem()))
 		return open(t, dir, mtls.Options{})
 	}
 	s, c := leaf("nokv://prod/root/1"), leaf("nokv://prod/client/c")
@@ -319,7 +325,10 @@ func foreign(t *testing.T, template *x509.Certificate, by *foreigner) *foreigner
 	if by != nil {
 		parent, signer = by.Certificate, by.key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if template.PublicKey == nil {
+		template.PublicKey = &key.PublicKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, template.PublicKey, signer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,15 +371,15 @@ func TestSilence(t *testing.T) {
 }
 
 // pipe is a connection between two sides in virtual time.
-func pipe(t *testing.T, server, client *mtls.Source) (accepted, dialled net.Conn) {
+func pipe(t *testing.T, server, client side) (accepted, dialled net.Conn) {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		accepted, _, _ = server.ServerConn(t.Context(), there)
+		accepted, _, _ = server(t.Context(), there)
 	}()
-	dialled, _, err := client.ClientConn(t.Context(), here, server.Principal().Role)
+	dialled, _, err := client(t.Context(), here)
 	<-done
 	if err != nil || accepted == nil {
 		t.Fatal(err)
@@ -379,20 +388,33 @@ func pipe(t *testing.T, server, client *mtls.Source) (accepted, dialled net.Conn
 }
 
 // A connection ends with the certificate that ends first, of either side, at most
-// a minute or a twentieth of its life before; one that was closed has no timer.
+// a minute or a twentieth of its life before, and each side sees to it.
 func TestConnectionsEnd(t *testing.T) {
 	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	dirs := map[time.Duration]string{}
 	for _, life := range []time.Duration{10 * time.Minute, 2 * day, 9 * day} {
 		dirs[life] = a.issue(t, principal.Root, "1", life)
 	}
-	for _, o := range []struct{ server, client, first, early time.Duration }{
-		{10 * time.Minute, 9 * day, 10 * time.Minute, 30 * time.Second},
-		{9 * day, 10 * time.Minute, 10 * time.Minute, 30 * time.Second},
-		{9 * day, 2 * day, 2 * day, time.Minute},
+	serving := func(t *testing.T, life time.Duration) side { return open(t, dirs[life], mtls.Options{}).ServerConn }
+	dialling := func(t *testing.T, life time.Duration) side {
+		return dialer(open(t, dirs[life], mtls.Options{}), principal.Root)
+	}
+	careless := func(server bool) func(*testing.T, time.Duration) side {
+		return func(t *testing.T, life time.Duration) side { return rogue(t, dirs[life], server) }
+	}
+	for _, o := range []struct {
+		server, client func(*testing.T, time.Duration) side
+		s, c           time.Duration
+		first, early   time.Duration
+	}{
+		{serving, dialling, 9 * day, 2 * day, 2 * day, time.Minute},
+		{serving, careless(false), 10 * time.Minute, 9 * day, 10 * time.Minute, 30 * time.Second},
+		{serving, careless(false), 9 * day, 10 * time.Minute, 10 * time.Minute, 30 * time.Second},
+		{careless(true), dialling, 10 * time.Minute, 9 * day, 10 * time.Minute, 30 * time.Second},
+		{careless(true), dialling, 9 * day, 10 * time.Minute, 10 * time.Minute, 30 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			accepted, dialled := pipe(t, open(t, dirs[o.server], mtls.Options{}), open(t, dirs[o.client], mtls.Options{}))
+			accepted, dialled := pipe(t, o.server(t, o.s), o.client(t, o.c))
 			begun := time.Now()
 			var ended sync.WaitGroup
 			for _, c := range []net.Conn{accepted, dialled} {
@@ -400,25 +422,109 @@ func TestConnectionsEnd(t *testing.T) {
 			}
 			ended.Wait()
 			if life := time.Since(begun); life > o.first || life < o.first-o.early {
-				t.Errorf("certificates of %v and %v: the connection ended after %v", o.server, o.client, life)
+				t.Errorf("certificates of %v and %v: the connection ended after %v", o.s, o.c, life)
 			}
 			_, _ = accepted.Close(), dialled.Close()
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int64
-		o := mtls.Options{Now: func() time.Time { asked.Add(1); return time.Now() }}
-		accepted, dialled := pipe(t, open(t, dirs[2*day], o), open(t, dirs[2*day], o))
-		go func() { _, _ = io.Copy(io.Discard, accepted) }()
-		_ = dialled.Close()
-		_ = accepted.Close()
-		synctest.Wait()
-		before := asked.Load()
-		time.Sleep(3 * day)
-		if asked.Load() != before {
-			t.Error("a closed connection has a timer")
+}
+
+// A connection that was closed is forgotten at once: its timer does not keep it.
+func TestClosedConnectionsAreForgotten(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{})
+	forgotten := make(chan struct{}, 2)
+	watched := func(one side) side {
+		return func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+			c, who, err := one(ctx, raw)
+			if err == nil {
+				runtime.SetFinalizer(c, func(any) { forgotten <- struct{}{} })
+			}
+			return c, who, err
 		}
+	}
+	shake(t, watched(s.ServerConn), watched(dialer(s, principal.Root)))
+	late := time.After(10 * time.Second)
+	for left := 2; left > 0; {
+		runtime.GC() // finds one only when no stack has it any more
+		select {
+		case <-forgotten:
+			left--
+		case <-late:
+			t.Fatalf("%d of 2 closed connections are not forgotten", left)
+		default:
+		}
+	}
+}
+
+// Whoever is refused hears it before the connection is closed, also while it speaks.
+func TestRefusedIsHeardOut(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	a, stranger := newAuthority(t, "prod", now), newAuthority(t, "prod", now)
+	server, client := a.issue(t, principal.Root, "1", day), stranger.issue(t, principal.Member, "m1", day)
+	write(t, client, mtls.CAFile, append(read(t, stranger.dir, mtls.CAFile), read(t, a.dir, mtls.CAFile)...))
+	synctest.Test(t, func(t *testing.T) {
+		s, c := open(t, server, mtls.Options{}), open(t, client, mtls.Options{})
+		here, there := net.Pipe()
+		go func() { _, _, _ = s.ServerConn(t.Context(), there) }()
+		dialled, _, err := c.ClientConn(t.Context(), here, principal.Root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = dialled.Read(make([]byte, 1))
+		if _, refused := mtls.RefusalOf(err); !refused {
+			t.Errorf("reading: %v", err)
+		}
+		if _, err := dialled.Write([]byte("hello")); err != nil {
+			t.Errorf("writing: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := dialled.Write([]byte("hello")); err == nil {
+			t.Error("the connection is open")
+		}
+		_ = dialled.Close()
 	})
+}
+
+// sessions counts those that can be resumed.
+type sessions int
+
+func (*sessions) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+func (n *sessions) Put(string, *tls.ClientSessionState)      { *n++ }
+
+// Nothing before TLS 1.3 is spoken, and no session is resumed, on any listener.
+func TestNothingOld(t *testing.T) {
+	a := newAuthority(t, "prod", time.Now())
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{})
+	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir(), mtls.CertFile), filepath.Join(s.Dir(), mtls.KeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	http := func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+		c := tls.Server(raw, s.HTTP())
+		return c, principal.Principal{}, c.HandshakeContext(ctx)
+	}
+	for name, server := range map[string]side{"bare": s.ServerConn, "HTTP": http} {
+		var kept sessions
+		shake(t, server, func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+			c := tls.Client(raw, &tls.Config{ServerName: "localhost", InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, ClientSessionCache: &kept})
+			err := c.HandshakeContext(ctx)
+			if err != nil || c.ConnectionState().Version != tls.VersionTLS13 {
+				t.Errorf("%s: %v, version %x", name, err, c.ConnectionState().Version)
+			}
+			return c, principal.Principal{}, err
+		})
+		if kept > 0 {
+			t.Errorf("%s: %d sessions can be resumed", name, kept)
+		}
+		_, dialled := shake(t, server, func(ctx context.Context, raw net.Conn) (net.Conn, principal.Principal, error) {
+			c := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}, MaxVersion: tls.VersionTLS12})
+			return c, principal.Principal{}, c.HandshakeContext(ctx)
+		})
+		if dialled.err == nil {
+			t.Errorf("%s: TLS 1.2 is spoken", name)
+		}
+	}
 }
 
 // A wall clock that is set forward ends connections within the hour.
@@ -427,7 +533,7 @@ func TestConnectionsEndByTheWallClock(t *testing.T) {
 	dir := a.issue(t, principal.Root, "1", 30*day)
 	synctest.Test(t, func(t *testing.T) {
 		c := new(clock)
-		accepted, dialled := pipe(t, open(t, dir, c.o()), open(t, dir, c.o()))
+		accepted, dialled := pipe(t, open(t, dir, c.o()).ServerConn, dialer(open(t, dir, c.o()), principal.Root))
 		begun := time.Now()
 		c.add(40 * day)
 		go func() { _, _ = io.Copy(io.Discard, accepted) }()

@@ -55,7 +55,7 @@ func TestIssue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := (principal.Principal{Cluster: "prod", Role: o.r.Role, Name: o.r.Name}); s.Principal() != want || !s.Expires().Equal(now.Add(o.life)) {
+		if want := (principal.Principal{Cluster: "prod", Role: o.r.Role, Name: o.r.Name}); s.Principal() != want || !s.Expires().Equal(now.Add(o.life)) || !p.Cert.NotAfter.Equal(s.Expires()) {
 			t.Errorf("%v: %v until %v", o.r, s.Principal(), s.Expires())
 		}
 		if got := Hosts(p.Cert); !slices.Equal(got, o.hosts) {
