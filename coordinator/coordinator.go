@@ -28,6 +28,7 @@ import (
 	"github.com/nokv/nokv/internal/rpcstats"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 )
 
 // ErrSuperseded: a newer process runs under the same coordinator id.
@@ -57,6 +58,11 @@ type Config struct {
 	IDStart, TSOStart uint64
 	// Version of the software, shown by Status.
 	Version string
+	// TLS has every connection show a certificate of the cluster, of callers, to the
+	// root and to other coordinators. Nil: plain connections; Insecure says that they
+	// are plain where others reach them.
+	TLS      *mtls.Source
+	Insecure bool
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -103,7 +109,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: clock.NewSystem()}
 	c.started = c.clock.Now()
 	var err error
-	c.root, err = rootclient.New(rootclient.Config{Peers: cfg.RootPeers, ReaderID: cfg.ID, Logger: cfg.Logger.Named("root")})
+	c.root, err = rootclient.New(rootclient.Config{Peers: cfg.RootPeers, ReaderID: cfg.ID, TLS: cfg.TLS, Logger: cfg.Logger.Named("root")})
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +118,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
-	c.prober = newProber()
+	c.prober = newProber(cfg.TLS)
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
@@ -124,8 +130,8 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
-		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers,
-		Clock: c.clock, Logger: cfg.Logger.Named("server"), Stats: c.stats,
+		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
+		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Logger: cfg.Logger.Named("server"), Stats: c.stats,
 	})
 	if err != nil {
 		return nil, err
@@ -145,6 +151,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	defer stopWork(nil)
 
 	var base, serving, work sync.WaitGroup
+	base.Go(func() { c.cfg.TLS.Run(rootCtx) })
 	base.Go(func() { c.fatal(stopWork, "root client", c.root.Run(rootCtx)) })
 	base.Go(func() { c.fatal(stopWork, "root view", c.follower.Run(rootCtx)) })
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })

@@ -10,12 +10,13 @@ import (
 
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 )
@@ -28,6 +29,8 @@ import (
 type prober struct {
 	// broken is a level: a connection has ended.
 	broken chan struct{}
+	// certs are this process's; nil: none.
+	certs *mtls.Source
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -35,7 +38,9 @@ type prober struct {
 	conn    *grpc.ClientConn
 }
 
-func newProber() *prober { return &prober{broken: make(chan struct{}, 1)} }
+func newProber(certs *mtls.Source) *prober {
+	return &prober{broken: make(chan struct{}, 1), certs: certs}
+}
 
 // probe implements tenure.Config.Probe.
 func (p *prober) probe(ctx context.Context, address string) tenure.Health {
@@ -131,7 +136,7 @@ func (p *prober) connect(address string) (*grpc.ClientConn, error) {
 	if p.conn != nil && p.address == address {
 		return p.conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(p.certs.Client(principal.Coordinator)),
 		grpc.WithContextDialer(p.dial), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig())...)
 	if err != nil {
 		return nil, err
@@ -152,12 +157,15 @@ func (p *prober) close() {
 }
 
 // answers asks who answers at a coordinator's address.
-func answers(ctx context.Context, address string) (state.CoordinatorID, error) {
-	conn, err := grpc.NewClient("passthrough:///"+address, append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableServiceConfig())...)
-	if err != nil {
-		return "", err
+func answers(certs *mtls.Source) func(ctx context.Context, address string) (state.CoordinatorID, error) {
+	options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithDisableServiceConfig())
+	return func(ctx context.Context, address string) (state.CoordinatorID, error) {
+		conn, err := grpc.NewClient("passthrough:///"+address, options...)
+		if err != nil {
+			return "", err
+		}
+		defer conn.Close()
+		reply, err := coordinatorv1.NewCoordinatorClient(conn).Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
+		return state.CoordinatorID(reply.GetCoordinatorId()), err
 	}
-	defer conn.Close()
-	reply, err := coordinatorv1.NewCoordinatorClient(conn).Status(ctx, &coordinatorv1.StatusRequest{Brief: true})
-	return state.CoordinatorID(reply.GetCoordinatorId()), err
 }

@@ -45,7 +45,7 @@ func holderAt(t *testing.T, address string) (*counted, *health.Server, *grpc.Ser
 func TestProbesShareOneConnection(t *testing.T) {
 	l, h, s := holderAt(t, "127.0.0.1:0")
 	address := l.Addr().String()
-	p := newProber()
+	p := newProber(nil)
 	defer p.close()
 	probe := func() tenure.Health {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -87,7 +87,7 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	p := newProber()
+	p := newProber(nil)
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -99,7 +99,7 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 // The end of the holder's process is told before anybody asks.
 func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 	l, _, s := holderAt(t, "127.0.0.1:0")
-	p := newProber()
+	p := newProber(nil)
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -127,7 +127,7 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
 	l, _, s := holderAt(t, "127.0.0.1:0")
 	address := l.Addr().String()
-	p := newProber()
+	p := newProber(nil)
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()

@@ -72,6 +72,7 @@ func (r *reachability) endpoints(ctx context.Context) []*coordinatorv1.RootEndpo
 		r.last = append(r.last, &coordinatorv1.RootEndpoint{
 			NodeId: p.NodeID, Address: p.Address, Reachable: p.Err == nil,
 			Leader: p.Err == nil && p.Status.GetLeaderId() == p.NodeID, Problem: r.problem(p),
+			Channel: p.Status.GetChannel(), CertificateEndsUnixSeconds: p.Status.GetCertificateEndsUnixSeconds(),
 		})
 	}
 	r.asked, r.askedAt = true, r.clock.Now()

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
@@ -10,7 +11,8 @@ import (
 // Vars is what a coordinator shows at /debug/vars. The field names stay.
 type Vars struct {
 	CoordinatorID string `json:"coordinator_id"`
-	UptimeMillis  int64  `json:"uptime_millis"`
+	channel.Vars
+	UptimeMillis int64 `json:"uptime_millis"`
 	// Position of the view, newest position known, and the lag between them.
 	TokenIndex    uint64 `json:"token_index"`
 	KnownIndex    uint64 `json:"known_index"`
@@ -67,7 +69,7 @@ func (c *Coordinator) Vars() any {
 	held := c.holder.Status()
 	n := c.holder.Counters()
 	return Vars{
-		CoordinatorID: c.cfg.ID, UptimeMillis: now.Sub(c.started).Milliseconds(),
+		CoordinatorID: c.cfg.ID, Vars: channel.Channel{Certs: c.cfg.TLS, Insecure: c.cfg.Insecure}.Vars(), UptimeMillis: now.Sub(c.started).Milliseconds(),
 		TokenIndex: view.Token.Index, KnownIndex: view.Known.Index,
 		RootLag: d.RootLag, RootLagMillis: d.RootLagMillis,
 		DegradedMode: d.DegradedMode.String(), CatchUpState: d.CatchUpState.String(),

@@ -223,7 +223,7 @@ func (u *unsure) Read(p []byte) (int, error) {
 	if !u.heard && n > 0 {
 		u.heard = true
 		if p[0] == alertTLS[0] {
-			return 0, refusal(u.Conn, errors.New("speaks TLS: it needs a certificate to be called (a folder of nokv cert issue)"))
+			return 0, refusal(u.Conn, errors.New("speaks TLS: it needs a certificate to be called (a folder of nokv cert issue, named by --certs or NOKV_CERTS)"))
 		}
 	}
 	return n, err

@@ -85,7 +85,7 @@ func TestGRPC(t *testing.T) {
 	}{
 		"wrong role":     {secure, c.Client(principal.Root), secure + " has a certificate of coordinator/c1, want a root"},
 		"unknown CA":     {secure, unknown.Client(principal.Coordinator), secure + " refused our certificate of member/m1 in " + dir + ": no CA that is in ca.crt there and valid has signed it (remote error: tls: unknown certificate authority)"},
-		"plain to TLS":   {secure, none.Client(principal.Coordinator), secure + " speaks TLS: it needs a certificate to be called (a folder of nokv cert issue)"},
+		"plain to TLS":   {secure, none.Client(principal.Coordinator), secure + " speaks TLS: it needs a certificate to be called (a folder of nokv cert issue, named by --certs or NOKV_CERTS)"},
 		"TLS to plain":   {open, c.Client(principal.Coordinator), open + " does not speak TLS: start it with certificates, or leave ours away (tls: first record does not look like a TLS handshake)"},
 		"TLS to nowhere": {"127.0.0.1:1", c.Client(principal.Coordinator), ""},
 	} {

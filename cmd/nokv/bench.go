@@ -10,6 +10,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/bench"
+	"github.com/nokv/nokv/internal/principal"
 )
 
 func benchCommand() *command {
@@ -85,16 +86,17 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 	if *flags.timeout == 0 {
 		return usagef("timeout 0: want more")
 	}
-	endpoints, hint, err := coordinators(*flags.addr)
+	t, err := flags.ends.resolve(cliLogger(*flags.verbose))
 	if err != nil {
 		return err
 	}
 	if o.Against == "" {
-		if err := someoneListens(ctx, endpoints, patience, hint); err != nil {
+		if err := t.letsIn(ctx, principal.Coordinator, patience); err != nil {
 			return err
 		}
 	}
-	cl, err := client.New(client.Config{Endpoints: endpoints, DefaultTimeout: *flags.timeout, Logger: cliLogger(*flags.verbose)})
+	o.TLS = t.certs
+	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, DefaultTimeout: *flags.timeout, Logger: cliLogger(*flags.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,7 +22,7 @@ var errInterrupted = errors.New("interrupted")
 // clientFlags are the flags of every command that talks to a coordinator.
 type clientFlags struct {
 	flags   *flags
-	addr    *string
+	ends    endpointFlags
 	timeout *time.Duration
 	verbose *bool
 	// why is said of every change; nil: the command changes nothing.
@@ -42,7 +44,7 @@ func (f *flags) why() *string {
 func (f *flags) client() *clientFlags {
 	return &clientFlags{
 		flags:   f,
-		addr:    f.coordinatorFlag(),
+		ends:    f.endpoints(),
 		timeout: f.duration("timeout", 10*time.Second, "`time` for the whole command; unless it is given, 2s while nobody listens at any address"),
 		verbose: f.Bool("v", false, "log retries to standard error"),
 	}
@@ -58,7 +60,7 @@ func (c *clientFlags) open(ctx context.Context) (*client.Client, context.Context
 		wait = *c.timeout
 	}
 	callCtx, cancel := context.WithTimeout(ctx, *c.timeout)
-	cl, err := dialCoordinators(callCtx, *c.addr, wait, *c.verbose)
+	cl, err := c.ends.dial(callCtx, wait, *c.verbose)
 	if err != nil {
 		cancel()
 		if ctx.Err() != nil {
@@ -69,17 +71,17 @@ func (c *clientFlags) open(ctx context.Context) (*client.Client, context.Context
 	return cl, callCtx, func() { cancel(); _ = cl.Close() }, nil
 }
 
-// dialCoordinators makes a client for the coordinators that --coordinator-addr
-// means, when somebody listens at one of them within so long.
-func dialCoordinators(ctx context.Context, addr string, within time.Duration, verbose bool) (*client.Client, error) {
-	endpoints, hint, err := coordinators(addr)
+// dial makes a client for the coordinators that are meant, when one of them lets
+// this process in within so long.
+func (f endpointFlags) dial(ctx context.Context, within time.Duration, verbose bool) (*client.Client, error) {
+	t, err := f.resolve(cliLogger(verbose))
 	if err != nil {
 		return nil, err
 	}
-	if err := someoneListens(ctx, endpoints, within, hint); err != nil {
+	if err := t.letsIn(ctx, principal.Coordinator, within); err != nil {
 		return nil, err
 	}
-	cl, err := client.New(client.Config{Endpoints: endpoints, Logger: cliLogger(verbose)})
+	cl, err := client.New(client.Config{Endpoints: t.addrs, TLS: t.certs, Logger: cliLogger(verbose)})
 	if err != nil {
 		return nil, usagef("%s", err)
 	}
@@ -122,6 +124,9 @@ func reasonOf(err error) rootv1.Reason {
 // unavailable says whether err means that nobody answered, rather than that
 // somebody refused.
 func unavailable(err error) bool {
+	if _, ok := errors.AsType[*mtls.Refusal](err); ok {
+		return false
+	}
 	switch reasonOf(err) {
 	case rootv1.Reason_REASON_ROOT_UNAVAILABLE, rootv1.Reason_REASON_OUTCOME_UNKNOWN, rootv1.Reason_REASON_TENURE_NOT_HELD,
 		rootv1.Reason_REASON_OVERLOADED, rootv1.Reason_REASON_NOT_LEADER:

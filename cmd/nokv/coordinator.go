@@ -14,7 +14,9 @@ import (
 	"github.com/nokv/nokv/coordinator"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 )
 
 func coordinatorCommand() *command {
@@ -57,6 +59,8 @@ type coordinatorOptions struct {
 	id, advertise     string
 	ttl               time.Duration
 	idStart, tsoStart uint64
+	certs             *mtls.Source // nil: none
+	insecure          bool         // others reach it all the same
 }
 
 func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinatorOptions) error {
@@ -89,6 +93,11 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 		return err
 	}
 	defer flush()
+	o.certs, o.insecure, err = s.secure(principal.Coordinator, o.id, logger, listening{"-addr", addr}, listening{"-advertise-addr", o.advertise},
+		listening{"-metrics-addr", *s.metricsAddr})
+	if err != nil {
+		return err
+	}
 	lis, err := listen("coordinator "+o.id, addr)
 	if err != nil {
 		return err
@@ -133,7 +142,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
-		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, Logger: logger,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Logger: logger,
 	})
 	if err != nil {
 		return usagef("%s", err)
@@ -147,7 +156,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { reportRoot(watchCtx, c.Healthy, logger) })
-	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy}, func(ctx context.Context) error { return c.Run(ctx, lis) })
+	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Logger: logger}, func(ctx context.Context) error { return c.Run(ctx, lis) })
 	stopWatch()
 	watch.Wait()
 	logger.Info("coordinator stopped", "coordinator", o.id)

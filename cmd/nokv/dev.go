@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -18,7 +19,10 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root"
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/ca"
 )
 
 // devRoots is the number of root peers of `nokv dev`.
@@ -26,7 +30,7 @@ const devRoots = 3
 
 func devCommand() *command {
 	return &command{
-		name: "dev", args: "[--workdir DIR] [--coordinators N]", summary: "run a whole cluster in one process, to try NoKV",
+		name: "dev", args: "[--workdir DIR] [--coordinators N] [--tls]", summary: "run a whole cluster in one process, to try NoKV",
 		long: `
 Three root peers and coordinators on free loopback ports. The other commands find
 it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
@@ -35,11 +39,16 @@ kept; without, they are gone when the process ends. Stop it with Ctrl-C.
 
 With -o json it prints what stands in dev.json when the cluster is ready.
 
-dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"}.`,
+With --tls every process has a certificate of its own, made in <workdir>/certs, and
+takes nobody without one; the other commands find that of an operator.
+
+dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"},
+with --tls {"certs"}.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			workdir := f.String("workdir", "", "keep the data in this `folder` (default: a temporary one, removed at the end)")
 			n := f.Int("coordinators", 2, "how many coordinators, 1 to 16")
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "see nokv coordinator --help")
+			secure := f.Bool("tls", false, "make certificates, and let nobody in without one")
 			level := f.String("log-level", "warn", "`trace, debug, info, warn, error or off`")
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -52,7 +61,7 @@ dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir"
 				if hclog.LevelFromString(*level) == hclog.NoLevel {
 					return usagef("log-level %q: use trace, debug, info, warn, error or off", *level)
 				}
-				return runDev(ctx, e, *workdir, *n, *ttl, hclog.LevelFromString(*level))
+				return runDev(ctx, e, *workdir, *n, *ttl, *secure, hclog.LevelFromString(*level))
 			}
 		},
 	}
@@ -69,6 +78,9 @@ type dev struct {
 	// Listeners, opened before anything starts so that every address is known.
 	rootLis, transportLis, coordinatorLis, metricsLis []net.Listener
 	options                                           []*coordinatorOptions
+	// certs are those of the root peers, of the coordinators, then the operator's;
+	// empty without --tls.
+	certs []*mtls.Source
 }
 
 // devPorts is ports.json in the workdir: where the processes of the last run
@@ -80,7 +92,7 @@ type devPorts struct {
 	Metrics      []string `json:"metrics"`
 }
 
-func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duration, level hclog.Level) (err error) {
+func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duration, secure bool, level hclog.Level) (err error) {
 	keep := workdir != ""
 	if !keep {
 		if workdir, err = os.MkdirTemp("", "nokv-dev-"); err != nil {
@@ -105,6 +117,11 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	defer d.closeListeners()
 	if raw, err := os.ReadFile(filepath.Join(workdir, "ports.json")); err == nil {
 		_ = json.Unmarshal(raw, &d.ports) // what cannot be read is made anew
+	}
+	if secure {
+		if err := d.issue(n); err != nil {
+			return fmt.Errorf("make certificates: %w", err)
+		}
 	}
 	if err := d.prepare(workdir, n, ttl); err != nil {
 		return err
@@ -146,7 +163,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 	for i := range n {
 		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis, d.ports.Coordinators))
 		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
-		d.options = append(d.options, &coordinatorOptions{id: fmt.Sprintf("c%d", i+1), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1})
+		d.options = append(d.options, &coordinatorOptions{id: devCoordinator(i), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i)})
 	}
 	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {
 		return errors.New("no free loopback ports")
@@ -155,7 +172,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 		id := uint64(i) + 1
 		peer, err := root.Open(root.Config{
 			NodeID: id, Workdir: filepath.Join(workdir, fmt.Sprintf("meta-root-%d", id)), Peers: peers,
-			Advertise: roots[id], Logger: d.logger.Named(fmt.Sprintf("meta-root-%d", id)),
+			Advertise: roots[id], TLS: d.own(i), Logger: d.logger.Named(fmt.Sprintf("meta-root-%d", id)),
 		})
 		if err != nil {
 			for _, p := range d.peers {
@@ -164,6 +181,55 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 			return err
 		}
 		d.peers = append(d.peers, peer)
+	}
+	return nil
+}
+
+func devCoordinator(i int) string { return fmt.Sprintf("c%d", i+1) }
+
+// own is the certificates of a process of this cluster; nil without --tls.
+func (d *dev) own(i int) *mtls.Source {
+	if len(d.certs) == 0 {
+		return nil
+	}
+	return d.certs[i]
+}
+
+// issue makes the certificates of each process and of an operator, anew at each
+// start, with an authority that lives as long as the data.
+func (d *dev) issue(coordinators int) error {
+	dir := filepath.Join(d.file.Workdir, "certs")
+	authority, err := ca.Load(filepath.Join(dir, "ca"))
+	if errors.Is(err, fs.ErrNotExist) {
+		if authority, err = ca.New("dev", time.Now(), ca.DefaultAuthorityLife); err == nil {
+			err = authority.Save(filepath.Join(dir, "ca"))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var requests []ca.Request
+	for i := range devRoots {
+		requests = append(requests, ca.Request{Role: principal.Root, Name: fmt.Sprint(i + 1)})
+	}
+	for i := range coordinators {
+		requests = append(requests, ca.Request{Role: principal.Coordinator, Name: devCoordinator(i)})
+	}
+	requests = append(requests, ca.Request{Role: principal.Operator, Name: "dev"})
+	for _, r := range requests {
+		own := filepath.Join(dir, fmt.Sprintf("%s-%s", r.Role, r.Name))
+		pair, err := authority.Issue(r, time.Now())
+		if err == nil {
+			err = pair.Save(own)
+		}
+		if err != nil {
+			return err
+		}
+		source, err := mtls.Open(own, mtls.Options{Logger: d.logger.Named("certs")})
+		if err != nil {
+			return err
+		}
+		d.certs, d.file.Certs = append(d.certs, source), own
 	}
 	return nil
 }
@@ -218,7 +284,7 @@ func (d *dev) start(rootsCtx, ctx context.Context, stop context.CancelCauseFunc,
 	}
 	for i, peer := range d.peers {
 		roots.Go(func() {
-			ended(fmt.Sprintf("meta-root %d", i+1), serveMetrics(rootsCtx, d.metricsLis[i], debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy},
+			ended(fmt.Sprintf("meta-root %d", i+1), serveMetrics(rootsCtx, d.metricsLis[i], debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: d.own(i)},
 				func(ctx context.Context) error { return peer.Run(ctx, d.rootLis[i], d.transportLis[i]) }))
 		})
 	}
@@ -231,7 +297,7 @@ func (d *dev) start(rootsCtx, ctx context.Context, stop context.CancelCauseFunc,
 
 // announce waits until the cluster serves, then says where it is.
 func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
-	cl, err := client.New(client.Config{Endpoints: d.file.Coordinators})
+	cl, err := client.New(client.Config{Endpoints: d.file.Coordinators, TLS: d.own(devRoots + len(d.options))})
 	if err != nil {
 		return err
 	}
@@ -260,14 +326,17 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	}
 	fmt.Fprintf(e.stdout, "NoKV is running. Ctrl-C stops it.\n\n")
 	for i, a := range d.file.Coordinators {
-		fmt.Fprintf(e.stdout, "  coordinator c%d  %s   metrics http://%s/debug/vars\n", i+1, a, d.file.Metrics[devRoots+i])
+		fmt.Fprintf(e.stdout, "  coordinator c%d  %s   metrics %s://%s/debug/vars\n", i+1, a, d.own(0).Scheme(), d.file.Metrics[devRoots+i])
 	}
 	for i, a := range d.file.RootPeers {
-		fmt.Fprintf(e.stdout, "  meta-root %d     %s   metrics http://%s/debug/vars\n", i+1, a, d.file.Metrics[i])
+		fmt.Fprintf(e.stdout, "  meta-root %d     %s   metrics %s://%s/debug/vars\n", i+1, a, d.own(0).Scheme(), d.file.Metrics[i])
 	}
 	fmt.Fprintf(e.stdout, "  data            %s\n\nTry, in another terminal:\n", data)
 	if noteErr != nil { // the cluster runs; only finding it takes a word more
 		fmt.Fprintf(e.stdout, "  export NOKV_COORDINATOR_ADDR=%s\n", strings.Join(d.file.Coordinators, ","))
+		if d.file.Certs != "" {
+			fmt.Fprintf(e.stdout, "  export NOKV_CERTS=%s\n", d.file.Certs)
+		}
 	}
 	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
 	return nil

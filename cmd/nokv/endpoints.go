@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
+	"github.com/nokv/nokv/mtls"
 )
 
 // devFile is dev.json: where a running `nokv dev` is found. The field names
@@ -22,8 +24,10 @@ type devFile struct {
 	Coordinators []string `json:"coordinators"`
 	RootPeers    []string `json:"root_peers"`
 	Metrics      []string `json:"metrics"`
-	Workdir      string   `json:"workdir"`
-	PID          int      `json:"pid"`
+	// Certs is the folder of an operator's certificate; absent without --tls.
+	Certs   string `json:"certs,omitempty"`
+	Workdir string `json:"workdir"`
+	PID     int    `json:"pid"`
 }
 
 // devNotes is the folder where each running `nokv dev` of this user is noted,
@@ -99,46 +103,72 @@ func readDevFile(path string) *devFile {
 	return &d
 }
 
-// coordinatorFlag declares --coordinator-addr.
-func (f *flags) coordinatorFlag() *string {
-	return f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] "+
-		"(default: NOKV_COORDINATOR_ADDR, a running `nokv dev`, "+config.DefaultCoordinatorAddr+")")
+// endpointFlags say where coordinators are, and who asks them.
+type endpointFlags struct{ addr, certs *string }
+
+func (f *flags) endpoints() endpointFlags {
+	return endpointFlags{
+		addr: f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] "+
+			"(default: NOKV_COORDINATOR_ADDR, a running `nokv dev`, "+config.DefaultCoordinatorAddr+")"),
+		certs: f.certsFlag(),
+	}
 }
 
-// coordinators resolves --coordinator-addr: the flag, the environment, a
-// running `nokv dev`, the documented port. The hint is for the case that nobody
-// is there.
-func coordinators(flagValue string) (addrs []string, hint string, err error) {
-	if flagValue != "" {
-		addrs, err = splitAddrs("--coordinator-addr", flagValue)
-		return addrs, "That is what --coordinator-addr says", err
-	}
-	if env := os.Getenv("NOKV_COORDINATOR_ADDR"); env != "" {
-		addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", env)
-		return addrs, "That is what NOKV_COORDINATOR_ADDR says", err
-	}
-	if d := runningDev(); d != nil {
-		return d.Coordinators, fmt.Sprintf("That is where `nokv dev` with process id %d should be", d.PID), nil
-	}
-	return []string{config.DefaultCoordinatorAddr},
-		"Start a cluster with `nokv dev`, or say where one is with --coordinator-addr or NOKV_COORDINATOR_ADDR", nil
+// target is where processes are and how they are talked to.
+type target struct {
+	addrs []string
+	certs *mtls.Source
+	// hint is for the case that nobody is there.
+	hint string
 }
 
-// rootPeers resolves the root peers that the root commands talk to: the flag,
-// a running `nokv dev`, the documented ports.
-func rootPeers(p *peerMap) map[uint64]string {
-	if len(p.peers) > 0 {
-		return p.peers
+// resolve finds the coordinators: the flag, the environment, a running `nokv
+// dev`, the documented port.
+func (f endpointFlags) resolve(logger hclog.Logger) (t target, err error) {
+	certs := *f.certs
+	if env := os.Getenv("NOKV_COORDINATOR_ADDR"); *f.addr != "" {
+		t.hint = "That is what --coordinator-addr says"
+		t.addrs, err = splitAddrs("--coordinator-addr", *f.addr)
+	} else if env != "" {
+		t.hint = "That is what NOKV_COORDINATOR_ADDR says"
+		t.addrs, err = splitAddrs("NOKV_COORDINATOR_ADDR", env)
+	} else if d := runningDev(); d != nil {
+		t.addrs, certs = d.Coordinators, d.certificates(certs)
+		t.hint = fmt.Sprintf("That is where `nokv dev` with process id %d should be", d.PID)
+	} else {
+		t.addrs = []string{config.DefaultCoordinatorAddr}
+		t.hint = "Start a cluster with `nokv dev`, or say where one is with --coordinator-addr or NOKV_COORDINATOR_ADDR"
 	}
-	addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
-	if d := runningDev(); d != nil {
-		addrs = d.RootPeers
+	if err == nil {
+		t.certs, err = certificates(certs, logger)
 	}
-	peers := make(map[uint64]string, len(addrs))
-	for i, a := range addrs {
-		peers[uint64(i)+1] = a
+	return t, err
+}
+
+// certificates is the folder that a command uses which finds d by itself.
+func (d *devFile) certificates(flagValue string) string {
+	if flagValue == "" && os.Getenv("NOKV_CERTS") == "" {
+		return d.Certs
 	}
-	return peers
+	return flagValue
+}
+
+// resolve finds the root peers that the root commands talk to: the flag, a running
+// `nokv dev`, the documented ports.
+func (r *rootFlags) resolve() (map[uint64]string, *mtls.Source, error) {
+	peers, dir := r.peers.peers, *r.certs
+	if len(peers) == 0 {
+		addrs := []string{"127.0.0.1:2380", "127.0.0.1:2381", "127.0.0.1:2382"}
+		if d := runningDev(); d != nil {
+			addrs, dir = d.RootPeers, d.certificates(dir)
+		}
+		peers = make(map[uint64]string, len(addrs))
+		for i, a := range addrs {
+			peers[uint64(i)+1] = a
+		}
+	}
+	certs, err := certificates(dir, cliLogger(*r.verbose))
+	return peers, certs, err
 }
 
 func splitAddrs(what, s string) ([]string, error) {

@@ -4,18 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/mtls"
 )
 
 // explain is an error in one line for people: what a server said, or why no
 // server said anything, without the layers that the error came through.
 func explain(err error) string {
+	if refused, ok := errors.AsType[*mtls.Refusal](err); ok {
+		return refused.Sentence
+	}
 	var ce *client.Error
 	if !errors.As(err, &ce) {
 		return plain(err.Error())
@@ -43,6 +50,9 @@ func explain(err error) string {
 
 // plain takes gRPC's wrapping off a sentence.
 func plain(s string) string {
+	if refused, ok := mtls.RefusalOf(errors.New(s)); ok {
+		return refused.Sentence
+	}
 	for _, prefix := range []string{"rpc error: code = ", "connection error: desc = "} {
 		before, rest, found := strings.Cut(s, prefix)
 		if !found {
@@ -68,50 +78,85 @@ var errNobody = errors.New("nobody listens")
 // --timeout was given: a wrong address should not cost ten seconds.
 const patience = 2 * time.Second
 
-// someoneListens returns nil as soon as one of the addresses accepts a
-// connection, and an error for people when none does in time.
-func someoneListens(ctx context.Context, addrs []string, within time.Duration, hint string) error {
+// letsIn returns nil as soon as one of the addresses takes a connection of this
+// process, and an error for people when none does in time, or all refuse it: a
+// refusal does not pass by itself.
+func (t target) letsIn(ctx context.Context, role principal.Role, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	var errs []string
+	var errs []error
 	for {
-		now := dialAll(ctx, addrs)
+		now := t.knockAll(ctx, role)
 		if now == nil {
 			return nil
 		}
 		if deadline, _ := ctx.Deadline(); errs == nil || time.Now().Before(deadline) {
 			errs = now // what the end of the wait cuts off says nothing
 		}
+		if !slices.ContainsFunc(errs, func(err error) bool { _, refused := mtls.RefusalOf(err); return !refused }) {
+			return errs[0]
+		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%w at %s. %s", errNobody, strings.Join(errs, ", "), hint)
+			return fmt.Errorf("%w at %s. %s", errNobody, strings.ReplaceAll(errors.Join(errs...).Error(), "\n", ", "), t.hint)
 		}
 	}
 }
 
-// dialAll returns nil when one address accepts a connection; otherwise each
-// address with what is wrong with it.
-func dialAll(ctx context.Context, addrs []string) []string {
-	errs := make([]string, len(addrs))
-	var dials sync.WaitGroup
-	for i, addr := range addrs {
-		dials.Go(func() {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-			if err != nil {
-				errs[i] = fmt.Sprintf("%s (%s)", addr, rootCause(err))
-				return
-			}
-			_ = conn.Close()
-		})
+// knockAll returns nil when one address takes a connection; otherwise what is wrong
+// with each.
+func (t target) knockAll(ctx context.Context, role principal.Role) []error {
+	ctx, cancel := context.WithCancel(ctx)
+	answers := make(chan error, len(t.addrs))
+	var knocking sync.WaitGroup
+	defer func() { cancel(); knocking.Wait() }()
+	for _, addr := range t.addrs {
+		knocking.Go(func() { answers <- t.knock(ctx, addr, role) })
 	}
-	dials.Wait()
-	for _, e := range errs {
-		if e == "" {
+	var errs []error
+	for range t.addrs {
+		err := <-answers
+		if err == nil {
 			return nil
 		}
+		errs = append(errs, err)
 	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errs
+}
+
+// answerWithin is how long a process that takes connections may take to say whether
+// it talks with this one: one that hangs is left to who asks it something.
+const answerWithin = 250 * time.Millisecond
+
+// opening is what an HTTP/2 client says first, with no settings.
+const opening = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// knock returns nil unless nobody listens at an address or who does refuses this
+// process, which it may say behind the handshake.
+func (t target) knock(ctx context.Context, addr string, role principal.Role) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("%s (%s)", addr, rootCause(err))
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	secured, _, err := t.certs.Client(role).ClientHandshake(ctx, addr, conn)
+	if err == nil {
+		conn = secured
+		if _, err = io.WriteString(conn, opening); err == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+	}
+	if refused, ok := mtls.RefusalOf(err); ok {
+		return refused
+	}
+	return nil
 }
 
 // rootCause is the innermost error: "connection refused", not the steps to it.

@@ -90,7 +90,7 @@ func victims(rng *rand.Rand, c *proctest.Cluster, most int) []int {
 // judge checks the load's record against the cluster, and the cluster with itself.
 func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
 	t.Helper()
-	cl, err := client.New(client.Config{Endpoints: c.CoordinatorAddrs})
+	cl, err := client.New(client.Config{Endpoints: c.CoordinatorAddrs, TLS: c.TLS()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,13 +79,20 @@ func startLoad(t testing.TB, endpoints []string) *load {
 // of each caller between two.
 func startPacedLoad(t testing.TB, endpoints []string, within, pause time.Duration) *load {
 	t.Helper()
+	return startLoadOf(t, client.Config{Endpoints: endpoints}, within, pause)
+}
+
+// startLoadOf is startPacedLoad by clients of a configuration.
+func startLoadOf(t testing.TB, cfg client.Config, within, pause time.Duration) *load {
+	t.Helper()
+	endpoints := cfg.Endpoints
 	ctx, stop := context.WithCancel(t.Context())
 	l := &load{t: t, began: time.Now(), within: within, pause: pause, stop: stop}
 	for kind := range loadKinds {
 		for i := range callersPerKind {
 			// Each caller has its own order of endpoints.
-			mine := slices.Concat(endpoints[i%len(endpoints):], endpoints[:i%len(endpoints)])
-			cl, err := client.New(client.Config{Endpoints: mine})
+			cfg.Endpoints = slices.Concat(endpoints[i%len(endpoints):], endpoints[:i%len(endpoints)])
+			cl, err := client.New(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,7 @@ func nokvPath(t testing.TB) string {
 // nokvEnv keeps processes away from a `nokv dev` that the user runs beside the tests.
 func nokvEnv(t testing.TB) []string {
 	t.Helper()
-	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}
+	return []string{beNoKV + "=1", "XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR=", "NOKV_CERTS="}
 }
 
 func newCluster(t testing.TB, coordinators int) *proctest.Cluster {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/meta/root/state"
 )
@@ -82,6 +83,11 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 		return err
 	}
 	defer flush()
+	certs, insecure, err := s.secure(principal.Root, fmt.Sprint(o.node), logger, listening{"-addr", addr}, listening{"-advertise-addr", o.advertise},
+		listening{"-transport-addr", o.transport}, listening{"-peer", o.peers[o.node]}, listening{"-metrics-addr", *s.metricsAddr})
+	if err != nil {
+		return err
+	}
 	lis, err := listen(fmt.Sprintf("meta-root %d gRPC", o.node), addr)
 	if err != nil {
 		return err
@@ -104,12 +110,12 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	}
 	peer, err := root.Open(root.Config{
 		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
-		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, Logger: logger,
+		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, TLS: certs, Insecure: insecure, Logger: logger,
 	})
 	if err != nil {
 		return err
 	}
-	return serveMetrics(ctx, metrics, debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy}, func(ctx context.Context) error {
+	return serveMetrics(ctx, metrics, debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: certs, Logger: logger}, func(ctx context.Context) error {
 		return peer.Run(ctx, lis, peerLis)
 	})
 }

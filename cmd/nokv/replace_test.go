@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
 )
@@ -221,6 +222,9 @@ func (r *replacing) join() {
 		if i != r.lost {
 			args = append(args, "-peer", fmt.Sprintf("%d=%s", i+1, a))
 		}
+	}
+	if r.c.Certs != nil {
+		args = append(args, "-certs", r.c.Certs.Of(principal.Root, fmt.Sprint(r.node)))
 	}
 	r.options = r.c.Options(name, args...)
 	r.options.Log = filepath.Join(r.c.Dir, name+".log")

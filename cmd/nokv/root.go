@@ -9,7 +9,9 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nokv/nokv/internal/principal"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -23,6 +25,7 @@ func rootCommand() *command {
 // rootFlags are the flags of commands that talk to root peers.
 type rootFlags struct {
 	peers   peerMap
+	certs   *string
 	timeout *time.Duration
 	verbose *bool
 }
@@ -32,6 +35,7 @@ func (f *flags) root() *rootFlags { return f.rootWithin(5 * time.Second) }
 func (f *flags) rootWithin(timeout time.Duration) *rootFlags {
 	r := &rootFlags{}
 	f.Var(&r.peers, "root-peer", "root peer `ID=ADDR`: its node id and gRPC address; repeat for each (default: a running `nokv dev`, then 127.0.0.1:2380 to 2382)")
+	r.certs = f.certsFlag()
 	r.timeout = f.duration("timeout", timeout, "`time` to wait for the whole command")
 	r.verbose = f.Bool("v", false, "log retries to standard error")
 	return r
@@ -44,7 +48,11 @@ func (r *rootFlags) call(ctx context.Context, timeout time.Duration, fn func(con
 
 // callAs is call by a reader with an id: it is told the secrets.
 func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Duration, fn func(context.Context, *rootclient.Client) error) error {
-	cl, err := rootclient.New(rootclient.Config{Peers: rootPeers(&r.peers), ReaderID: reader, Logger: cliLogger(*r.verbose)})
+	peers, certs, err := r.resolve()
+	if err != nil {
+		return err
+	}
+	cl, err := rootclient.New(rootclient.Config{Peers: peers, ReaderID: reader, TLS: certs, Logger: cliLogger(*r.verbose)})
 	if err != nil {
 		return usagef("%s", err)
 	}
@@ -66,14 +74,17 @@ func (r *rootFlags) callAs(ctx context.Context, reader string, timeout time.Dura
 	return err
 }
 
-// someoneListens fails fast when no root peer is there.
-func (r *rootFlags) someoneListens(ctx context.Context) error {
-	peers := rootPeers(&r.peers)
-	var addrs []string
-	for _, id := range sortedIDs(peers) {
-		addrs = append(addrs, peers[id])
+// letsIn fails fast when no root peer is there, or none lets this process in.
+func (r *rootFlags) letsIn(ctx context.Context) error {
+	peers, certs, err := r.resolve()
+	if err != nil {
+		return err
 	}
-	return someoneListens(ctx, addrs, patience, "Start the root peers, or say where they are with --root-peer ID=ADDR")
+	t := target{certs: certs, hint: "Start the root peers, or say where they are with --root-peer ID=ADDR"}
+	for _, id := range sortedIDs(peers) {
+		t.addrs = append(t.addrs, peers[id])
+	}
+	return t.letsIn(ctx, principal.Root, patience)
 }
 
 // rootPeerOutput is one peer of `nokv root status -o json`. The field names stay.
@@ -129,7 +140,28 @@ Exit status 0 when a leader answers, 3 otherwise.`,
 	}
 }
 
+// refusedByAll is the refusal when no peer takes a connection of this process.
+func refusedByAll(peers []rootclient.PeerStatus) error {
+	var first *mtls.Refusal
+	for _, p := range peers {
+		refused, ok := mtls.RefusalOf(p.Err)
+		if !ok {
+			return nil
+		}
+		if first == nil {
+			first = refused
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first
+}
+
 func showRootStatus(e *env, peers []rootclient.PeerStatus) error {
+	if err := refusedByAll(peers); err != nil {
+		return err
+	}
 	out, led := peersOf(peers)
 	err := e.print(out, func(w *tabwriter.Writer) {
 		row(w, "NODE", "ADDRESS", "ROLE", "PEER", "TERM", "COMMIT", "APPLIED", "LOG", "CHECKPOINT", "STATE HASH", "READERS")
@@ -235,7 +267,7 @@ func rootTransfer() *command {
 					return usagef("no arguments, got %q", args)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					leader, err := cl.Transfer(ctx, *to)

@@ -50,7 +50,7 @@ Check one with nokv root verify FILE; make a cluster of it with nokv root restor
 					return usagef("--out is required: the file to write")
 				}
 				return r.callAs(ctx, "backup", *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					take := backup.Take

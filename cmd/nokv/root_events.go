@@ -50,7 +50,7 @@ asked for; whether its command applied is a matter of the state it met.`,
 					timeout = 0
 				}
 				err := r.call(ctx, timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					return tailEvents(ctx, e, cl, *actor, *after, *last, *follow)

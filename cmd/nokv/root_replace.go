@@ -65,7 +65,7 @@ then no majority could be spared. See docs/operations.md.`,
 				}
 				p := &replacement{req: &rootv1.ReplacePeerRequest{Lost: *lost, With: *with, Force: *force, Cancel: *cancel}, progress: e.stderr}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					resp, err := p.run(ctx, cl.Replace)

@@ -31,7 +31,7 @@ func rootSettings() *command {
 					return usagef("no arguments, got %q", args)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					now, _, err := settingsNow(ctx, cl)
@@ -68,7 +68,7 @@ The era under way keeps what it has.`,
 					return usagef("--max-tenure-ttl %v: want whole milliseconds", *ttl)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					if err := r.someoneListens(ctx); err != nil {
+					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
 					now, known, err := settingsNow(ctx, cl)

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls/ca"
 )
 
 // TestScripts runs command lines as processes and compares what a user sees.
@@ -23,7 +25,9 @@ import (
 //	pick=a,b        these values of it
 //
 // offline.txt and cert.txt run without a cluster, the others with a `nokv dev` of
-// their own, found without flags.
+// their own, found without flags. That of tls.txt has certificates; there $DIR is
+// the folder of the test, $TLS and $ROOT are a coordinator and a root peer, $PLAIN
+// is a coordinator of another cluster, without certificates.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil || len(files) == 0 {
@@ -37,6 +41,11 @@ func TestScripts(t *testing.T) {
 			case "offline.txt":
 			case "cert.txt":
 				s.cwd = s.dir // it writes
+			case "tls.txt":
+				s.strangers(t)
+				startDev(t, s.env, filepath.Join(s.dir, "dev"), "--tls")
+				found := readDevFile(filepath.Join(s.dir, "dev", "dev.json"))
+				s.words = append(s.words, "$DIR", s.dir, "$TLS", found.Coordinators[0], "$ROOT", found.RootPeers[0])
 			default:
 				startDev(t, s.env, filepath.Join(s.dir, "dev"))
 			}
@@ -49,13 +58,43 @@ type script struct {
 	env []string
 	dir string
 	cwd string // empty: this package's
+	// words of command lines and what stands for them, in turn.
+	words []string
+}
+
+// strangers makes what does not belong to the cluster of the script.
+func (s *script) strangers(t *testing.T) {
+	t.Helper()
+	other, err := ca.New("other", time.Now(), ca.DefaultAuthorityLife)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, err := ca.New("dev", time.Now().Add(-72*time.Hour), ca.DefaultAuthorityLife)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, of := range map[string]struct {
+		by   *ca.Authority
+		when time.Time
+	}{"stranger": {other, time.Now()}, "ended": {past, time.Now().Add(-72 * time.Hour)}} {
+		pair, err := of.by.Issue(ca.Request{Role: principal.Operator, Name: "ann", Life: 24 * time.Hour}, of.when)
+		if err == nil {
+			err = pair.Save(filepath.Join(s.dir, dir))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	plain := filepath.Join(s.dir, "plain")
+	startDev(t, nokvEnv(t), plain)
+	s.words = []string{"$PLAIN", readDevFile(filepath.Join(plain, "dev.json")).Coordinators[0]}
 }
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	var out strings.Builder
 	var last proctest.Result
 	for line := range strings.Lines(d.Input) {
-		args := splitLine(t, strings.TrimSpace(line))
+		args := splitLine(t, strings.TrimSpace(strings.NewReplacer(s.words...).Replace(line)))
 		last = proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: s.env, Dir: s.cwd, Args: args})
 		if d.Cmd != "nokv" {
 			continue
@@ -131,6 +170,7 @@ var scrubs = []struct {
 	pattern *regexp.Regexp
 	with    string
 }{
+	{regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z`), "TIME"},
 	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "ADDR"},
 	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "HASH"},

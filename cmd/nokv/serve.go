@@ -20,8 +20,9 @@ import (
 
 // serverFlags are the flags that both servers have.
 type serverFlags struct {
-	addr, metricsAddr, configPath, scope, logLevel *string
-	flags                                          *flags
+	addr, metricsAddr, configPath, scope, logLevel, certs *string
+	insecure                                              *bool
+	flags                                                 *flags
 }
 
 func (f *flags) server(defaultAddr string) *serverFlags {
@@ -32,6 +33,8 @@ func (f *flags) server(defaultAddr string) *serverFlags {
 		metricsAddr: f.String("metrics-addr", "", "`address` for /debug/vars and /healthz (default none)"),
 		configPath:  f.String("config", "", "raft_config.json `file` with addresses and folders; flags win"),
 		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
+		certs:       f.certsFlag(),
+		insecure:    f.Bool("insecure", false, "let anybody in: listen without certificates on addresses that other machines reach"),
 		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
 	}
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"text/tabwriter"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/channel"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
@@ -25,21 +27,25 @@ type statusOutput struct {
 }
 
 type coordinatorStatusOutput struct {
-	Address          string            `json:"address"`
-	ID               string            `json:"id,omitempty"`
-	Error            string            `json:"error,omitempty"`
-	ServingAuthority bool              `json:"serving_authority"`
-	ClockBound       bool              `json:"clock_bound,omitempty"`
-	Keyspaces        uint64            `json:"keyspaces"`
-	Regions          uint64            `json:"regions"`
-	Members          uint64            `json:"members"`
-	IDFence          uint64            `json:"id_fence"`
-	TSOFence         uint64            `json:"tso_fence"`
-	IDWindowLeft     uint64            `json:"id_window_left"`
-	TSOWindowLeft    uint64            `json:"tso_window_left"`
-	UptimeMillis     uint64            `json:"uptime_millis"`
-	Version          string            `json:"version,omitempty"`
-	Disclosure       *disclosureOutput `json:"disclosure,omitempty"`
+	Address          string `json:"address"`
+	ID               string `json:"id,omitempty"`
+	Error            string `json:"error,omitempty"`
+	ServingAuthority bool   `json:"serving_authority"`
+	ClockBound       bool   `json:"clock_bound,omitempty"`
+	Keyspaces        uint64 `json:"keyspaces"`
+	Regions          uint64 `json:"regions"`
+	Members          uint64 `json:"members"`
+	IDFence          uint64 `json:"id_fence"`
+	TSOFence         uint64 `json:"tso_fence"`
+	IDWindowLeft     uint64 `json:"id_window_left"`
+	TSOWindowLeft    uint64 `json:"tso_window_left"`
+	UptimeMillis     uint64 `json:"uptime_millis"`
+	Version          string `json:"version,omitempty"`
+	// Channel is tls, loopback or insecure; CertificateDays are left until the
+	// certificate ends, or the CA's that signed it if that is earlier.
+	Channel         string            `json:"channel,omitempty"`
+	CertificateDays *float64          `json:"certificate_days,omitempty"`
+	Disclosure      *disclosureOutput `json:"disclosure,omitempty"`
 }
 
 type rootEndpointOutput struct {
@@ -48,6 +54,26 @@ type rootEndpointOutput struct {
 	Reachable bool   `json:"reachable"`
 	Leader    bool   `json:"leader"`
 	Problem   string `json:"problem,omitempty"`
+	// Channel and CertificateDays are as those of coordinators.
+	Channel         string   `json:"channel,omitempty"`
+	CertificateDays *float64 `json:"certificate_days,omitempty"`
+}
+
+// daysLeft are the days until a certificate ends; nil without one.
+func daysLeft(endsUnixSeconds uint64) *float64 {
+	if endsUnixSeconds == 0 {
+		return nil
+	}
+	days := channel.Days(endsUnixSeconds, time.Now())
+	return &days
+}
+
+// channelCell is a channel in a table: tls and the days left, or what it is instead.
+func channelCell(name string, days *float64) string {
+	if days != nil {
+		return fmt.Sprintf("%s, %.0f days", name, math.Floor(*days))
+	}
+	return orDash(name)
 }
 
 func statusCommand() *command {
@@ -102,7 +128,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	}
 	out.Predecessor = howEnded(best.GetHandover().GetLegacy())
 	for _, p := range best.GetRootPeers() {
-		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem})
+		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, channel.Name(p.Channel), daysLeft(p.CertificateEndsUnixSeconds)})
 	}
 	if err := e.print(out, out.table); err != nil {
 		return err
@@ -126,6 +152,7 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
+		Channel: channel.Name(st.Channel), CertificateDays: daysLeft(st.CertificateEndsUnixSeconds),
 	}
 }
 
@@ -139,10 +166,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		row(w, "before", s.Predecessor)
 	}
 	row(w)
-	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME")
+	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {
 		if c.Disclosure == nil {
-			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-")
+			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-", "-")
 			continue
 		}
 		authority := "standby"
@@ -153,10 +180,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 			authority = "clock_bound"
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
-			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second))
+			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), channelCell(c.Channel, c.CertificateDays))
 	}
 	row(w)
-	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE")
+	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")
 	for _, p := range s.RootPeers {
 		role := "follower"
 		if p.Leader {
@@ -165,6 +192,6 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		if !p.Reachable {
 			role = orDash(p.Problem)
 		}
-		row(w, p.NodeID, p.Address, p.Reachable, role)
+		row(w, p.NodeID, p.Address, p.Reachable, role, channelCell(p.Channel, p.CertificateDays))
 	}
 }

@@ -40,7 +40,7 @@ the root. With -o json each change is one line.`,
 			count := f.Uint("count", 0, "stop after so many changes behind the snapshot; 0: never")
 			forDur := f.duration("for", 0, "stop after this `time`; 0: never")
 			read := f.read()
-			addr := f.coordinatorFlag()
+			ends := f.endpoints()
 			verbose := f.Bool("v", false, "log reconnects to standard error")
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -59,7 +59,7 @@ the root. With -o json each change is one line.`,
 				if *keyspace != "" {
 					opts = append(opts, client.In(*keyspace))
 				}
-				cl, err := dialCoordinators(ctx, *addr, patience, *verbose)
+				cl, err := ends.dial(ctx, patience, *verbose)
 				if err != nil {
 					return err
 				}

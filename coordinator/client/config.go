@@ -1,13 +1,13 @@
 package client
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 )
 
@@ -44,8 +44,9 @@ type Config struct {
 	// at the next coordinator. Default 30 s.
 	WatchSilence time.Duration
 
-	// TLS is used for every connection. nil: no encryption.
-	TLS *tls.Config
+	// TLS shows this process's certificate and wants one of a coordinator, on every
+	// connection. nil: plain connections.
+	TLS *mtls.Source
 	// DialOptions are applied last to every connection.
 	DialOptions []grpc.DialOption
 	// Logger gets changes of coordinator at Info and retries at Debug. nil: none.

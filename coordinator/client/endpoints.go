@@ -13,11 +13,10 @@ import (
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -77,12 +76,8 @@ func newEndpoints(cfg Config, cluster clusterid.Caller) (*endpoints, error) {
 
 // dial prepares a connection; it is made when first used.
 func (s *endpoints) dial(address string) (*endpoint, error) {
-	creds := insecure.NewCredentials()
-	if s.cfg.TLS != nil {
-		creds = credentials.NewTLS(s.cfg.TLS)
-	}
 	options := append(append(flow.Client(), s.cluster.Options()...),
-		grpc.WithTransportCredentials(creds),
+		grpc.WithTransportCredentials(s.cfg.TLS.Client(principal.Coordinator)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0),
 		// The default base delay of 1 s would be how long a restarted

@@ -41,6 +41,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
@@ -48,6 +49,7 @@ import (
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -90,6 +92,10 @@ type Config struct {
 	// Access judges callers by their certificates. Nil: there are none, and everybody
 	// may do everything.
 	Access *access.Gate
+	// TLS has every caller show a certificate of the cluster. Nil: plain connections.
+	TLS *mtls.Source
+	// Insecure says that connections are plain where others reach them, for Status.
+	Insecure bool
 	// ServerOptions come after the server's own, so they may replace them.
 	ServerOptions []grpc.ServerOption
 }
@@ -108,7 +114,14 @@ func (c *Config) Validate() error {
 	}
 }
 
+func (c *Config) channel() channel.Channel {
+	return channel.Channel{Certs: c.TLS, Insecure: c.Insecure}
+}
+
 func (c *Config) setDefaults() {
+	if c.TLS != nil && c.Access == nil {
+		c.Access = access.New()
+	}
 	if c.Limits == (Limits{}) {
 		c.Limits = DefaultLimits()
 	}
@@ -191,6 +204,7 @@ func (s *Server) options() []grpc.ServerOption {
 	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
 	counted := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary), grpc.ChainStreamInterceptor(s.cfg.Stats.Stream)}
 	return append(slices.Concat(flow.Server(), counted, s.cfg.Access.Options()),
+		grpc.Creds(s.cfg.TLS.Server()),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ChainUnaryInterceptor(gate.Unary, s.admitUnary),
 		grpc.ChainStreamInterceptor(gate.Stream, s.admitStream),

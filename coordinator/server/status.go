@@ -36,6 +36,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		Coordinators: v.coordinators(),
 		UptimeMillis: uint64(v.now.Sub(s.started).Milliseconds()),
 		Version:      s.cfg.Version,
+		Channel:      s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
 	}
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/mtls"
 )
 
 // Config says what is measured.
@@ -36,6 +37,8 @@ type Config struct {
 	Mode, Against string
 	// Metrics are addresses whose view is added to the result.
 	Metrics []string
+	// TLS are the certificates of callers; nil: none.
+	TLS *mtls.Source
 	// Progress is told what takes long before it is measured.
 	Progress io.Writer
 }
@@ -80,7 +83,7 @@ func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	out.Server = serverLatencies(ctx, c.Metrics)
+	out.Server = c.serverLatencies(ctx)
 	return out, nil
 }
 
@@ -153,24 +156,26 @@ func (w *worker) run(ctx context.Context) {
 
 // serverLatencies reads the servers' own view from their metrics addresses.
 // One that does not answer is left out: it may be switched off.
-func serverLatencies(ctx context.Context, addrs []string) map[string]map[string]rpcstats.Latency {
-	if len(addrs) == 0 {
+func (c *Config) serverLatencies(ctx context.Context) map[string]map[string]rpcstats.Latency {
+	if len(c.Metrics) == 0 {
 		return nil
 	}
+	web := &http.Client{Transport: c.TLS.Transport()}
+	defer web.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	out := make(map[string]map[string]rpcstats.Latency)
-	for _, addr := range addrs {
+	for _, addr := range c.Metrics {
 		var vars struct {
 			NoKV struct {
 				RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
 			} `json:"nokv"`
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/debug/vars", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.TLS.Scheme()+"://"+addr+"/debug/vars", nil)
 		if err != nil {
 			continue
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := web.Do(req)
 		if err != nil {
 			continue
 		}

@@ -123,7 +123,7 @@ func (c *Config) tsoSingle(cl *client.Client, n uint64) (work, func(), error) {
 	}
 	for i := range clients {
 		var err error
-		if clients[i], err = client.New(client.Config{Endpoints: cl.Endpoints()}); err != nil {
+		if clients[i], err = client.New(client.Config{Endpoints: cl.Endpoints(), TLS: c.TLS}); err != nil {
 			end()
 			return nil, nil, err
 		}

@@ -3,7 +3,8 @@
 //
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
-// component's own check passed within its bound.
+// component's own check passed within its bound, and answers everybody; (3) with
+// certificates the rest is for those that allowed names.
 package debugvars
 
 import (
@@ -16,12 +17,21 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls"
 )
 
 const (
 	// healthTimeout bounds one health check.
 	healthTimeout = 2 * time.Second
+	// Bounds of a connection: what may be sent before anything is known, the time
+	// for the headers, for a request with its answer, and between two. Profiles take 30 s.
+	maxHeaderBytes = 16 << 10
+	headersWithin  = 5 * time.Second
+	answeredWithin = time.Minute
+	idleFor        = time.Minute
 	// maxConnections are held open, or an eighth of what the process may accept.
 	maxConnections = 64
 )
@@ -32,12 +42,42 @@ type Source struct {
 	Vars func() any
 	// Healthy returns nil when the component serves; the error is shown.
 	Healthy func(ctx context.Context) error
+	// TLS are the certificates of the process; nil: it has none, and everybody on
+	// this machine may see everything.
+	TLS *mtls.Source
+	// Logger hears of connections that fail, at Debug. Nil: nothing is logged.
+	Logger hclog.Logger
+}
+
+// allowed says who may see what is not for everybody. It is the one place that
+// judges callers of this port.
+func (s *Source) allowed(r *http.Request) bool {
+	if s.TLS == nil {
+		return true
+	}
+	switch s.TLS.Caller(r.TLS).Role {
+	case principal.Operator, principal.Root, principal.Coordinator:
+		return true
+	}
+	return false
+}
+
+// guard lets those in that allowed names.
+func (s *Source) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.allowed(r) {
+			http.Error(w, "this is for operators: show a client certificate of role operator", http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Handler serves /debug/vars and /healthz of a source.
 func Handler(s Source) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /debug/vars", func(w http.ResponseWriter, _ *http.Request) {
+	mux, inner := http.NewServeMux(), http.NewServeMux()
+	mux.Handle("/", s.guard(inner))
+	inner.HandleFunc("GET /debug/vars", func(w http.ResponseWriter, _ *http.Request) {
 		own, err := json.Marshal(s.Vars())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -62,14 +102,26 @@ func Handler(s Source) http.Handler {
 
 // Serve serves a source on lis until ctx ends, and closes lis.
 func Serve(ctx context.Context, lis net.Listener, s Source) error {
-	server := &http.Server{Handler: Handler(s), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	if s.Logger == nil {
+		s.Logger = hclog.NewNullLogger()
+	}
+	server := &http.Server{
+		Handler: Handler(s), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
+		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	err := server.Serve(listen.Limit(lis, min(maxConnections, listen.Connections()/8)))
+	limited := net.Listener(listen.Limit(lis, min(maxConnections, listen.Connections()/8)))
+	serve := server.Serve
+	if s.TLS != nil {
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	err := serve(limited)
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		<-stopped
 		return nil

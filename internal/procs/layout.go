@@ -19,6 +19,8 @@ type Layout struct {
 	// RootPeerFlags and CoordinatorFlags are added to the command lines of root
 	// peers and of coordinators.
 	RootPeerFlags, CoordinatorFlags []string
+	// CertsOf is a member's folder of certificates; nil: they have none.
+	CertsOf func(member int) string
 }
 
 // NewLayout chooses free ports for a cluster in dir.
@@ -67,6 +69,7 @@ func (l *Layout) Args(member int) []string {
 			"coordinator", "-addr", l.CoordinatorAddrs[i], "-coordinator-id", fmt.Sprintf("c%d", i+1),
 			"-metrics-addr", l.MetricsAddrs[member],
 		}
+		args = append(args, l.certs(member)...)
 		return append(append(args, l.RootFlags()...), l.CoordinatorFlags...)
 	}
 	args := []string{
@@ -76,7 +79,15 @@ func (l *Layout) Args(member int) []string {
 	for i, a := range l.TransportAddrs {
 		args = append(args, "-peer", fmt.Sprintf("%d=%s", i+1, a))
 	}
+	args = append(args, l.certs(member)...)
 	return append(args, l.RootPeerFlags...)
+}
+
+func (l *Layout) certs(member int) []string {
+	if l.CertsOf == nil {
+		return nil
+	}
+	return []string{"-certs", l.CertsOf(member)}
 }
 
 // RootFlags name the root peers to a coordinator or a root command.

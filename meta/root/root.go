@@ -26,6 +26,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/transport"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -50,6 +51,11 @@ type Config struct {
 	// CheckpointEntries is how many entries of the log start the next checkpoint;
 	// two fifths of them stay in the log behind it. Default 50,000.
 	CheckpointEntries uint64
+	// TLS has every connection, of clients and of other peers, show a certificate of
+	// the cluster. Nil: plain connections; Insecure says that they are plain where
+	// others reach them.
+	TLS      *mtls.Source
+	Insecure bool
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -86,7 +92,12 @@ func (p *Peer) Close() error { return p.store.Close() }
 // Run joins the cluster and serves until ctx ends or something fails. lis is
 // for gRPC, peerLis for the other peers; both are closed.
 func (p *Peer) Run(ctx context.Context, lis, peerLis net.Listener) error {
+	certsCtx, stopCerts := context.WithCancel(ctx)
+	var certs sync.WaitGroup
+	certs.Go(func() { p.cfg.TLS.Run(certsCtx) })
 	err := p.run(ctx, lis, peerLis)
+	stopCerts()
+	certs.Wait()
 	_ = lis.Close()
 	_ = peerLis.Close()
 	if closeErr := p.store.Close(); err == nil {
@@ -102,7 +113,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	}
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
 		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
-		Listener: peers, Dial: new(transport.TCP).Dial, Logger: p.cfg.Logger.Named("bootstrap"),
+		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"),
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -123,7 +134,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 // build makes the parts that need to know the cluster.
 func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	net, err := transport.New(transport.Config{
-		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial,
+		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS,
 		Checkpoints: p.store, FeatureLevel: state.SupportedLevel(), Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
@@ -147,7 +158,7 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	}
 	srv, err := server.New(server.Config{
 		NodeID: p.cfg.NodeID, ClusterID: identity.ClusterID, Address: p.cfg.Advertise, Replica: rep, Log: p.store,
-		Peers: net, Clock: p.clock, Stats: p.stats, Logger: p.cfg.Logger.Named("server"),
+		Peers: net, Clock: p.clock, Stats: p.stats, TLS: p.cfg.TLS, Insecure: p.cfg.Insecure, Logger: p.cfg.Logger.Named("server"),
 	})
 	if err != nil {
 		return err

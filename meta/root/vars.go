@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
@@ -12,8 +13,9 @@ import (
 
 // Vars is what a root peer shows at /debug/vars. The field names stay.
 type Vars struct {
-	NodeID       uint64 `json:"node_id"`
-	UptimeMillis int64  `json:"uptime_millis"`
+	NodeID uint64 `json:"node_id"`
+	channel.Vars
+	UptimeMillis int64 `json:"uptime_millis"`
 	// Role is that of raft; bootstrap or joining while there is no cluster.
 	Role       string `json:"role"`
 	Term       uint64 `json:"term"`
@@ -64,7 +66,7 @@ type Vars struct {
 
 // Vars returns the peer's numbers.
 func (p *Peer) Vars() any {
-	out := Vars{NodeID: p.cfg.NodeID, UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
+	out := Vars{NodeID: p.cfg.NodeID, Vars: channel.Channel{Certs: p.cfg.TLS, Insecure: p.cfg.Insecure}.Vars(), UptimeMillis: p.clock.Now().Sub(p.started).Milliseconds(), Role: "bootstrap"}
 	if p.cfg.Join {
 		out.Role = "joining"
 	}

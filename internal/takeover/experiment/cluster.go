@@ -84,7 +84,7 @@ func (c *cluster) close() {
 }
 
 func (c *cluster) start(member int) (err error) {
-	c.processes[member], err = procs.Start(procs.Options{Name: c.Name(member), Path: c.self, Args: c.Args(member), Log: c.Log(member)})
+	c.processes[member], err = procs.Start(procs.Options{Name: c.Name(member), Path: c.self, Args: c.Args(member), Env: []string{"NOKV_CERTS="}, Log: c.Log(member)})
 	return err
 }
 

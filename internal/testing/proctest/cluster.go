@@ -2,6 +2,7 @@ package proctest
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/mtls"
 )
 
 // Cluster is three root peers and coordinators as processes, on ports and in
@@ -21,7 +23,10 @@ type Cluster struct {
 	CommandLine func(member int) []string
 	// Builds are the paths of members that run another build of nokv.
 	Builds map[int]string
-	t      testing.TB
+	// Certs are the cluster's certificates; nil unless it is secure.
+	Certs *Certificates
+	certs *mtls.Source // of who asks for health
+	t     testing.TB
 	// Path and Env run nokv.
 	path      string
 	env       []string
@@ -102,18 +107,27 @@ func (c *Cluster) Coordinators() string { return strings.Join(c.CoordinatorAddrs
 
 // Healthy asks a member's health check; nil when it serves.
 func (c *Cluster) Healthy(member int) error {
-	client := http.Client{Timeout: 5 * time.Second}
-	resp, err := client.Get("http://" + c.MetricsAddrs[member] + "/healthz")
+	_, err := c.get(member, "/healthz")
+	return err
+}
+
+// get asks a member's metrics port.
+func (c *Cluster) get(member int, path string) ([]byte, error) {
+	client := http.Client{Timeout: 5 * time.Second, Transport: c.certs.Transport()}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(c.certs.Scheme() + "://" + c.MetricsAddrs[member] + path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := resp.Body.Close(); err != nil {
-		return err
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: /healthz answers %s", c.Name(member), resp.Status)
+		return nil, fmt.Errorf("%s: %s answers %s", c.Name(member), path, resp.Status)
 	}
-	return nil
+	return raw, nil
 }
 
 // WaitHealthy waits until every member is healthy.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 )
 
@@ -27,10 +28,12 @@ type Config struct {
 	ReaderID string
 	// ClusterID is the cluster to talk to. 0: the one that answers first.
 	ClusterID uint64
+	// TLS shows this process's certificate and wants one of a root peer. Nil: plain
+	// connections.
+	TLS *mtls.Source
 	// Logger hears of changes of the leader. Nil: nothing is logged.
 	Logger hclog.Logger
-	// DialOptions come after the client's own, so they may replace them. Without
-	// transport credentials here the connections are plain TCP.
+	// DialOptions come after the client's own, so they may replace them.
 	DialOptions []grpc.DialOption
 
 	// AttemptTimeout is how long one peer may take to answer before the

@@ -9,10 +9,10 @@ import (
 
 	"github.com/nokv/nokv/internal/dial"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/principal"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -39,7 +39,7 @@ type peerTable struct {
 
 func newPeerTable(cfg Config) *peerTable {
 	options := append(flow.Client(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(cfg.TLS.Client(principal.Root)),
 		grpc.WithNoProxy(),
 		grpc.WithContextDialer(dial.TCP),
 		grpc.WithDisableServiceConfig(),

@@ -8,9 +8,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/mtls"
 	"google.golang.org/grpc"
 )
 
@@ -36,7 +38,11 @@ type Config struct {
 	// Access judges callers by their certificates. Nil: there are none, and everybody
 	// may do everything.
 	Access *access.Gate
-	// ServerOptions come after the server's own, for transport credentials.
+	// TLS has every caller show a certificate of the cluster. Nil: plain connections.
+	TLS *mtls.Source
+	// Insecure says that connections are plain where others reach them, for Status.
+	Insecure bool
+	// ServerOptions come after the server's own.
 	ServerOptions []grpc.ServerOption
 
 	// MaxMessageBytes is the largest request taken. Default 2 MiB.
@@ -78,7 +84,14 @@ type Config struct {
 	StopTimeout time.Duration
 }
 
+func (c *Config) channel() channel.Channel {
+	return channel.Channel{Certs: c.TLS, Insecure: c.Insecure}
+}
+
 func (c *Config) setDefaults() {
+	if c.TLS != nil && c.Access == nil {
+		c.Access = access.New()
+	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}

@@ -188,6 +188,7 @@ func stopWithin(server *grpc.Server, lis *listen.Listener, limit time.Duration) 
 
 func (s *Server) options() []grpc.ServerOption {
 	return slices.Concat(flow.Server(), []grpc.ServerOption{
+		grpc.Creds(s.cfg.TLS.Server()),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(s.cfg.MaxMessageBytes),
 		grpc.MaxHeaderListSize(16 << 10),

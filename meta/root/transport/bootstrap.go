@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/mtls"
 )
 
 // Listener accepts connections of peers. SetDeadline ends an Accept that waits;
@@ -54,7 +55,9 @@ type AgreeConfig struct {
 	// Listener is used while Agree runs and handed back open.
 	Listener Listener
 	Dial     Dial
-	Logger   hclog.Logger
+	// TLS is as in Config.
+	TLS    *mtls.Source
+	Logger hclog.Logger
 	// HandshakeTimeout bounds each exchange with a peer. Default 3 s.
 	HandshakeTimeout time.Duration
 	// Retry is the pause between two tries to reach a peer. Default 100 ms, 250 ms
@@ -335,8 +338,8 @@ func (a *agreement) ask(ctx context.Context, p storage.Peer) {
 		a.note(p.NodeID, err)
 		if err == nil {
 			a.hear(p.NodeID, w)
-		} else if refused := new(RefusedError); errors.As(err, &refused) {
-			a.tell(refused.Why)
+		} else if why := whyRefused(err); why != "" {
+			a.tell(why)
 		}
 		pause(ctx, a.cfg.Retry)
 	}
@@ -345,12 +348,17 @@ func (a *agreement) ask(ctx context.Context, p storage.Peer) {
 func (a *agreement) askOnce(ctx context.Context, p storage.Peer) (welcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.HandshakeTimeout)
 	defer cancel()
-	conn, err := a.cfg.Dial(ctx, p.Address)
+	below, err := a.cfg.Dial(ctx, p.Address)
+	if err != nil {
+		return welcome{}, err
+	}
+	defer below.Close()
+	defer context.AfterFunc(ctx, func() { below.Close() })()
+	conn, err := secureDialed(ctx, a.cfg.TLS, below, p.NodeID, p.Address)
 	if err != nil {
 		return welcome{}, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	w, err := greet(conn, a.hello(p.NodeID), a.cfg.HandshakeTimeout)
 	if err == nil && w.node != p.NodeID {
 		err = &RefusedError{Peer: p.NodeID, Why: fmt.Sprintf("root peer %d dialed root peer %d at %s and reached root peer %d", a.mine.NodeID, p.NodeID, p.Address, w.node)}
@@ -386,10 +394,15 @@ func (a *agreement) tell(why string) {
 
 // accept answers hellos of others until ctx ends.
 func (a *agreement) accept(ctx context.Context) error {
-	return newLobby().open(ctx, a.cfg.Listener, func(v *visitor) { a.answer(v) })
+	return newLobby().open(ctx, a.cfg.Listener, func(v *visitor) { a.answer(ctx, v) })
 }
 
-func (a *agreement) answer(conn net.Conn) {
+func (a *agreement) answer(ctx context.Context, v *visitor) {
+	conn, who, err := secureAccepted(ctx, a.cfg.TLS, v.Conn, a.cfg.HandshakeTimeout)
+	if err != nil {
+		return // The certificates' own log says so.
+	}
+	defer conn.Close()
 	h, _, err := hear(conn, spoken, a.cfg.HandshakeTimeout)
 	if err != nil {
 		a.log.Debug("bootstrap: stranger", "remote", conn.RemoteAddr(), "err", err)
@@ -400,7 +413,10 @@ func (a *agreement) answer(conn net.Conn) {
 		return
 	}
 	founds := h.purpose == forBootstrap && !a.cfg.Join
-	why := judgeCommon(h, a.mine, nil)
+	why := notNamed(who, h.from)
+	if why == "" {
+		why = judgeCommon(h, a.mine, nil)
+	}
 	if why == "" && founds {
 		why = judgeFounder(h, a.mine)
 	}

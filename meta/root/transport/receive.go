@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/internal/principal"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 )
@@ -20,17 +21,22 @@ import (
 func (t *Transport) accept(ctx context.Context) error {
 	lobby := newLobby()
 	return lobby.open(ctx, t.cfg.Listener, func(v *visitor) {
-		from, why, frames := t.meet(v)
+		conn, who, err := secureAccepted(ctx, t.cfg.TLS, v.Conn, t.cfg.HandshakeTimeout)
+		if err != nil {
+			return // The certificates' own log says so.
+		}
+		defer conn.Close()
+		from, why, frames := t.meet(conn, who)
 		lobby.leave(v)
 		if from != nil {
-			defer t.leave(from, v)
-			t.serve(v, from, why, frames)
+			defer t.leave(from, conn)
+			t.serve(conn, from, why, frames)
 		}
 	})
 }
 
 // meet shakes hands on an accepted connection; nil: there is nothing to serve.
-func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
+func (t *Transport) meet(conn net.Conn, who principal.Principal) (*remote, purpose, *frameReader) {
 	h, frames, err := hear(conn, t.cfg.speaks, t.cfg.HandshakeTimeout)
 	if err != nil {
 		t.log.Debug("stranger", "remote", conn.RemoteAddr(), "err", err)
@@ -47,7 +53,10 @@ func (t *Transport) meet(conn net.Conn) (*remote, purpose, *frameReader) {
 	}
 	var from *remote
 	k, answer := kindRefusal, refused
-	why := judgeCommon(h, me, t.former())
+	why := notNamed(who, h.from)
+	if why == "" {
+		why = judgeCommon(h, me, t.former())
+	}
 	switch {
 	case why != "":
 	case h.purpose == forBootstrap || h.purpose == forJoin:

@@ -257,9 +257,8 @@ func (p *remote) noteRefusal(err error) {
 		p.t.end(err)
 		return
 	}
-	refused := new(RefusedError)
-	if errors.As(err, &refused) && p.t.refusals.first(refused.Why) {
-		p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.at(), "reason", refused.Why)
+	if why := whyRefused(err); why != "" && p.t.refusals.first(why) {
+		p.t.log.Error("root peer refused", "peer", p.id.NodeID, "address", p.at(), "reason", why)
 	}
 }
 
@@ -278,7 +277,14 @@ func (p *remote) connect(ctx context.Context, why purpose, within time.Duration)
 	if err != nil {
 		return nil, fmt.Errorf("dial root peer %d at %s: %w", p.id.NodeID, p.at(), err)
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	below := conn
+	stop := context.AfterFunc(ctx, func() { below.Close() })
+	conn, err = secureDialed(ctx, p.t.cfg.TLS, below, p.id.NodeID, p.at())
+	if err != nil {
+		stop()
+		below.Close()
+		return nil, err
+	}
 	w, err := greet(conn, h, within)
 	if err == nil {
 		err = checkWelcome(w, h)

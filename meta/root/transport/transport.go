@@ -79,6 +79,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -115,7 +116,10 @@ type Config struct {
 	// Listener accepts the other peers; Run closes it.
 	Listener net.Listener
 	// Dial reaches them.
-	Dial        Dial
+	Dial Dial
+	// TLS makes every connection one between root peers of the same cluster, each
+	// with a certificate of its own node id. Nil: nobody can be told from anybody.
+	TLS         *mtls.Source
 	Checkpoints Checkpoints
 	// Logger hears of connections and checkpoints. Nil: nothing is logged.
 	Logger hclog.Logger

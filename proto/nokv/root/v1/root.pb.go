@@ -1477,9 +1477,13 @@ type StatusResponse struct {
 	FeatureLevel          uint32 `protobuf:"varint,26,opt,name=feature_level,json=featureLevel,proto3" json:"feature_level,omitempty"`
 	SupportedFeatureLevel uint32 `protobuf:"varint,27,opt,name=supported_feature_level,json=supportedFeatureLevel,proto3" json:"supported_feature_level,omitempty"`
 	// As they are in force: what nobody set has its default.
-	Settings      *ClusterSettings `protobuf:"bytes,28,opt,name=settings,proto3" json:"settings,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Settings *ClusterSettings `protobuf:"bytes,28,opt,name=settings,proto3" json:"settings,omitempty"`
+	Channel  Channel          `protobuf:"varint,29,opt,name=channel,proto3,enum=nokv.root.v1.Channel" json:"channel,omitempty"`
+	// When the peer's certificate ends, or the CA's that signed it if that is earlier,
+	// in seconds since 1970. 0: it has none.
+	CertificateEndsUnixSeconds uint64 `protobuf:"varint,30,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
+	unknownFields              protoimpl.UnknownFields
+	sizeCache                  protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -1706,6 +1710,20 @@ func (x *StatusResponse) GetSettings() *ClusterSettings {
 		return x.Settings
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetChannel() Channel {
+	if x != nil {
+		return x.Channel
+	}
+	return Channel_CHANNEL_UNSPECIFIED
+}
+
+func (x *StatusResponse) GetCertificateEndsUnixSeconds() uint64 {
+	if x != nil {
+		return x.CertificateEndsUnixSeconds
+	}
+	return 0
 }
 
 // RootPeerStatus is what the leader knows of a peer.
@@ -2015,7 +2033,7 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\x06active\x18\x01 \x01(\bR\x06active\x12,\n" +
 	"\x06tenure\x18\x02 \x01(\v2\x14.nokv.root.v1.TenureR\x06tenure\x12-\n" +
 	"\x05token\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x0f\n" +
-	"\rStatusRequest\"\xba\b\n" +
+	"\rStatusRequest\"\xae\t\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\x06R\tclusterId\x12 \n" +
@@ -2051,7 +2069,9 @@ const file_nokv_root_v1_root_proto_rawDesc = "" +
 	"\breplaced\x18\x19 \x03(\v2\x16.nokv.root.v1.RootPeerR\breplaced\x12#\n" +
 	"\rfeature_level\x18\x1a \x01(\rR\ffeatureLevel\x126\n" +
 	"\x17supported_feature_level\x18\x1b \x01(\rR\x15supportedFeatureLevel\x129\n" +
-	"\bsettings\x18\x1c \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\"\xa0\x02\n" +
+	"\bsettings\x18\x1c \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\x12/\n" +
+	"\achannel\x18\x1d \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
+	"\x1dcertificate_ends_unix_seconds\x18\x1e \x01(\x04R\x1acertificateEndsUnixSeconds\"\xa0\x02\n" +
 	"\x0eRootPeerStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12+\n" +
 	"\x11transport_address\x18\x02 \x01(\tR\x10transportAddress\x12\x18\n" +
@@ -2146,7 +2166,8 @@ var file_nokv_root_v1_root_proto_goTypes = []any{
 	(*Allocators)(nil),                 // 35: nokv.root.v1.Allocators
 	(*Handover)(nil),                   // 36: nokv.root.v1.Handover
 	(*ClusterSettings)(nil),            // 37: nokv.root.v1.ClusterSettings
-	(RootPeerRole)(0),                  // 38: nokv.root.v1.RootPeerRole
+	(Channel)(0),                       // 38: nokv.root.v1.Channel
+	(RootPeerRole)(0),                  // 39: nokv.root.v1.RootPeerRole
 }
 var file_nokv_root_v1_root_proto_depIdxs = []int32{
 	4,  // 0: nokv.root.v1.RaiseFeatureLevelResponse.below:type_name -> nokv.root.v1.FeatureSupport
@@ -2175,36 +2196,37 @@ var file_nokv_root_v1_root_proto_depIdxs = []int32{
 	36, // 23: nokv.root.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
 	27, // 24: nokv.root.v1.StatusResponse.replaced:type_name -> nokv.root.v1.RootPeer
 	37, // 25: nokv.root.v1.StatusResponse.settings:type_name -> nokv.root.v1.ClusterSettings
-	38, // 26: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
-	7,  // 27: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
-	7,  // 28: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
-	9,  // 29: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
-	12, // 30: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
-	14, // 31: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
-	16, // 32: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
-	19, // 33: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
-	19, // 34: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
-	21, // 35: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
-	24, // 36: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
-	5,  // 37: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
-	2,  // 38: nokv.root.v1.Root.RaiseFeatureLevel:input_type -> nokv.root.v1.RaiseFeatureLevelRequest
-	8,  // 39: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
-	8,  // 40: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
-	10, // 41: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
-	13, // 42: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
-	15, // 43: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
-	18, // 44: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
-	20, // 45: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
-	20, // 46: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
-	22, // 47: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
-	25, // 48: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
-	6,  // 49: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
-	3,  // 50: nokv.root.v1.Root.RaiseFeatureLevel:output_type -> nokv.root.v1.RaiseFeatureLevelResponse
-	39, // [39:51] is the sub-list for method output_type
-	27, // [27:39] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	38, // 26: nokv.root.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	39, // 27: nokv.root.v1.RootPeerStatus.role:type_name -> nokv.root.v1.RootPeerRole
+	7,  // 28: nokv.root.v1.Root.Propose:input_type -> nokv.root.v1.ProposeRequest
+	7,  // 29: nokv.root.v1.Root.ProposeStream:input_type -> nokv.root.v1.ProposeRequest
+	9,  // 30: nokv.root.v1.Root.Tail:input_type -> nokv.root.v1.TailRequest
+	12, // 31: nokv.root.v1.Root.Snapshot:input_type -> nokv.root.v1.SnapshotRequest
+	14, // 32: nokv.root.v1.Root.ReadIndex:input_type -> nokv.root.v1.ReadIndexRequest
+	16, // 33: nokv.root.v1.Root.ClaimTenure:input_type -> nokv.root.v1.ClaimTenureRequest
+	19, // 34: nokv.root.v1.Root.ConfirmTenure:input_type -> nokv.root.v1.ConfirmTenureRequest
+	19, // 35: nokv.root.v1.Root.ConfirmStream:input_type -> nokv.root.v1.ConfirmTenureRequest
+	21, // 36: nokv.root.v1.Root.Status:input_type -> nokv.root.v1.StatusRequest
+	24, // 37: nokv.root.v1.Root.TransferLeadership:input_type -> nokv.root.v1.TransferLeadershipRequest
+	5,  // 38: nokv.root.v1.Root.ReplacePeer:input_type -> nokv.root.v1.ReplacePeerRequest
+	2,  // 39: nokv.root.v1.Root.RaiseFeatureLevel:input_type -> nokv.root.v1.RaiseFeatureLevelRequest
+	8,  // 40: nokv.root.v1.Root.Propose:output_type -> nokv.root.v1.ProposeResponse
+	8,  // 41: nokv.root.v1.Root.ProposeStream:output_type -> nokv.root.v1.ProposeResponse
+	10, // 42: nokv.root.v1.Root.Tail:output_type -> nokv.root.v1.TailResponse
+	13, // 43: nokv.root.v1.Root.Snapshot:output_type -> nokv.root.v1.SnapshotChunk
+	15, // 44: nokv.root.v1.Root.ReadIndex:output_type -> nokv.root.v1.ReadIndexResponse
+	18, // 45: nokv.root.v1.Root.ClaimTenure:output_type -> nokv.root.v1.ClaimTenureResponse
+	20, // 46: nokv.root.v1.Root.ConfirmTenure:output_type -> nokv.root.v1.ConfirmTenureResponse
+	20, // 47: nokv.root.v1.Root.ConfirmStream:output_type -> nokv.root.v1.ConfirmTenureResponse
+	22, // 48: nokv.root.v1.Root.Status:output_type -> nokv.root.v1.StatusResponse
+	25, // 49: nokv.root.v1.Root.TransferLeadership:output_type -> nokv.root.v1.TransferLeadershipResponse
+	6,  // 50: nokv.root.v1.Root.ReplacePeer:output_type -> nokv.root.v1.ReplacePeerResponse
+	3,  // 51: nokv.root.v1.Root.RaiseFeatureLevel:output_type -> nokv.root.v1.RaiseFeatureLevelResponse
+	40, // [40:52] is the sub-list for method output_type
+	28, // [28:40] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_root_proto_init() }

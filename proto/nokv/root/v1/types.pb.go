@@ -1083,6 +1083,62 @@ func (TransitionStatus) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
+// Channel is who may reach a process.
+type Channel int32
+
+const (
+	Channel_CHANNEL_UNSPECIFIED Channel = 0
+	// Who has a certificate of the cluster.
+	Channel_CHANNEL_TLS Channel = 1
+	// Anybody on this machine: there are no certificates, and only loopback addresses.
+	Channel_CHANNEL_LOOPBACK Channel = 2
+	// Anybody: there are no certificates, and it was started with --insecure.
+	Channel_CHANNEL_INSECURE Channel = 3
+)
+
+// Enum value maps for Channel.
+var (
+	Channel_name = map[int32]string{
+		0: "CHANNEL_UNSPECIFIED",
+		1: "CHANNEL_TLS",
+		2: "CHANNEL_LOOPBACK",
+		3: "CHANNEL_INSECURE",
+	}
+	Channel_value = map[string]int32{
+		"CHANNEL_UNSPECIFIED": 0,
+		"CHANNEL_TLS":         1,
+		"CHANNEL_LOOPBACK":    2,
+		"CHANNEL_INSECURE":    3,
+	}
+)
+
+func (x Channel) Enum() *Channel {
+	p := new(Channel)
+	*p = x
+	return p
+}
+
+func (x Channel) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Channel) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_types_proto_enumTypes[15].Descriptor()
+}
+
+func (Channel) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_types_proto_enumTypes[15]
+}
+
+func (x Channel) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Channel.Descriptor instead.
+func (Channel) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
+}
+
 // RootToken is a position in the rooted log. Tokens of one cluster
 // incarnation are ordered by index; tokens of two incarnations by incarnation.
 type RootToken struct {
@@ -5116,7 +5172,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x1aTRANSITION_STATUS_CONFLICT\x10\x04\x12 \n" +
 	"\x1cTRANSITION_STATUS_SUPERSEDED\x10\x05\x12\x1f\n" +
 	"\x1bTRANSITION_STATUS_CANCELLED\x10\x06\x12\x1d\n" +
-	"\x19TRANSITION_STATUS_ABORTED\x10\aB0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
+	"\x19TRANSITION_STATUS_ABORTED\x10\a*_\n" +
+	"\aChannel\x12\x17\n" +
+	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vCHANNEL_TLS\x10\x01\x12\x14\n" +
+	"\x10CHANNEL_LOOPBACK\x10\x02\x12\x14\n" +
+	"\x10CHANNEL_INSECURE\x10\x03B0Z.github.com/nokv/nokv/proto/nokv/root/v1;rootv1b\x06proto3"
 
 var (
 	file_nokv_root_v1_types_proto_rawDescOnce sync.Once
@@ -5130,7 +5191,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_types_proto_rawDescData
 }
 
-var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 15)
+var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
 var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
@@ -5148,126 +5209,127 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(TransitionKind)(0),        // 12: nokv.root.v1.TransitionKind
 	(OperationReason)(0),       // 13: nokv.root.v1.OperationReason
 	(TransitionStatus)(0),      // 14: nokv.root.v1.TransitionStatus
-	(*RootToken)(nil),          // 15: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),        // 16: nokv.root.v1.ErrorDetail
-	(*CommandIdentity)(nil),    // 17: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),            // 18: nokv.root.v1.Cluster
-	(*Restored)(nil),           // 19: nokv.root.v1.Restored
-	(*RootPeer)(nil),           // 20: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),          // 21: nokv.root.v1.Frontiers
-	(*Allocators)(nil),         // 22: nokv.root.v1.Allocators
-	(*Window)(nil),             // 23: nokv.root.v1.Window
-	(*Tenure)(nil),             // 24: nokv.root.v1.Tenure
-	(*TenureEnd)(nil),          // 25: nokv.root.v1.TenureEnd
-	(*ClusterSettings)(nil),    // 26: nokv.root.v1.ClusterSettings
-	(*Grant)(nil),              // 27: nokv.root.v1.Grant
-	(*Legacy)(nil),             // 28: nokv.root.v1.Legacy
-	(*Handover)(nil),           // 29: nokv.root.v1.Handover
-	(*Member)(nil),             // 30: nokv.root.v1.Member
-	(*Coordinator)(nil),        // 31: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),           // 32: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil),   // 33: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),             // 34: nokv.root.v1.Layout
-	(*Ownership)(nil),          // 35: nokv.root.v1.Ownership
-	(*Liveness)(nil),           // 36: nokv.root.v1.Liveness
-	(*Policy)(nil),             // 37: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 38: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 39: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 40: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 41: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 42: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 43: nokv.root.v1.Owner
-	(*Region)(nil),             // 44: nokv.root.v1.Region
-	(*Transition)(nil),         // 45: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 46: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 47: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 48: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 49: nokv.root.v1.Counters
-	(*Record)(nil),             // 50: nokv.root.v1.Record
-	nil,                        // 51: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 52: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 53: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 54: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 55: nokv.root.v1.Layout.Points
-	nil,                        // 56: nokv.root.v1.LabelRule.LabelsEntry
+	(Channel)(0),               // 15: nokv.root.v1.Channel
+	(*RootToken)(nil),          // 16: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),        // 17: nokv.root.v1.ErrorDetail
+	(*CommandIdentity)(nil),    // 18: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),            // 19: nokv.root.v1.Cluster
+	(*Restored)(nil),           // 20: nokv.root.v1.Restored
+	(*RootPeer)(nil),           // 21: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),          // 22: nokv.root.v1.Frontiers
+	(*Allocators)(nil),         // 23: nokv.root.v1.Allocators
+	(*Window)(nil),             // 24: nokv.root.v1.Window
+	(*Tenure)(nil),             // 25: nokv.root.v1.Tenure
+	(*TenureEnd)(nil),          // 26: nokv.root.v1.TenureEnd
+	(*ClusterSettings)(nil),    // 27: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),              // 28: nokv.root.v1.Grant
+	(*Legacy)(nil),             // 29: nokv.root.v1.Legacy
+	(*Handover)(nil),           // 30: nokv.root.v1.Handover
+	(*Member)(nil),             // 31: nokv.root.v1.Member
+	(*Coordinator)(nil),        // 32: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),           // 33: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil),   // 34: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),             // 35: nokv.root.v1.Layout
+	(*Ownership)(nil),          // 36: nokv.root.v1.Ownership
+	(*Liveness)(nil),           // 37: nokv.root.v1.Liveness
+	(*Policy)(nil),             // 38: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 39: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 40: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 41: nokv.root.v1.Cadence
+	(*Limits)(nil),             // 42: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 43: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 44: nokv.root.v1.Owner
+	(*Region)(nil),             // 45: nokv.root.v1.Region
+	(*Transition)(nil),         // 46: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 47: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 48: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 49: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 50: nokv.root.v1.Counters
+	(*Record)(nil),             // 51: nokv.root.v1.Record
+	nil,                        // 52: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 53: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 54: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 55: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 56: nokv.root.v1.Layout.Points
+	nil,                        // 57: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	44, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
-	15, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	20, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	19, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	20, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	15, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	45, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	16, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
+	21, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	20, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	21, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	16, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
 	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	23, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	23, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	24, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	24, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
 	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	21, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	15, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	25, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
-	15, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
+	22, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	16, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	26, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
+	16, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
 	3,  // 15: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
-	21, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	15, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	25, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
-	28, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	21, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	22, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	16, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	26, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
+	29, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	22, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
 	4,  // 21: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	15, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	15, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	15, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	51, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	16, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	16, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	16, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	52, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	33, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	34, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	34, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	35, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
 	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	35, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	36, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	37, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	40, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	41, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	52, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	53, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	54, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	55, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	36, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	37, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	38, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	41, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	42, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	53, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	54, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	55, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	56, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
 	7,  // 39: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
 	8,  // 40: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
 	9,  // 41: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
 	10, // 42: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	38, // 43: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	39, // 44: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	56, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	39, // 43: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	40, // 44: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	57, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
 	11, // 46: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	42, // 47: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	43, // 48: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	43, // 47: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	44, // 48: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
 	12, // 49: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
 	14, // 50: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	42, // 51: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	43, // 52: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	42, // 53: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	15, // 54: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	15, // 55: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	43, // 56: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	15, // 57: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	43, // 51: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	44, // 52: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	43, // 53: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	16, // 54: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	16, // 55: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	44, // 56: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	16, // 57: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
 	13, // 58: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	42, // 59: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	42, // 60: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	18, // 61: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	22, // 62: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	49, // 63: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	24, // 64: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	29, // 65: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	31, // 66: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	30, // 67: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	32, // 68: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	44, // 69: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	45, // 70: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	46, // 71: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	48, // 72: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	47, // 73: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	26, // 74: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	27, // 75: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	43, // 59: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	43, // 60: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	19, // 61: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	23, // 62: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	50, // 63: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	25, // 64: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	30, // 65: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	32, // 66: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	31, // 67: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	33, // 68: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	45, // 69: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	46, // 70: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	47, // 71: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	49, // 72: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	48, // 73: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	27, // 74: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	28, // 75: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
 	76, // [76:76] is the sub-list for method output_type
 	76, // [76:76] is the sub-list for method input_type
 	76, // [76:76] is the sub-list for extension type_name
@@ -5307,7 +5369,7 @@ func file_nokv_root_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
-			NumEnums:      15,
+			NumEnums:      16,
 			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
+)
+
+// Everything that is done with a cluster is done once with certificates: each port
+// takes those that it should and nobody else.
+func TestSecureCluster(t *testing.T) {
+	c := newCluster(t, 2).Secure()
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	ask := func(args ...string) string {
+		t.Helper()
+		r := c.Run(args...)
+		if r.Code != exitOK || r.Stderr != "" {
+			t.Fatalf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
+		}
+		return r.Stdout
+	}
+	to := func(args ...string) []string { return append(args, "--coordinator-addr", c.Coordinators()) }
+	roots := func(args ...string) []string { return append(args, c.RootFlags()...) }
+	ask(to("id")...)
+	ask(to("tso")...)
+	ask(to("region", "publish", "a", "m")...)
+	ask(to("region", "get", "banana", "--strong")...)
+	ask(to("watch", "--for", "300ms")...)
+	ask(to("witness")...)
+	ask(roots("witness")...)
+	ask(roots("root", "events")...)
+	ask(roots("root", "backup", "--out", filepath.Join(t.TempDir(), "backup"))...)
+
+	var out statusOutput
+	if err := json.Unmarshal([]byte(ask(to("status", "-o", "json")...)), &out); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Coordinators) != 2 || len(out.RootPeers) != 3 {
+		t.Fatalf("status: %+v", out)
+	}
+	check := func(who, channel string, days *float64) {
+		if channel != "tls" || days == nil || *days < 89 || *days > 90 {
+			t.Errorf("status says of %s %s with %v days, want tls with a little less than 90", who, channel, days)
+		}
+	}
+	for _, k := range out.Coordinators {
+		check(k.ID, k.Channel, k.CertificateDays)
+	}
+	for _, p := range out.RootPeers {
+		check(fmt.Sprint("root peer ", p.NodeID), p.Channel, p.CertificateDays)
+	}
+	metricsPort(t, c)
+
+	r := &replacing{t: t, c: c, lost: (leaderOf(t, c) + 1) % 3, node: 4}
+	r.join()
+	r.lose()
+	r.replace(false)
+	ask(to("region", "get", "banana", "--strong")...)
+	c.Certs.Renew() // while all of them run
+	c.Kill((r.lost + 1) % 3)
+	ask(to("region", "publish", "m", "z", "--timeout", "30s")...)
+}
+
+// metricsPort looks at who sees what of a process with certificates.
+func metricsPort(t *testing.T, c *proctest.Cluster) {
+	t.Helper()
+	var vars struct {
+		Channel         string  `json:"channel"`
+		Principal       string  `json:"principal"`
+		CertificateDays float64 `json:"certificate_days"`
+	}
+	if err := c.Vars(0, &vars); err != nil || vars.Channel != "tls" || vars.Principal != "root/1" || vars.CertificateDays < 89 {
+		t.Errorf("an operator reads %+v, %v", vars, err)
+	}
+	for _, role := range []principal.Role{principal.Member, principal.Client, principal.Coordinator} {
+		web := http.Client{Transport: c.Certs.Open(role, "someone").Transport(), Timeout: 5 * time.Second}
+		for path, want := range map[string]int{"/healthz": http.StatusOK, "/debug/vars": http.StatusForbidden, "/": http.StatusForbidden} {
+			if role == principal.Coordinator && want == http.StatusForbidden {
+				want = map[string]int{"/debug/vars": http.StatusOK, "/": http.StatusNotFound}[path]
+			}
+			resp, err := web.Get("https://" + c.MetricsAddrs[0] + path)
+			if err != nil {
+				t.Errorf("%s: %v", role, err)
+				continue
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("a %s gets %s from %s, want %d", role, resp.Status, path, want)
+			}
+		}
+		web.CloseIdleConnections()
+	}
+}
+
+// A process starts with a certificate of its own name and role alone.
+func TestServersWantTheirOwnCertificates(t *testing.T) {
+	c := newCluster(t, 1).Secure()
+	other := c.Certs.Of(principal.Root, "7")
+	for member, own := range map[int]string{0: "root/1", c.Roots(): "coordinator/c1"} {
+		r := c.Run(append(c.Args(member), "-certs", other)...)
+		if r.Code != exitUsage || strings.Count(r.Stderr, "\n") != 1 {
+			t.Errorf("exit status %d, want %d\n%s", r.Code, exitUsage, r.Stderr)
+		}
+		wantWords(t, c.Name(member), r.Stderr, "root/7", own, "nokv cert issue")
+	}
+}
+
+// Without certificates a process listens where others reach it when it is told to,
+// and says so everywhere.
+func TestInsecureIsSaid(t *testing.T) {
+	c := newCluster(t, 1)
+	c.CommandLine = func(member int) []string {
+		args := append(c.Args(member), "-insecure")
+		if member == c.Roots() {
+			_, port, _ := strings.Cut(c.CoordinatorAddrs[0], ":")
+			args = append(args, "-addr", "0.0.0.0:"+port, "-advertise-addr", c.CoordinatorAddrs[0])
+		}
+		return args
+	}
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	wantWords(t, "the log", c.Process(c.Roots()).Log(), "--insecure", "0.0.0.0")
+	if log := c.Process(0).Log(); strings.Contains(log, "insecure") {
+		t.Errorf("a process on loopback says that it is insecure:\n%s", log)
+	}
+	r := c.Run("status", "--coordinator-addr", c.Coordinators())
+	wantWords(t, "status", r.Stdout, "insecure", "loopback")
+	var vars struct {
+		Channel string `json:"channel"`
+	}
+	if err := c.Vars(c.Roots(), &vars); err != nil || vars.Channel != "insecure" {
+		t.Errorf("/debug/vars says %+v, %v", vars, err)
+	}
+}
+
+// The certificates of the rotation: each is valid for rotatedLife, and all are
+// replaced so often that every connection of the beginning ends.
+const (
+	rotatedLife  = 6 * time.Second
+	rotatedEvery = 2 * time.Second
+	rotations    = 5
+)
+
+// TestCertificatesRotatedUnderLoad renews all certificates again and again, of
+// callers too, while connections end with those that they were opened with.
+func TestCertificatesRotatedUnderLoad(t *testing.T) {
+	c := newCluster(t, 2).SecureFor(rotatedLife)
+	c.StartAll()
+	c.WaitHealthy(recoverWithin)
+	l := startLoadOf(t, client.Config{Endpoints: c.CoordinatorAddrs, TLS: c.TLS()}, tryFor, 2*time.Millisecond)
+	l.waitProgress(lowLoad, recoverWithin, "before the first rotation")
+	era := eraOf(t, c)
+	tick := time.NewTicker(rotatedEvery)
+	defer tick.Stop()
+	for range rotations {
+		<-tick.C // certificates end by the clock of other processes
+		c.Certs.Renew()
+	}
+	l.waitProgress(lowLoad, recoverWithin, "after the last rotation")
+	l.finish()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	judge(ctx, t, c, l)
+	for kind := range loadKinds {
+		if n := l.failed[kind].Load(); n != 0 {
+			t.Errorf("%d %s failed while certificates were rotated; the last error: %s", n, kind, *l.lastErr.Load())
+		}
+	}
+	if now := eraOf(t, c); now != era {
+		t.Errorf("the era was %d and is %d", era, now)
+	}
+	var vars struct {
+		Peers map[string]struct{ Connects uint64 }
+	}
+	if err := c.Vars(0, &vars); err != nil {
+		t.Fatal(err)
+	}
+	for id, p := range vars.Peers {
+		if p.Connects < 2 {
+			t.Errorf("the connection to root peer %s did not end with its certificate", id)
+		}
+	}
+	testreport.Linef(t, "certificates: all of %d processes and of callers rotated %d times under load: %d publishes, %d id runs, %d timestamp runs, 0 failed calls, the same era",
+		c.Size(), rotations, l.acknowledged(), len(l.ids), len(l.timestamps))
+}
+
+func eraOf(t *testing.T, c *proctest.Cluster) uint64 {
+	t.Helper()
+	var out statusOutput
+	r := c.Run("status", "-o", "json", "--coordinator-addr", c.Coordinators())
+	if err := json.Unmarshal([]byte(r.Stdout), &out); err != nil || out.Era == 0 {
+		t.Fatal(fmt.Errorf("status: %w\n%s%s", err, r.Stdout, r.Stderr))
+	}
+	return out.Era
+}

@@ -1,0 +1,37 @@
+package mtls
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/nokv/nokv/internal/principal"
+)
+
+// forHTTP1 is what a dialer of HTTP speaks.
+var forHTTP1 = []string{"http/1.1"}
+
+// Transport asks the HTTP ports of root peers and coordinators, at https:// with
+// certificates. A nil Source asks in plain text.
+func (s *Source) Transport() *http.Transport {
+	t := new(http.Transport)
+	if s != nil {
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			raw, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			c, _, err := s.dial(ctx, raw, forHTTP1, []principal.Role{principal.Root, principal.Coordinator})
+			return c, err
+		}
+	}
+	return t
+}
+
+// Scheme is that of the URLs of HTTP ports: https with certificates.
+func (s *Source) Scheme() string {
+	if s == nil {
+		return "http"
+	}
+	return "https"
+}
