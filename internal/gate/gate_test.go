@@ -305,7 +305,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 			t.Errorf("%d bytes of %d", v.Peak, v.Limit)
 		}
 	}
-	if closed := w.gate.Vars().Closed["memory"]; closed < 3 {
+	if closed := w.gate.Vars(nil).Closed["memory"]; closed < 3 {
 		t.Errorf("%d connections were closed for memory", closed)
 	}
 	if grown := live() - before; grown > total/2 {
@@ -330,16 +330,16 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 			}
 		}
 	}
-	for begun := time.Now(); w.gate.Vars().Closed["unread"] == 0; {
+	for begun := time.Now(); w.gate.Vars(nil).Closed["unread"] == 0; {
 		if time.Since(begun) > 20*time.Second {
-			t.Fatalf("no connection was closed: %+v, %+v", w.gate.Vars(), w.budget.Vars())
+			t.Fatalf("no connection was closed: %+v, %+v", w.gate.Vars(nil), w.budget.Vars())
 		}
 		if err := call(honest, "x"); err != nil && !strings.Contains(err.Error(), "memory for replies") {
 			t.Fatal(err)
 		}
 	}
 	v := w.budget.Vars().Holders["replies"]
-	t.Logf("peak %d MiB of %d, %+v", v.Peak/mib, v.Limit/mib, w.gate.Vars())
+	t.Logf("peak %d MiB of %d, %+v", v.Peak/mib, v.Limit/mib, w.gate.Vars(nil))
 	if v.Peak > 2*v.Limit { // What is marshaled at the same time is above.
 		t.Errorf("%d bytes of %d", v.Peak, v.Limit)
 	}
@@ -386,7 +386,7 @@ func TestFloods(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			flooded := w.gate.Vars().Closed["flood"]
+			flooded := w.gate.Vars(nil).Closed["flood"]
 			a := w.attack(t, false)
 			a.greet()
 			for i := range uint32(100_000) {
@@ -397,8 +397,8 @@ func TestFloods(t *testing.T) {
 			if why := a.end(); why != "" && !strings.Contains(why, "ENHANCE_YOUR_CALM: it sends frames that belong to no call") {
 				t.Errorf("the end: %q", why)
 			}
-			if w.gate.Vars().Closed["flood"] != flooded+1 {
-				t.Errorf("it is not counted: %+v", w.gate.Vars())
+			if w.gate.Vars(nil).Closed["flood"] != flooded+1 {
+				t.Errorf("it is not counted: %+v", w.gate.Vars(nil))
 			}
 		})
 	}
@@ -445,7 +445,7 @@ func TestHonestLoadIsNoAttack(t *testing.T) {
 		})
 	}
 	work.Wait()
-	for why, n := range w.gate.Vars().Closed {
+	for why, n := range w.gate.Vars(nil).Closed {
 		if n != 0 {
 			t.Errorf("%d connections were closed: %s", n, why)
 		}
@@ -567,7 +567,7 @@ func TestWhatIsSlowEnds(t *testing.T) {
 				sending.Go(func() { c.send(a) })
 				if c.why == "" {
 					time.Sleep(10 * gate.MessageTimeout)
-					for why, n := range g.Vars().Closed {
+					for why, n := range g.Vars(nil).Closed {
 						if n != 0 {
 							t.Errorf("it was closed: %s", why)
 						}
@@ -580,8 +580,8 @@ func TestWhatIsSlowEnds(t *testing.T) {
 				if took := time.Since(begun); took < c.least || took > c.most {
 					t.Errorf("it ended after %v", took)
 				}
-				if g.Vars().Closed[c.why] != 1 || !strings.Contains(said, c.says) {
-					t.Errorf("it ended with %q, %+v", said, g.Vars())
+				if g.Vars(nil).Closed[c.why] != 1 || !strings.Contains(said, c.says) {
+					t.Errorf("it ended with %q, %+v", said, g.Vars(nil))
 				}
 				a.Conn.Close()
 				sending.Wait()
@@ -611,8 +611,8 @@ func TestWriteThatIsStuckEnds(t *testing.T) {
 		if took := time.Since(begun); took < gate.WriteTimeout || took > gate.WriteTimeout+2*time.Second {
 			t.Errorf("it ended after %v", took)
 		}
-		if g.Vars().Closed["unread"] != 1 {
-			t.Errorf("%+v", g.Vars())
+		if g.Vars(nil).Closed["unread"] != 1 {
+			t.Errorf("%+v", g.Vars(nil))
 		}
 	})
 }
