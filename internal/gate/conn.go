@@ -151,9 +151,11 @@ func (c *Conn) open(id uint32) *stream {
 	if s := c.streams[id]; s != nil {
 		return s
 	}
-	s := &stream{}
+	var s *stream
 	if n := len(c.spare); n > 0 {
 		s, c.spare = c.spare[n-1], c.spare[:n-1]
+	} else {
+		s = new(stream)
 	}
 	*s = stream{receive: c.receiveWindow, send: c.sendWindow}
 	if s.send <= 0 {
