@@ -199,6 +199,7 @@ func (a *attacker) listen() {
 
 // end waits until the server has closed the connection, and returns why.
 func (a *attacker) end() string {
+	_ = a.SetReadDeadline(time.Now().Add(time.Minute)) // Whoever is not closed by then never is.
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for !a.ended {
@@ -287,7 +288,10 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 		done := make(chan struct{})
 		go func() { work.Wait(); close(done) }()
 		calls, refused := 0, 0
-		for attacked := true; attacked; calls++ {
+		for attacked, begun := true, time.Now(); attacked; calls++ {
+			if time.Since(begun) > time.Minute {
+				t.Fatalf("the attack goes on: heap +%d MiB, %+v", (live()-before)/mib, w.gate.Vars(nil))
+			}
 			select {
 			case <-done:
 				attacked = false
