@@ -3,7 +3,9 @@ package coordinator
 import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/channel"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
@@ -42,6 +44,9 @@ type Vars struct {
 	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
 	// Access counts refusals and callers. Nil without certificates.
 	Access *access.Metrics `json:"access"`
+	// Budget is what callers make the process hold, Gate the gRPC connections.
+	Budget budget.Vars `json:"budget"`
+	Gate   gate.Vars   `json:"gate"`
 }
 
 // AuthorityVars are counts of what was done to get and keep authority.
@@ -88,6 +93,6 @@ func (c *Coordinator) Vars() any {
 		},
 		Guarantees: c.server.Guarantees(),
 		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
-		RPC: c.stats.Snapshot(), Access: c.server.Access(),
+		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}
 }

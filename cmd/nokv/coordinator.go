@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root/state"
@@ -59,8 +60,9 @@ type coordinatorOptions struct {
 	id, advertise     string
 	ttl               time.Duration
 	idStart, tsoStart uint64
-	certs             *mtls.Source // nil: none
-	insecure          bool         // others reach it all the same
+	certs             *mtls.Source   // nil: none
+	insecure          bool           // others reach it all the same
+	budget            *budget.Budget // nil: one of its own
 }
 
 func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinatorOptions) error {
@@ -113,6 +115,7 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 		}
 		defer metrics.Close()
 	}
+	o.budget = s.budget()
 	return o.run(ctx, lis, metrics, logger)
 }
 
@@ -142,7 +145,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
-		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Logger: logger,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Budget: o.budget, Logger: logger,
 	})
 	if err != nil {
 		return usagef("%s", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/meta/root"
@@ -153,6 +154,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 // prepare opens every listener and workdir.
 func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 	peers, roots := make(map[uint64]string), make(map[uint64]string)
+	shared := budget.New(budget.Default())
 	for i := range devRoots {
 		id := uint64(i) + 1
 		peers[id] = d.listen(&d.transportLis, d.ports.Transports)
@@ -163,7 +165,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 	for i := range n {
 		d.file.Coordinators = append(d.file.Coordinators, d.listen(&d.coordinatorLis, d.ports.Coordinators))
 		d.file.Metrics = append(d.file.Metrics, d.listen(&d.metricsLis, d.ports.Metrics))
-		d.options = append(d.options, &coordinatorOptions{id: devCoordinator(i), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i)})
+		d.options = append(d.options, &coordinatorOptions{id: devCoordinator(i), roots: roots, ttl: ttl, idStart: 1, tsoStart: 1, certs: d.own(devRoots + i), budget: shared})
 	}
 	if got := len(d.rootLis) + len(d.transportLis) + len(d.coordinatorLis) + len(d.metricsLis); got != 3*devRoots+2*n {
 		return errors.New("no free loopback ports")
@@ -172,7 +174,7 @@ func (d *dev) prepare(workdir string, n int, ttl time.Duration) error {
 		id := uint64(i) + 1
 		peer, err := root.Open(root.Config{
 			NodeID: id, Workdir: filepath.Join(workdir, fmt.Sprintf("meta-root-%d", id)), Peers: peers,
-			Advertise: roots[id], TLS: d.own(i), Logger: d.logger.Named(fmt.Sprintf("meta-root-%d", id)),
+			Advertise: roots[id], TLS: d.own(i), Budget: shared, Logger: d.logger.Named(fmt.Sprintf("meta-root-%d", id)),
 		})
 		if err != nil {
 			for _, p := range d.peers {

@@ -110,7 +110,7 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	}
 	peer, err := root.Open(root.Config{
 		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
-		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, TLS: certs, Insecure: insecure, Logger: logger,
+		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, TLS: certs, Insecure: insecure, Budget: s.budget(), Logger: logger,
 	})
 	if err != nil {
 		return err

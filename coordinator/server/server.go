@@ -41,10 +41,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/channel"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
@@ -83,6 +85,8 @@ type Config struct {
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
+	// Budget bounds it in bytes. Nil: one of the default size of its own.
+	Budget *budget.Budget
 	// Clock tells ages. Default: the machine's.
 	Clock clock.Clock
 	// Logger hears of the lifecycle and of failures. Nil: nothing is logged.
@@ -125,6 +129,9 @@ func (c *Config) setDefaults() {
 	if c.Limits == (Limits{}) {
 		c.Limits = DefaultLimits()
 	}
+	if c.Budget == nil {
+		c.Budget = budget.New(budget.Default())
+	}
 	if c.Clock == nil {
 		c.Clock = clock.NewSystem()
 	}
@@ -146,6 +153,7 @@ type Server struct {
 
 	cfg     Config
 	log     hclog.Logger
+	gate    *gate.Gate
 	grpc    *grpc.Server
 	health  *health
 	started clock.Instant
@@ -163,6 +171,7 @@ type Server struct {
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
+	listener       atomic.Pointer[listen.Listener] // nil before Run
 }
 
 // New checks the configuration and returns a server that does not serve yet.
@@ -186,6 +195,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
 	s.health = newHealth(s)
@@ -194,6 +204,9 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// GateVars is what the server's connections hold and what became of them.
+func (s *Server) GateVars() gate.Vars { return s.gate.Vars(s.listener.Load()) }
+
 // streamWorkers serve calls without a goroutine start each; more calls than
 // that start their own.
 const streamWorkers = 64
@@ -201,22 +214,27 @@ const streamWorkers = 64
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
-	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
-	counted := []grpc.ServerOption{grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary), grpc.ChainStreamInterceptor(s.cfg.Stats.Stream)}
-	return append(slices.Concat(flow.Server(), counted, s.cfg.Access.Options()),
-		grpc.Creds(s.cfg.TLS.Server()),
+	cluster := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
+	first := []grpc.ServerOption{
+		grpc.Creds(s.gate.Credentials(s.cfg.TLS.Server())),
+		grpc.InTapHandle(s.gate.Tap),
+		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.gate.Unary),
+		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.gate.Stream),
+	}
+	return append(slices.Concat(flow.Server(), first, s.cfg.Access.Options()),
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.ChainUnaryInterceptor(gate.Unary, s.admitUnary),
-		grpc.ChainStreamInterceptor(gate.Stream, s.admitStream),
+		grpc.ChainUnaryInterceptor(cluster.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(cluster.Stream, s.admitStream),
 		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
-		grpc.ConnectionTimeout(10*time.Second),
-		// A connection whose peer is gone is found by pings; a peer that pings
+		grpc.SharedWriteBuffer(true), // a silent connection has none
+		grpc.ConnectionTimeout(5*time.Second),
+		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 5 * time.Minute, Time: 15 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 }
@@ -240,6 +258,8 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
+	background.Go(func() { s.gate.Run(ctx) })
+	s.listener.Store(bounded)
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

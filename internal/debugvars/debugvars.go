@@ -1,5 +1,5 @@
 // Package debugvars serves a process's numbers over HTTP: expvar JSON at
-// /debug/vars and health at /healthz.
+// /debug/vars, health at /healthz and profiles at /debug/pprof.
 //
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
@@ -77,14 +77,16 @@ func (s *Source) guard(h http.Handler) http.Handler {
 func Handler(s Source) http.Handler {
 	mux, inner := http.NewServeMux(), http.NewServeMux()
 	mux.Handle("/", s.guard(inner))
+	s.profiles(inner)
 	inner.HandleFunc("GET /debug/vars", func(w http.ResponseWriter, _ *http.Request) {
 		own, err := json.Marshal(s.Vars())
+		whole, _ := json.Marshal(readProcess()) // numbers
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		fmt.Fprintf(w, "{\n\"nokv\": %s", own)
+		fmt.Fprintf(w, "{\n\"nokv\": %s,\n\"process\": %s", own, whole)
 		expvar.Do(func(kv expvar.KeyValue) { fmt.Fprintf(w, ",\n%q: %s", kv.Key, kv.Value) })
 		fmt.Fprint(w, "\n}\n")
 	})
@@ -107,7 +109,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 	}
 	server := &http.Server{
 		Handler: Handler(s), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
-		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes,
+		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ConnState: markBusy,
 		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	stopped := make(chan struct{})

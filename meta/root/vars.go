@@ -4,7 +4,9 @@ import (
 	"strings"
 
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/channel"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
@@ -62,6 +64,9 @@ type Vars struct {
 	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
 	// Access counts refusals and callers. Nil without certificates.
 	Access *access.Metrics `json:"access"`
+	// Budget is what callers make the process hold, Gate the gRPC connections.
+	Budget budget.Vars `json:"budget"`
+	Gate   gate.Vars   `json:"gate"`
 }
 
 // Vars returns the peer's numbers.
@@ -95,5 +100,6 @@ func (p *Peer) Vars() any {
 	m := srv.Metrics()
 	out.TailReaders, out.CutReaders, out.RPC, out.Access = m.Readers, m.CutReaders, m.RPCs, m.Access
 	out.Peers = net.Metrics()
+	out.Budget, out.Gate = p.cfg.Budget.Vars(), srv.GateVars()
 	return out
 }
