@@ -90,7 +90,7 @@ func DefaultLimits() Limits {
 		MaxStreamsPerConnection: 4096,
 		MaxInFlight:             16_384,
 		MaxWaiting:              12_288,
-		MaxWatchStreams:         4096,
+		MaxWatchStreams:         16384,
 		MaxTsoStreams:           4096,
 		MaxIDStreams:            4096,
 		MaxRouteStreams:         4096,

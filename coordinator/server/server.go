@@ -218,6 +218,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
+	background.Go(func() { s.fanout.deliver(ctx) })
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

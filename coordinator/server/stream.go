@@ -17,7 +17,8 @@ import (
 
 // live is a stream under way.
 type live struct {
-	ctx context.Context // the stream itself, as gRPC has it
+	ctx     context.Context // the stream itself, as gRPC has it
+	streams *streams
 	// received counts messages taken; sending is odd while one is being sent.
 	received atomic.Uint64
 	sending  atomic.Uint64
@@ -50,19 +51,46 @@ type streams struct {
 // does when work is done or the stream is cut. Run of the Server waits for
 // work; it ends right after the handler.
 func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) error {
+	return s.hold(ctx, g, func(l *live) {
+		s.streams.work.Go(func() { l.cut(work(l)) })
+		<-l.end
+	})
+}
+
+// hold has wait wait for the end of a stream.
+func (s *Server) hold(ctx context.Context, g *gauge, wait func(*live)) error {
 	if err := g.enter(); err != nil {
 		return err
 	}
 	defer g.leave()
-	l := &live{ctx: ctx, writing: make(chan struct{}, 1), end: make(chan struct{})}
+	l := &live{ctx: ctx, streams: &s.streams, writing: make(chan struct{}, 1), end: make(chan struct{})}
 	if err := s.streams.add(l); err != nil {
 		return err
 	}
 	defer s.streams.remove(l)
 	defer s.guard(l).Stop()
-	s.streams.work.Go(func() { l.cut(work(l)) })
-	<-l.end
+	wait(l)
 	return l.why
+}
+
+// work has a goroutine of its own do something that may block in the stream; its
+// error ends the stream.
+func (l *live) work(do func() error) {
+	l.streams.work.Go(func() {
+		if err := do(); err != nil {
+			l.cut(err)
+		}
+	})
+}
+
+// over is why the stream has ended; nil: it has not.
+func (l *live) over() error {
+	select {
+	case <-l.end:
+		return l.why
+	default:
+		return l.ctx.Err()
+	}
 }
 
 func (st *streams) add(l *live) error {
