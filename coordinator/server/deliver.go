@@ -19,6 +19,10 @@ const (
 	// lookEvery is the time between two looks at all watches: for signs of life,
 	// bounds, and readers that take nothing.
 	lookEvery = 250 * time.Millisecond
+	// watchCost is about the processor time of one message to one watch, wherever it
+	// is spent. What follows a frame is so long in coming that watches take no more
+	// than about one processor.
+	watchCost = 10 * time.Microsecond
 	// turnWatches are given something before everybody else who can run does.
 	turnWatches = 16
 )
@@ -33,8 +37,8 @@ func (f *fanout) deliver(ctx context.Context) {
 		select {
 		case <-f.news:
 			begun := time.Now()
-			f.round()
-			rest.Reset(time.Since(begun))
+			given := f.round()
+			rest.Reset(max(time.Since(begun), time.Duration(given)*watchCost))
 		case <-rest.C:
 			signal(f.rested)
 		case <-f.drained:
@@ -47,13 +51,13 @@ func (f *fanout) deliver(ctx context.Context) {
 	}
 }
 
-// round gives new frames to the watches that they are for.
-func (f *fanout) round() {
+// round gives new frames to the watches that they are for, and says how many.
+func (f *fanout) round() int {
 	f.mu.Lock()
 	fresh := f.fresh
 	f.fresh = nil
 	f.mu.Unlock()
-	f.eachLevel(fresh, func(w *watch) { w.pump() })
+	return f.eachLevel(fresh, func(w *watch) { w.pump() })
 }
 
 func (f *fanout) scopesNow() []*scope {
@@ -68,8 +72,8 @@ func (f *fanout) scopesNow() []*scope {
 
 // eachLevel calls do for the watches of scopes, one at a time. From the last to
 // the first, so that one that leaves, whose place the last one takes, hides none.
-func (f *fanout) eachLevel(scopes []*scope, do func(*watch)) {
-	turn := 0
+// It says how many they were.
+func (f *fanout) eachLevel(scopes []*scope, do func(*watch)) (turn int) {
 	for _, s := range scopes {
 		for i := f.countLevel(s) - 1; i >= 0; i-- {
 			w := f.give(s, i)
@@ -83,6 +87,7 @@ func (f *fanout) eachLevel(scopes []*scope, do func(*watch)) {
 			}
 		}
 	}
+	return turn
 }
 
 func (f *fanout) countLevel(s *scope) int {

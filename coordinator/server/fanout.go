@@ -22,6 +22,9 @@ const (
 	// little behind; those further behind read the changes themselves.
 	maxFrames      = 1 << 14
 	maxFramesBytes = 32 << 20
+	// crowd is how many watches of a scope get of the changes that gathered only the
+	// last one of each region: that is all they need to be where the frame ends.
+	crowd = 256
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
 	maxForeign = 64
@@ -252,12 +255,16 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	}
 	f.learn(batches)
 	making := map[*scope]*frame{}
+	overtaken := f.overtakenLocked(batches)
 	var change []byte
 	for i := range batches {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
+				if isCrowd(s) && overtaken(i, j) {
+					return
+				}
 				if len(change) == 0 {
 					change = appendChange(change, c)
 				}
@@ -280,6 +287,38 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	}
 	f.trim()
 	return len(f.fresh) > 0
+}
+
+// overtakenLocked says which changes, by batch and place in it, another one of the
+// same region follows in batches. It is asked about crowds only.
+func (f *fanout) overtakenLocked(batches []rootview.Batch) func(batch, place int) bool {
+	if !slices.ContainsFunc(f.all, isCrowd) && !anyCrowd(f.byKeyspace) {
+		return func(int, int) bool { return false }
+	}
+	type at struct{ batch, place int }
+	last := map[state.RegionID]at{}
+	for i := range batches {
+		for j := range batches[i].Changes {
+			if c := &batches[i].Changes[j]; c.Kind == state.ChangeRegion {
+				last[c.Region.ID] = at{i, j}
+			}
+		}
+	}
+	return func(i, j int) bool {
+		c := &batches[i].Changes[j]
+		return c.Kind == state.ChangeRegion && last[c.Region.ID] != at{i, j}
+	}
+}
+
+func isCrowd(s *scope) bool { return len(s.level) >= crowd }
+
+func anyCrowd(scopes map[state.KeyspaceID][]*scope) bool {
+	for _, some := range scopes {
+		if slices.ContainsFunc(some, isCrowd) {
+			return true
+		}
+	}
+	return false
 }
 
 // concerned calls fn for the scopes that a change belongs to.
