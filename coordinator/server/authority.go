@@ -18,10 +18,11 @@ func (s *Server) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest)
 	if err := checkCount(req.GetCount(), MaxIDCount); err != nil {
 		return nil, err
 	}
-	if err := s.waiting.enter(); err != nil {
+	who := callerOf(ctx)
+	if err := s.numbers.enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.numbers.leave(who)
 	ctx, cancel := s.patient(ctx)
 	defer cancel()
 	first, era, err := s.cfg.Authority.AllocID(ctx, req.GetCount())
@@ -36,10 +37,11 @@ func (s *Server) Tso(ctx context.Context, req *coordinatorv1.TsoRequest) (*coord
 	if err := checkCount(req.GetCount(), MaxTSOCount); err != nil {
 		return nil, err
 	}
-	if err := s.waiting.enter(); err != nil {
+	who := callerOf(ctx)
+	if err := s.numbers.enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.numbers.leave(who)
 	ctx, cancel := s.patient(ctx)
 	defer cancel()
 	first, era, err := s.cfg.Authority.Tso(ctx, req.GetCount())

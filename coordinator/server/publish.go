@@ -125,10 +125,11 @@ func (s *Server) detail(err error) *rootv1.ErrorDetail {
 
 // propose is proposeUnbounded within MaxWaiting.
 func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
-	if err := s.waiting.enter(); err != nil {
+	who := callerOf(ctx)
+	if err := s.changes.enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.changes.leave(who)
 	return s.proposeUnbounded(ctx, cmds...)
 }
 

@@ -86,10 +86,14 @@ func (s *Server) serveRegion(ctx context.Context, read *coordinatorv1.ReadOption
 		return served{}, err
 	}
 	if waits(read) {
-		if err := s.waiting.enter(); err != nil {
+		who := callerOf(ctx)
+		if err := s.reads.enter(who); err != nil {
 			return served{}, err
 		}
-		defer s.waiting.leave()
+		defer s.reads.leave(who)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.Limits.ReadWait)
+		defer cancel()
 	}
 	view, class, err := s.cfg.Views.Serve(ctx, read)
 	if err != nil {
@@ -158,9 +162,12 @@ func (v *served) atRevision(ctx context.Context, read *coordinatorv1.ReadOptions
 	if found >= required {
 		return v.view, nil
 	}
-	if err := v.server.waiting.enter(); err != nil {
+	who := callerOf(ctx)
+	if err := v.server.reads.enter(who); err != nil {
 		return nil, err
 	}
-	defer v.server.waiting.leave()
+	defer v.server.reads.leave(who)
+	ctx, cancel := context.WithTimeout(ctx, v.server.cfg.Limits.ReadWait)
+	defer cancel()
 	return v.server.cfg.Views.AtRevision(ctx, v.view, found, required)
 }

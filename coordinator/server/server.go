@@ -131,7 +131,9 @@ type Server struct {
 	started clock.Instant
 
 	inFlight       *gauge
-	waiting        *gauge
+	reads          *places // that wait for the root
+	changes        *places
+	numbers        *places
 	watchStreams   *gauge
 	tsoStreams     *gauge
 	idStreams      *gauge
@@ -155,7 +157,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, started: cfg.Clock.Now(),
 		inFlight:       &gauge{what: "calls", limit: l.MaxInFlight},
-		waiting:        &gauge{what: "calls that wait for the root", limit: l.MaxWaiting},
+		reads:          newPlaces("reads that wait for the root", l.MaxWaitingReads),
+		changes:        newPlaces("changes that wait for the root", l.MaxWaitingChanges),
+		numbers:        newPlaces("calls for ids and timestamps", l.MaxWaitingNumbers),
 		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
 		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
 		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
