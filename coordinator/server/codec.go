@@ -3,14 +3,15 @@ package server
 import (
 	"sync"
 
+	"github.com/nokv/nokv/internal/gate"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 )
 
 // codec is the ordinary protobuf codec, except that it sends messages that are
-// encoded already (*packet, *watchMessage) as they are and lets raw requests (decoder) read
-// themselves. What is on the wire is the same.
+// encoded already (*packet, *watchMessage) as they are, lets raw requests (decoder) read
+// themselves, and has the gate count what was not sent yet. What is on the wire is the same.
 type codec struct{ ordinary encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
@@ -23,6 +24,18 @@ type decoder interface {
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	v, to := gate.Open(v)
+	data, err := c.marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := v.(*watchMessage); ok && m.shared {
+		return data, nil // the bytes are there once, however many are sent them
+	}
+	return to.Count(data), nil
+}
+
+func (c codec) marshal(v any) (mem.BufferSlice, error) {
 	if p, ok := v.(*packet); ok {
 		return mem.BufferSlice{p.release()}, nil
 	}

@@ -218,6 +218,8 @@ func (w *watch) pump() bool {
 
 // offer sends the next part of a frame.
 func (w *watch) offer(k *frame) error {
+	w.sharing = true
+	defer func() { w.sharing = false }()
 	i := w.parts
 	w.parts++
 	if w.parts < len(k.parts) {

@@ -190,11 +190,18 @@ func TestMessageSizeIsBounded(t *testing.T) {
 	}
 }
 
+// A connection more than the limit is closed while a call is open on each of the
+// others, and takes the place of one without.
 func TestConnectionsAreBounded(t *testing.T) {
 	w := start(t, limits(func(l *server.Limits) { l.MaxConnections = 1 }))
-	if _, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{}); err != nil {
+	busy, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	call, err := w.client.TsoStream(busy)
+	if err != nil {
 		t.Fatal(err)
 	}
+	_ = call.Send(&coordinatorv1.TsoRequest{Count: 1})
+	_, _ = call.Recv()
 	other := w.dial(t)
 	defer other.Close()
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -202,9 +209,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if _, err := coordinatorv1.NewCoordinatorClient(other).Status(soon, &coordinatorv1.StatusRequest{}); err == nil {
 		t.Error("a second connection was served")
 	}
-	w.conn.Close()
+	hangUp()
 	if _, err := coordinatorv1.NewCoordinatorClient(other).Status(within(t), &coordinatorv1.StatusRequest{}, grpc.WaitForReady(true)); err != nil {
-		t.Errorf("after the first was closed: %v", err)
+		t.Errorf("with the first one idle: %v", err)
 	}
 }
 

@@ -37,11 +37,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/clusterid"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -77,6 +80,8 @@ type Config struct {
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
+	// Budget bounds it in bytes. Nil: one of the default size of its own.
+	Budget *budget.Budget
 	// Clock tells ages. Default: the machine's.
 	Clock clock.Clock
 	// Logger hears of the lifecycle and of failures. Nil: nothing is logged.
@@ -105,6 +110,9 @@ func (c *Config) setDefaults() {
 	if c.Limits == (Limits{}) {
 		c.Limits = DefaultLimits()
 	}
+	if c.Budget == nil {
+		c.Budget = budget.New(budget.Default())
+	}
 	if c.Clock == nil {
 		c.Clock = clock.NewSystem()
 	}
@@ -126,14 +134,15 @@ type Server struct {
 
 	cfg     Config
 	log     hclog.Logger
+	gate    *gate.Gate
 	grpc    *grpc.Server
 	health  *health
 	started clock.Instant
 
 	inFlight       *gauge
-	reads          *places // that wait for the root
-	changes        *places
-	numbers        *places
+	reads          *places.Places // that wait for the root
+	changes        *places.Places
+	numbers        *places.Places
 	watchStreams   *gauge
 	tsoStreams     *gauge
 	idStreams      *gauge
@@ -145,6 +154,7 @@ type Server struct {
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
+	listener       atomic.Pointer[listen.Listener] // nil before Run
 }
 
 // New checks the configuration and returns a server that does not serve yet.
@@ -157,9 +167,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, started: cfg.Clock.Now(),
 		inFlight:       &gauge{what: "calls", limit: l.MaxInFlight},
-		reads:          newPlaces("reads that wait for the root", l.MaxWaitingReads),
-		changes:        newPlaces("changes that wait for the root", l.MaxWaitingChanges),
-		numbers:        newPlaces("calls for ids and timestamps", l.MaxWaitingNumbers),
+		reads:          places.New("reads that wait for the root", l.MaxWaitingReads),
+		changes:        places.New("changes that wait for the root", l.MaxWaitingChanges),
+		numbers:        places.New("calls for ids and timestamps", l.MaxWaitingNumbers),
 		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
 		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
 		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
@@ -170,6 +180,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
 	s.health = newHealth(s)
@@ -185,20 +196,22 @@ const streamWorkers = 64
 // options are the settings of the gRPC server.
 func (s *Server) options() []grpc.ServerOption {
 	l := s.cfg.Limits
-	gate := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
+	cluster := clusterid.Gate{Own: func() uint64 { return s.view().ClusterID }, Changes: Changes}
 	return append(flow.Server(),
 		grpc.ForceServerCodecV2(newCodec()),
-		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, gate.Unary, s.admitUnary),
-		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, gate.Stream, s.admitStream),
+		grpc.Creds(s.gate.Credentials(nil)),
+		grpc.InTapHandle(s.gate.Tap),
+		grpc.ChainUnaryInterceptor(s.cfg.Stats.Unary, s.gate.Unary, cluster.Unary, s.admitUnary),
+		grpc.ChainStreamInterceptor(s.cfg.Stats.Stream, s.gate.Stream, cluster.Stream, s.admitStream),
 		grpc.MaxRecvMsgSize(l.MaxMessageBytes),
 		grpc.MaxHeaderListSize(l.MaxHeaderBytes),
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
-		grpc.ConnectionTimeout(10*time.Second),
-		// A connection whose peer is gone is found by pings; a peer that pings
+		grpc.ConnectionTimeout(5*time.Second),
+		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 15 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 5 * time.Minute, Time: 15 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 }
@@ -223,6 +236,8 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
+	background.Go(func() { s.gate.Run(ctx) })
+	s.listener.Store(bounded)
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())

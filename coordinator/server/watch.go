@@ -60,6 +60,7 @@ type watch struct {
 	parts             int         // of the frame behind at that were sent
 	sentAt, checkedAt time.Time
 	unheld            bool // the bound did not hold when it was checked last
+	sharing           bool // what is sent others are sent too
 
 	out  outlet
 	fell chan struct{} // level: frames do not lead on any more
@@ -252,6 +253,7 @@ func (w *watch) forward(k *frame) error {
 // is freed. Nobody changes the bytes after a send.
 type watchMessage struct {
 	changes []byte
+	shared  bool // changes are kept for all watches anyway
 	own     *packet
 	load    *load
 }
@@ -275,7 +277,7 @@ func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) err
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
 	p.data = appendDisclosure(p.data, watchSays, v.disclosure())
-	return w.live.send(w.stream, &watchMessage{changes, p, w.out.load(len(changes) + packetBytes)})
+	return w.live.send(w.stream, &watchMessage{changes, w.sharing, p, w.out.load(len(changes) + packetBytes)})
 }
 
 // snapshot sends everything that is watched, as of one view, in parts of bounded

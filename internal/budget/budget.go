@@ -3,7 +3,8 @@
 // It owns counts, not memory. It promises:
 //
 //  1. What all accounts of a Holder have taken and not given back is at most the
-//     holder's share of the total, but for calls that overlap with a Give.
+//     holder's share of the total, but for calls that overlap with a Give and for
+//     what is counted by Hold.
 //  2. One account has at most as much as is left free: one caller gets half of a
 //     share, n greedy ones get 1/(n+1) each, and a newcomer always finds as
 //     much.
@@ -117,6 +118,15 @@ func (h *Holder) Account(key string) *Account {
 // before it costs anything.
 func (h *Holder) Full() bool { return h != nil && h.granted.Load() > h.limit/4*3 }
 
+// Excess is how many bytes more than two thirds are taken, where a holder that is Full should come
+// down to; negative when they are less.
+func (h *Holder) Excess() int64 {
+	if h == nil {
+		return -1
+	}
+	return h.granted.Load() - h.limit/3*2
+}
+
 // Refusal is what Take returns when n bytes of a caller do not fit, and what is new
 // is answered with when the holder is Full.
 func (h *Holder) Refusal(n int) error {
@@ -144,6 +154,25 @@ func (a *Account) Take(n int) error {
 	}
 	a.holder.refused.Add(1)
 	return a.holder.Refusal(n)
+}
+
+// Hold counts n bytes whether they fit or not, because they are there already. Who
+// holds asks Fits before it makes more.
+func (a *Account) Hold(n int) {
+	if a == nil || a.used.Add(int64(n)) <= a.granted.Load() {
+		return
+	}
+	h := a.holder
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if used := a.used.Load(); used > a.granted.Load() {
+		h.grant(a, used+chunk)
+	}
+}
+
+// Fits says that an account holds no more than is free, for those who Hold.
+func (a *Account) Fits() bool {
+	return a == nil || a.used.Load() <= a.holder.limit-a.holder.granted.Load()
 }
 
 // grow raises the grant to what is used, or takes n back.

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Minimum is the smallest budget that a process takes: in less, one message of the
-// largest size does not fit in its share.
-const Minimum Size = 96 << 20
+// Minimum is the smallest budget that a process takes: in less, one caller's share
+// has no room for as many calls as a connection may have open.
+const Minimum Size = 128 << 20
 
 // unknownMemory is what a machine has that does not tell.
 const unknownMemory = 2 << 30

@@ -5,18 +5,24 @@
 //  1. Accept returns no error before the listener is closed or its deadline
 //     passes: an error that may pass by itself, such as that of a process that has
 //     no descriptor left, is waited for.
-//  2. At most the limit's number of connections are open. One more is closed as
-//     soon as it is accepted, so that a flood of them costs no memory.
-//  3. Connections leaves enough of the process's descriptors for its files and for
-//     what it dials itself.
+//  2. At most the limit's number of connections are open, and of one address that is
+//     not this machine's a quarter. All listeners of the process together leave
+//     it enough descriptors for its files and for what it dials itself.
+//  3. A connection above that takes the place of one on which nothing is asked, of the
+//     one longest so: of those that never asked before those that did. When there is
+//     none, it is closed as soon as it is accepted, so that a flood of them costs no
+//     memory.
 package listen
 
 import (
+	"cmp"
 	"errors"
 	"maps"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,11 +39,14 @@ const reserve = 64
 
 // Connections is how many connections all listeners of the process together may
 // hold, by its limit of open files.
-func Connections() int { return connections(openFiles()) }
+func Connections() int { return connections(OpenFileLimit()) }
 
 func connections(files uint64) int {
 	return int(min(max(files-min(files, reserve), files/4), 1<<20))
 }
+
+// inProcess is how many connections all listeners of the process have.
+var inProcess atomic.Int64
 
 // Accept is lis.Accept by promise 1.
 func Accept(lis net.Listener) (net.Conn, error) {
@@ -68,42 +77,154 @@ func passes(err error) bool {
 // Listener is a listener with a limit. Make it with Limit.
 type Listener struct {
 	net.Listener
-	limit int
+	limit   int
+	process int64 // the limit of all listeners together
+	// arrivals is the clock of silences: they matter when somebody arrives.
+	arrivals atomic.Int64
+	refused  atomic.Uint64
+	evicted  atomic.Uint64
 
 	mu     sync.Mutex // guards what follows
 	open   map[*admitted]struct{}
-	closed bool // connections are closed at once
+	from   map[netip.Addr]int // open connections of addresses that are not this machine's
+	silent []*admitted        // candidates to make room, the last one first
+	looked time.Time          // when there were none
+	closed bool               // connections are closed at once
 }
 
 // Limit makes a listener of lis that holds at most limit connections.
 func Limit(lis net.Listener, limit int) *Listener {
-	return &Listener{Listener: lis, limit: limit, open: map[*admitted]struct{}{}}
+	return &Listener{
+		Listener: lis, limit: limit, process: int64(Connections()),
+		open: map[*admitted]struct{}{}, from: map[netip.Addr]int{},
+	}
 }
 
-// Accept implements net.Listener; promises 1 and 2.
+// Accept implements net.Listener; promises 1 to 3.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
-		accepted, err := Accept(l.Listener)
+		conn, err := Accept(l.Listener)
 		if err != nil {
 			return nil, err
 		}
-		if c := l.admit(accepted); c != nil {
+		c := l.admit(conn)
+		if c == nil && l.makeRoom() {
+			c = l.admit(conn)
+		}
+		if c != nil {
 			return c, nil
 		}
-		_ = accepted.Close() // The other side sees a closed connection either way.
+		l.refused.Add(1)
+		_ = conn.Close() // The other side sees a closed connection either way.
 	}
 }
 
 // admit counts a connection; nil: there are too many, or none are wanted.
-func (l *Listener) admit(accepted net.Conn) *admitted {
+func (l *Listener) admit(conn net.Conn) *admitted {
+	c := &admitted{Conn: conn, lis: l, from: source(conn)}
+	c.idleSince.Store(l.arrivals.Add(1))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.open) >= l.limit {
+	if l.closed || len(l.open) >= l.limit || c.from.IsValid() && l.from[c.from] >= max(l.limit/4, 1) {
 		return nil
 	}
-	c := &admitted{Conn: accepted, lis: l}
+	if inProcess.Add(1) > l.process {
+		inProcess.Add(-1)
+		return nil
+	}
 	l.open[c] = struct{}{}
+	if c.from.IsValid() {
+		l.from[c.from]++
+	}
 	return c
+}
+
+// source is the address of the other side; none for this machine.
+func source(conn net.Conn) netip.Addr {
+	remote, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok || remote.IP.IsLoopback() {
+		return netip.Addr{}
+	}
+	ip, _ := netip.AddrFromSlice(remote.IP)
+	return ip.Unmap()
+}
+
+// Bounds of a search for connections that can make room.
+const (
+	candidates = 256
+	lookEvery  = 100 * time.Millisecond // when the last one found nothing
+)
+
+// makeRoom ends the connection that is silent longest; false: something is asked on all of them.
+func (l *Listener) makeRoom() bool {
+	for {
+		c := l.mostSilent()
+		if c == nil {
+			return false
+		}
+		if c.idleSince.Load() == 0 {
+			continue // It was when it was looked at.
+		}
+		l.evicted.Add(1)
+		if end := c.end.Load(); end != nil {
+			(*end)()
+		}
+		_ = c.Close()
+		return true
+	}
+}
+
+// mostSilent takes one of the candidates to make room; nil: there is none.
+func (l *Listener) mostSilent() *admitted {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	if len(l.silent) == 0 && time.Since(l.looked) >= lookEvery {
+		l.silent = l.search()
+		if len(l.silent) == 0 {
+			l.looked = time.Now()
+		}
+	}
+	for len(l.silent) > 0 {
+		c := l.silent[len(l.silent)-1]
+		l.silent = l.silent[:len(l.silent)-1]
+		if _, open := l.open[c]; open {
+			return c
+		}
+	}
+	return nil
+}
+
+// search finds the connections that are silent longest. l.mu is held.
+func (l *Listener) search() []*admitted {
+	type silence struct {
+		c     *admitted
+		asked bool
+		since int64
+	}
+	var all []silence
+	for c := range l.open {
+		if since := c.idleSince.Load(); since != 0 {
+			all = append(all, silence{c, c.asked.Load(), since})
+		}
+	}
+	slices.SortFunc(all, func(a, b silence) int {
+		switch {
+		case a.asked != b.asked && a.asked:
+			return 1
+		case a.asked != b.asked:
+			return -1
+		}
+		return cmp.Compare(a.since, b.since)
+	})
+	all = all[:min(candidates, len(all))]
+	out := make([]*admitted, len(all))
+	for i, s := range all {
+		out[len(all)-1-i] = s.c
+	}
+	return out
 }
 
 // CloseAll closes the connections, and those that are accepted from now on.
@@ -117,16 +238,58 @@ func (l *Listener) CloseAll() {
 	}
 }
 
+// Vars is a listener as /debug/vars shows it.
+type Vars struct {
+	Open  int `json:"open"`
+	Limit int `json:"limit"`
+	// Refused were too many; Evicted made room for others.
+	Refused uint64 `json:"refused"`
+	Evicted uint64 `json:"evicted"`
+}
+
+// Vars returns how many connections there are and were refused.
+func (l *Listener) Vars() Vars {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Vars{Open: len(l.open), Limit: l.limit, Refused: l.refused.Load(), Evicted: l.evicted.Load()}
+}
+
 // admitted is a connection that counts until it is closed.
 type admitted struct {
 	net.Conn
-	lis *Listener
+	lis       *Listener
+	from      netip.Addr   // invalid: this machine
+	idleSince atomic.Int64 // the arrival behind which nothing is asked; 0: something is
+	asked     atomic.Bool
+	end       atomic.Pointer[func()]
 }
+
+// SetBusy says whether something is being asked: then it makes no room for others.
+func (c *admitted) SetBusy(busy bool) {
+	if !busy {
+		c.idleSince.Store(c.lis.arrivals.Load())
+		return
+	}
+	c.asked.Store(true)
+	c.idleSince.Store(0)
+}
+
+// OnEvict says how to end the connection when it makes room; end does not wait.
+func (c *admitted) OnEvict(end func()) { c.end.Store(&end) }
 
 // Close implements net.Conn.
 func (c *admitted) Close() error {
-	c.lis.mu.Lock()
-	delete(c.lis.open, c)
-	c.lis.mu.Unlock()
+	l := c.lis
+	l.mu.Lock()
+	if _, open := l.open[c]; open {
+		delete(l.open, c)
+		inProcess.Add(-1)
+		if c.from.IsValid() {
+			if l.from[c.from]--; l.from[c.from] == 0 {
+				delete(l.from, c.from)
+			}
+		}
+	}
+	l.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"github.com/nokv/nokv/internal/gate"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -14,16 +15,22 @@ type encoded struct {
 	shared []byte
 }
 
-// codec is the protobuf codec, which passes encoded messages through.
+// codec is the protobuf codec, which passes encoded messages through, and has the gate
+// count what was not sent yet.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	v, to := gate.Open(v)
 	m, ok := v.(*encoded)
 	if !ok {
-		return c.CodecV2.Marshal(v)
+		data, err := c.CodecV2.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		return to.Count(data), nil
 	}
 	out := make(mem.BufferSlice, 0, 2)
 	for _, part := range [][]byte{m.own, m.shared} {
@@ -31,5 +38,5 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 			out = append(out, mem.SliceBuffer(part))
 		}
 	}
-	return out, nil
+	return to.Count(out), nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
@@ -35,6 +36,9 @@ type Config struct {
 	// ServerOptions come after the server's own, for transport credentials.
 	ServerOptions []grpc.ServerOption
 
+	// Budget bounds in bytes what callers can make the peer hold. Nil: one of the default size
+	// of its own.
+	Budget *budget.Budget
 	// MaxMessageBytes is the largest request taken. Default 2 MiB.
 	MaxMessageBytes int
 	// MaxConnections is the most open connections; one more is closed at once. Default 4,096,
@@ -83,6 +87,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Clock == nil {
 		c.Clock = clock.NewSystem()
+	}
+	if c.Budget == nil {
+		c.Budget = budget.New(budget.Default())
 	}
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 2<<20)
 	c.MaxConnections = cmp.Or(c.MaxConnections, min(4096, listen.Connections()*3/4))

@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
@@ -105,6 +106,7 @@ type Server struct {
 	cfg    Config
 	stats  *rpcstats.Stats
 	health *health
+	gate   *gate.Gate
 
 	proposals atomic.Int64 // requests with the replica
 	snapshots atomic.Int64 // streams open
@@ -112,6 +114,7 @@ type Server struct {
 	batches   batchCache // for coordinators
 	bare      batchCache // for readers that get no secrets
 
+	listener atomic.Pointer[listen.Listener] // nil before Serve
 	made     time.Time
 	stopping chan struct{}  // closed when streams should end
 	serving  sync.WaitGroup // goroutines that outlive a stream that was cut
@@ -127,6 +130,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
+	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: cfg.MaxStreamsPerConnection, Changes: changes, Logger: cfg.Logger})
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
 	return s, nil
 }
@@ -143,6 +147,11 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 
 	failed := make(chan error, 1)
 	limited := listen.Limit(lis, s.cfg.MaxConnections)
+	s.listener.Store(limited)
+	looking, stopLooking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLooking()
+	var look sync.WaitGroup
+	look.Go(func() { s.gate.Run(looking) })
 	var accept sync.WaitGroup
 	accept.Go(func() { failed <- server.Serve(limited) })
 	if s.cfg.RaiseAfter > 0 {
@@ -162,6 +171,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopWithin(server, limited, grace)
 	accept.Wait()
 	s.serving.Wait()
+	stopLooking()
+	look.Wait()
 	return err
 }
 
@@ -191,10 +202,17 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(uint32(4 * runtime.GOMAXPROCS(0))),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 500 * time.Millisecond, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-		grpc.ChainUnaryInterceptor(s.stats.Unary, requireDeadline),
-		grpc.ChainStreamInterceptor(s.stats.Stream),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 5 * time.Minute, Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.Creds(s.gate.Credentials(nil)),
+		grpc.InTapHandle(s.gate.Tap),
+		grpc.ChainUnaryInterceptor(s.stats.Unary, s.gate.Unary, requireDeadline),
+		grpc.ChainStreamInterceptor(s.stats.Stream, s.gate.Stream),
 	}, s.cfg.ServerOptions)
+}
+
+// changes says whether a method may change something.
+func changes(method string) bool {
+	return method != rootv1.Root_ReadIndex_FullMethodName && method != rootv1.Root_Status_FullMethodName
 }
 
 // errStopping ends streams when the server stops; clients go to another peer.

@@ -1,4 +1,4 @@
-package server
+package places
 
 import (
 	"net"
@@ -11,41 +11,41 @@ import (
 // One caller gets half of the places, the next one half of what is left, whoever
 // they are; refusals ask for longer and longer pauses; what is left is free again.
 func TestPlacesAreShared(t *testing.T) {
-	greedy := caller{principal: principal.Principal{Cluster: "c", Role: principal.Client, Name: "greedy"}}
-	callers := []caller{greedy, {connection: &net.TCPAddr{Port: 1}}, {connection: &net.TCPAddr{Port: 1}}}
-	p := newPlaces("calls", 64)
-	taken := map[caller]int{}
+	greedy := Caller{principal: principal.Principal{Cluster: "c", Role: principal.Client, Name: "greedy"}}
+	callers := []Caller{greedy, {connection: &net.TCPAddr{Port: 1}}, {connection: &net.TCPAddr{Port: 1}}}
+	p := New("calls", 64)
+	taken := map[Caller]int{}
 	for i, want := range []int{32, 16, 8} {
-		for p.enter(callers[i]) == nil {
+		for p.Enter(callers[i]) == nil {
 			taken[callers[i]]++
 		}
 		if got := taken[callers[i]]; got != want {
 			t.Errorf("caller %d got %d places, want %d", i, got, want)
 		}
 	}
-	first := reason.From(p.enter(greedy)).GetRetryAfterMillis()
+	first := reason.From(p.Enter(greedy)).GetRetryAfterMillis()
 	for range 100 {
-		_ = p.enter(greedy)
+		_ = p.Enter(greedy)
 	}
-	if later := reason.From(p.enter(greedy)).GetRetryAfterMillis(); first == 0 || later <= first || later > maxRetryAfterMillis {
+	if later := reason.From(p.Enter(greedy)).GetRetryAfterMillis(); first == 0 || later <= first || later > maxRetryAfterMillis {
 		t.Errorf("pauses of %d ms and, 100 refusals later, of %d ms", first, later)
 	}
 	for c, n := range taken {
 		for range n {
-			p.leave(c)
+			p.Leave(c)
 		}
 	}
-	if p.taken != 0 || len(p.of) != 0 || p.enter(greedy) != nil {
+	if p.taken != 0 || len(p.of) != 0 || p.Enter(greedy) != nil {
 		t.Errorf("when all left %d are taken by %d callers", p.taken, len(p.of))
 	}
 }
 
 func BenchmarkPlaces(b *testing.B) {
-	p, c := newPlaces("calls", 64), caller{connection: &net.TCPAddr{Port: 1}}
+	p, c := New("calls", 64), Caller{connection: &net.TCPAddr{Port: 1}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if p.enter(c) == nil {
-			p.leave(c)
+		if p.Enter(c) == nil {
+			p.Leave(c)
 		}
 	}
 }

@@ -1,0 +1,197 @@
+package gate
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"sync"
+
+	"github.com/nokv/nokv/internal/budget"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
+)
+
+// replyBytes is from where on a message counts that was given to gRPC. Smaller ones are
+// within what an open stream counts.
+const replyBytes = streamBytes
+
+// unsent is what was given to gRPC for a connection and has not left.
+type unsent struct {
+	account *budget.Account
+
+	mu     sync.Mutex // guards what follows
+	bytes  int
+	closed bool
+}
+
+// hold counts n bytes more; false: the connection is closed.
+func (u *unsent) hold(n int) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return false
+	}
+	u.bytes += n
+	u.account.Hold(n)
+	return true
+}
+
+// left counts n bytes less, unless the connection's end has.
+func (u *unsent) left(n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.closed {
+		u.bytes -= n
+		u.account.Give(n)
+	}
+}
+
+func (u *unsent) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.closed {
+		u.closed = true
+		u.account.Give(u.bytes)
+		u.account.Close()
+	}
+}
+
+// Reply is a message on its way to the codec, with the connection it is for.
+type Reply struct {
+	message any
+	conn    *Conn
+}
+
+var replyPool = sync.Pool{New: func() any { return new(Reply) }}
+
+// Open is for codecs: it returns what is to be marshaled, and who counts the outcome
+// until it has left.
+func Open(v any) (message any, to *Conn) {
+	r, ok := v.(*Reply)
+	if !ok {
+		return v, nil
+	}
+	message, to = r.message, r.conn
+	*r = Reply{}
+	replyPool.Put(r)
+	return message, to
+}
+
+// Count counts the large parts of a message until gRPC frees them. It does not
+// free those that it had when the connection broke, nor those of a call that was
+// cancelled at the wrong moment: those count until the garbage collector has them. A
+// nil Conn counts nothing.
+func (c *Conn) Count(data mem.BufferSlice) mem.BufferSlice {
+	if c == nil {
+		return data
+	}
+	for i, part := range data {
+		n := part.Len()
+		if n < replyBytes || !c.unsent.hold(n) {
+			continue
+		}
+		counted := &counted{inner: part}
+		counted.bytes = part.ReadOnlyData()
+		counted.held = held{c, n}
+		counted.lost = runtime.AddCleanup(counted, held.left, counted.held)
+		data[i] = mem.NewBuffer(&counted.bytes, counted)
+	}
+	return data
+}
+
+// held is bytes of a connection.
+type held struct {
+	conn *Conn
+	n    int
+}
+
+func (h held) left() { h.conn.unsent.left(h.n) }
+
+// counted is the pool of one buffer: it frees what is in it.
+type counted struct {
+	inner mem.Buffer
+	bytes []byte
+	held  held
+	lost  runtime.Cleanup
+}
+
+// Get implements mem.BufferPool; nobody asks for a buffer here.
+func (*counted) Get(length int) *[]byte {
+	b := make([]byte, length)
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (c *counted) Put(*[]byte) {
+	c.lost.Stop()
+	c.held.left()
+	c.inner.Free()
+}
+
+// addr is the address of a connection, which finds the connection again.
+type addr struct {
+	net.Addr
+	conn *Conn
+}
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// of is the connection that a call came over; nil: it passed no gate.
+func of(ctx context.Context) *Conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, ok := p.Addr.(*addr); ok {
+			return a.conn
+		}
+	}
+	return nil
+}
+
+// reply is v on its way to the codec.
+func (c *Conn) reply(v any) any {
+	r := replyPool.Get().(*Reply)
+	r.message, r.conn = v, c
+	return r
+}
+
+// Unary is a grpc.UnaryServerInterceptor: a reply of a call that changed nothing is
+// dropped, and the caller told to come again, when as much as its connection may
+// have of the budget waits to be read. Interceptors before it see a *Reply.
+func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	v, err := handler(ctx, req)
+	c := of(ctx)
+	if err != nil || c == nil {
+		return v, err
+	}
+	if !c.unsent.account.Fits() && !g.cfg.Changes(info.FullMethod) {
+		g.refused.Add(1)
+		return nil, g.replies.Refusal(replyBytes)
+	}
+	return c.reply(v), nil
+}
+
+// Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
+// which ends when they do not fit.
+func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	c := of(stream.Context())
+	if c == nil {
+		return handler(srv, stream)
+	}
+	return handler(srv, &counting{stream, c})
+}
+
+// counting is a stream whose messages are counted until they have left.
+type counting struct {
+	grpc.ServerStream
+	conn *Conn
+}
+
+// SendMsg implements grpc.ServerStream.
+func (s *counting) SendMsg(m any) error {
+	if !s.conn.unsent.account.Fits() {
+		s.conn.gate.refused.Add(1)
+		return s.conn.gate.replies.Refusal(replyBytes)
+	}
+	return s.ServerStream.SendMsg(s.conn.reply(m))
+}
