@@ -38,6 +38,7 @@ func TestAWatchThatFallsBehindIsCutAndGoesOn(t *testing.T) {
 		for i := range 6000 {
 			w.must(t, publish(1, 1, "", strings.Repeat("f", 4000), uint64(2*i+2), "m1"), publish(1, 1, "", strings.Repeat("f", 4001), uint64(2*i+3), "m1"))
 			fast.until(t, reads, w.root.token())
+			time.Sleep(time.Millisecond)
 		}
 		fast.check(t, w, 0)
 		var err error

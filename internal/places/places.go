@@ -26,6 +26,14 @@ type Caller struct {
 	connection net.Addr // nil: the principal is known
 }
 
+// String is the caller's name: for logs and accounts.
+func (c Caller) String() string {
+	if c.connection != nil {
+		return c.connection.String()
+	}
+	return c.principal.String()
+}
+
 // Of is who made the call of a gRPC method.
 func Of(ctx context.Context) Caller {
 	if p := principal.FromContext(ctx); p.Known() {
