@@ -138,6 +138,9 @@ func (s *Server) peerStatus(cluster *rootv1.Cluster, progress map[uint64]replica
 			NodeId: p.GetNodeId(), TransportAddress: p.GetTransportAddress(), Address: s.address(p.GetNodeId()),
 			MatchIndex: progress[p.GetNodeId()].Match, Role: p.GetRole(), FeatureLevel: s.cfg.Peers.FeatureLevel(p.GetNodeId()),
 		}
+		if a := s.cfg.Peers.Reached(p.GetNodeId()); a != "" {
+			one.TransportAddress = a
+		}
 		one.Connected = p.GetNodeId() == s.cfg.NodeID || s.cfg.Peers.Connected(p.GetNodeId())
 		if p.GetRole() == learnerRole || p.GetRole() == joiningRole {
 			one.Replaces = p.GetReplaces()

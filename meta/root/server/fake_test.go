@@ -249,6 +249,7 @@ func (p fakePeers) Candidate(id uint64) (storage.Peer, bool) {
 }
 
 func (fakePeers) Address(id uint64) string { return string(rune('a'+id-1)) + ":1" }
+func (fakePeers) Reached(uint64) string    { return "" }
 func (fakePeers) Connected(id uint64) bool { return id == 2 }
 
 func (p fakePeers) FeatureLevel(id uint64) uint32 {

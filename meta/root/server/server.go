@@ -92,6 +92,8 @@ type Log interface {
 type Peers interface {
 	// Address is a peer's gRPC address, host:port; empty when it has not told.
 	Address(node uint64) string
+	// Reached is where the peer's transport is reached from here; empty: nowhere now.
+	Reached(node uint64) string
 	// Connected says that messages to the peer find a connection.
 	Connected(node uint64) bool
 	// FeatureLevel is the highest that a peer understands, this one included; 0: it

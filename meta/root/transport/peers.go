@@ -202,6 +202,7 @@ func (t *Transport) admit(h hello, version uint16, conn net.Conn) (p *remote, k 
 	}
 	p.attach(conn)
 	p.heard(h.address, version, h.level)
+	p.says(h.transport)
 	return p, 0, "", ""
 }
 

@@ -34,6 +34,11 @@ type remote struct {
 	// id is who it is; where it is reached now at() says.
 	id   storage.Peer
 	addr atomic.Pointer[string]
+	// told is where the peer says itself that it is reached; elsewhere: it is tried
+	// there.
+	told      atomic.Pointer[string]
+	elsewhere atomic.Bool
+	movedTold atomic.Bool // the log has it
 
 	guest bool // guarded by the transport's lock: the cluster record does not name it
 
@@ -66,13 +71,35 @@ func newRemote(t *Transport, p storage.Peer) *remote {
 	return r
 }
 
-// at is where the peer's transport is reached.
-func (p *remote) at() string { return *p.addr.Load() }
+// at is where the peer's transport is reached: by flag or the root, or where the
+// peer says itself.
+func (p *remote) at() string {
+	if told := p.told.Load(); told != nil && p.elsewhere.Load() {
+		return *told
+	}
+	return *p.addr.Load()
+}
+
+// turn has the next connection go to the other address that there is, if any: the
+// one that this peer was given may be wrong since the other one moved, and the one
+// that the other says may be wrong from here.
+func (p *remote) turn() {
+	told := p.told.Load()
+	if told == nil || *told == *p.addr.Load() {
+		return
+	}
+	p.elsewhere.Store(!p.elsewhere.Load())
+	if p.movedTold.CompareAndSwap(false, true) {
+		p.t.log.Warn("root peer is not reached where the -peer list or the root has it, and says that it is elsewhere: correct -peer at the next start",
+			"peer", p.id.NodeID, "address", *p.addr.Load(), "elsewhere", *told)
+	}
+}
 
 // moved has the next connection go to another address.
 func (p *remote) moved(address string) {
-	if address != "" && address != p.at() {
+	if address != "" && address != *p.addr.Load() {
 		p.addr.Store(&address)
+		p.elsewhere.Store(false)
 	}
 }
 
@@ -112,6 +139,13 @@ func (p *remote) grpcAddress() string {
 		return *a
 	}
 	return ""
+}
+
+// says notes where the peer says that its transport is reached.
+func (p *remote) says(address string) {
+	if told := p.told.Load(); address != "" && (told == nil || *told != address) {
+		p.told.Store(&address)
+	}
 }
 
 // heard notes what the peer told in a handshake.
@@ -177,6 +211,7 @@ func (p *remote) run(ctx context.Context) {
 		p.noteRefusal(err)
 		if ctx.Err() == nil {
 			broken = p.judge(broken, err)
+			p.turn()
 		}
 		pause(ctx, wait/2+rand.N(wait/2+1))
 		wait = min(2*wait, p.t.cfg.MaxRedial)

@@ -275,6 +275,17 @@ func (t *Transport) Address(node uint64) string {
 	return ""
 }
 
+// Reached is where a peer's transport is reached from here; empty: nowhere now.
+func (t *Transport) Reached(node uint64) string {
+	if node == t.cfg.Identity.NodeID {
+		return addressOf(t.cfg.Identity.Peers, node)
+	}
+	if p, ok := t.remotes()[node]; ok && p.connected.Load() {
+		return p.at()
+	}
+	return ""
+}
+
 // FeatureLevel is the highest that a peer understands, as it said when its
 // connection began; 0: there is none.
 func (t *Transport) FeatureLevel(node uint64) uint32 {

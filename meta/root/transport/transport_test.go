@@ -79,6 +79,45 @@ func TestReconnects(t *testing.T) {
 	})
 }
 
+// A peer that moved is found where it says that it is by those who have its old
+// address; one that says what is wrong from here is found where the list has it.
+func TestAPeerThatMovesIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ids := newMemNet(), members(3)
+		a, b := n.start(t, ids[0], nil), n.start(t, ids[1], nil)
+		time.Sleep(time.Second)
+		b.stop()
+		time.Sleep(time.Second)
+		moved := ids[1]
+		moved.Peers = slices.Clone(moved.Peers)
+		moved.Peers[1].Address = "elsewhere"
+		b = n.start(t, moved, nil)
+		time.Sleep(5 * time.Second)
+		if !a.Connected(2) || a.Reached(2) != "elsewhere" || b.Reached(2) != "elsewhere" {
+			t.Fatalf("peer 2 is reached at %q, connected: %v", a.Reached(2), a.Connected(2))
+		}
+		a.Send([]*raftpb.Message{message(1, 2, 7, 10)})
+		synctest.Wait()
+		b.in.add(func() {
+			if len(b.in.messages) != 1 {
+				t.Errorf("%d messages came", len(b.in.messages))
+			}
+		})
+		if log := a.log.String(); strings.Count(log, "correct -peer") != 1 || !strings.Contains(log, "elsewhere") {
+			t.Errorf("the log says:\n%s", log)
+		}
+		// Back home, while it says an address that leads nowhere.
+		b.stop()
+		time.Sleep(time.Second)
+		moved.Peers[1].Address = "nowhere"
+		n.start(t, moved, func(c *Config) { c.Listener = n.listen("n2") })
+		time.Sleep(10 * time.Second)
+		if !a.Connected(2) || a.Reached(2) != "n2" {
+			t.Errorf("peer 2 is reached at %q, connected: %v", a.Reached(2), a.Connected(2))
+		}
+	})
+}
+
 // Only a peer that worked and whose port is closed counts as refused, once.
 func TestRefusedIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
