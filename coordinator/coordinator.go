@@ -24,6 +24,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
 	rootclient "github.com/nokv/nokv/meta/root/client"
@@ -57,6 +58,9 @@ type Config struct {
 	IDStart, TSOStart uint64
 	// Version of the software, shown by Status.
 	Version string
+	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
+	// default size of its own.
+	Budget *budget.Budget
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -100,6 +104,9 @@ func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	if cfg.Budget == nil {
+		cfg.Budget = budget.New(budget.Default())
+	}
 	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: clock.NewSystem()}
 	c.started = c.clock.Now()
 	var err error
@@ -125,7 +132,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers,
-		Clock: c.clock, Logger: cfg.Logger.Named("server"), Stats: c.stats,
+		Clock: c.clock, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err

@@ -2,6 +2,8 @@ package coordinator
 
 import (
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/rpcstats"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
@@ -37,6 +39,9 @@ type Vars struct {
 	Members  int            `json:"members"`
 	// RPC counts requests by method.
 	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	// Budget is what callers make the process hold, Gate the gRPC connections.
+	Budget budget.Vars `json:"budget"`
+	Gate   gate.Vars   `json:"gate"`
 }
 
 // AuthorityVars are counts of what was done to get and keep authority.
@@ -83,6 +88,6 @@ func (c *Coordinator) Vars() any {
 		},
 		Guarantees: c.server.Guarantees(),
 		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
-		RPC: c.stats.Snapshot(),
+		RPC: c.stats.Snapshot(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}
 }

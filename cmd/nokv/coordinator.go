@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/meta/root/state"
 )
@@ -57,6 +58,7 @@ type coordinatorOptions struct {
 	id, advertise     string
 	ttl               time.Duration
 	idStart, tsoStart uint64
+	budget            *budget.Budget // nil: one of its own
 }
 
 func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinatorOptions) error {
@@ -104,6 +106,7 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 		}
 		defer metrics.Close()
 	}
+	o.budget = s.budget()
 	return o.run(ctx, lis, metrics, logger)
 }
 
@@ -133,7 +136,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
-		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, Logger: logger,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, Budget: o.budget, Logger: logger,
 	})
 	if err != nil {
 		return usagef("%s", err)

@@ -104,7 +104,7 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	}
 	peer, err := root.Open(root.Config{
 		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
-		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, Logger: logger,
+		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, Budget: s.budget(), Logger: logger,
 	})
 	if err != nil {
 		return err

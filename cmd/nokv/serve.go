@@ -15,18 +15,20 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 )
 
 // serverFlags are the flags that both servers have.
 type serverFlags struct {
 	addr, metricsAddr, configPath, scope, logLevel *string
+	memory                                         budget.Size
 	flags                                          *flags
 }
 
 func (f *flags) server(defaultAddr string) *serverFlags {
 	f.withOutput()
-	return &serverFlags{
+	s := &serverFlags{
 		flags:       f,
 		addr:        f.String("addr", "", "gRPC `address` to listen on (default "+defaultAddr+")"),
 		metricsAddr: f.String("metrics-addr", "", "`address` for /debug/vars and /healthz (default none)"),
@@ -34,6 +36,28 @@ func (f *flags) server(defaultAddr string) *serverFlags {
 		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
 		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
 	}
+	f.Func("memory-budget", "`bytes` that the process may take, such as 512MiB; half of them are for what callers make it hold (default half of the machine's)", func(text string) error {
+		if err := s.memory.UnmarshalText([]byte(text)); err != nil {
+			return err
+		}
+		if s.memory < budget.Minimum {
+			return fmt.Errorf("want at least %s", budget.Minimum)
+		}
+		return nil
+	})
+	return s
+}
+
+// budget is what callers can make the process hold. One that is asked for is also what
+// the runtime collects garbage for, unless GOMEMLIMIT says something.
+func (s *serverFlags) budget() *budget.Budget {
+	if s.memory == 0 {
+		return budget.New(budget.Default())
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(s.memory))
+	}
+	return budget.New(s.memory)
 }
 
 // load reads -config when it is set; nil without.

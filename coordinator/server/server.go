@@ -189,6 +189,9 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// GateVars is what the server's connections hold and what became of them.
+func (s *Server) GateVars() gate.Vars { return s.gate.Vars(s.listener.Load()) }
+
 // streamWorkers serve calls without a goroutine start each; more calls than
 // that start their own.
 const streamWorkers = 64

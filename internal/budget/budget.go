@@ -77,6 +77,16 @@ func New(total Size) *Budget {
 	return b
 }
 
+// Granted is what all holders have taken, or keep ready for who takes next, in bytes.
+func (b *Budget) Granted() (bytes int64) {
+	if b != nil {
+		for k := range b.holders {
+			bytes += b.holders[k].granted.Load()
+		}
+	}
+	return bytes
+}
+
 // Holder is the share of a kind.
 func (b *Budget) Holder(k Kind) *Holder {
 	if b == nil {

@@ -1,5 +1,5 @@
 // Package debugvars serves a process's numbers over HTTP: expvar JSON at
-// /debug/vars and health at /healthz.
+// /debug/vars, health at /healthz and profiles at /debug/pprof.
 //
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
@@ -37,14 +37,16 @@ type Source struct {
 // Handler serves /debug/vars and /healthz of a source.
 func Handler(s Source) http.Handler {
 	mux := http.NewServeMux()
+	profiles(mux)
 	mux.HandleFunc("GET /debug/vars", func(w http.ResponseWriter, _ *http.Request) {
 		own, err := json.Marshal(s.Vars())
+		whole, _ := json.Marshal(readProcess()) // numbers
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		fmt.Fprintf(w, "{\n\"nokv\": %s", own)
+		fmt.Fprintf(w, "{\n\"nokv\": %s,\n\"process\": %s", own, whole)
 		expvar.Do(func(kv expvar.KeyValue) { fmt.Fprintf(w, ",\n%q: %s", kv.Key, kv.Value) })
 		fmt.Fprint(w, "\n}\n")
 	})
@@ -62,7 +64,7 @@ func Handler(s Source) http.Handler {
 
 // Serve serves a source on lis until ctx ends, and closes lis.
 func Serve(ctx context.Context, lis net.Listener, s Source) error {
-	server := &http.Server{Handler: Handler(s), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: Handler(s), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, ConnState: markBusy}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

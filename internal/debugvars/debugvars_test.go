@@ -24,11 +24,21 @@ func TestHandler(t *testing.T) {
 		return w
 	}
 	var vars struct {
-		NoKV     map[string]int `json:"nokv"`
+		NoKV    map[string]int `json:"nokv"`
+		Process struct {
+			Goroutines    int   `json:"goroutines"`
+			HeapBytes     int64 `json:"heap_bytes"`
+			ResidentBytes int64 `json:"resident_bytes"`
+			OpenFiles     int   `json:"open_files"`
+			OpenFileLimit int   `json:"open_file_limit"`
+		} `json:"process"`
 		Memstats map[string]any `json:"memstats"`
 	}
 	if err := json.Unmarshal(get("/debug/vars").Body.Bytes(), &vars); err != nil || vars.NoKV["term"] != 7 || vars.Memstats == nil {
 		t.Errorf("vars = %v, %v", vars.NoKV, err)
+	}
+	if p := vars.Process; p.Goroutines < 1 || p.HeapBytes < 1 || p.ResidentBytes < p.HeapBytes || p.OpenFiles < 3 || p.OpenFileLimit < p.OpenFiles {
+		t.Errorf("process = %+v", p)
 	}
 	if w := get("/healthz"); w.Code != 200 || w.Body.String() != "ok\n" {
 		t.Errorf("healthy: %d %q", w.Code, w.Body)
@@ -36,5 +46,17 @@ func TestHandler(t *testing.T) {
 	health = errors.New("no quorum")
 	if w := get("/healthz"); w.Code != 503 || !strings.Contains(w.Body.String(), "no quorum") {
 		t.Errorf("unhealthy: %d %q", w.Code, w.Body)
+	}
+}
+
+// Without certificates profiles are for callers on this machine.
+func TestProfilesAreForThisMachine(t *testing.T) {
+	h := debugvars.Handler(debugvars.Source{})
+	for from, want := range map[string]int{"127.0.0.1:9": http.StatusOK, "[::1]:9": http.StatusOK, "192.0.2.1:9": http.StatusForbidden, "?": http.StatusForbidden} {
+		r, w := httptest.NewRequest(http.MethodGet, "/debug/pprof/goroutine?debug=1", nil), httptest.NewRecorder()
+		r.RemoteAddr = from
+		if h.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("from %s: %d, want %d", from, w.Code, want)
+		}
 	}
 }

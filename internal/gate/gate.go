@@ -28,6 +28,7 @@ import (
 	"context"
 	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +37,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/principal"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/tap"
@@ -83,6 +85,11 @@ type Gate struct {
 
 	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
+
+	// Used by Run alone: the most that the budget had in use since memory was collected, and
+	// for how many looks it has had less.
+	peak  int64
+	quiet int
 
 	logMu      sync.Mutex // guards what follows
 	logged     int64      // when
@@ -223,12 +230,34 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
+	g.collect()
 	full := g.replies.Full()
 	for _, c := range conns {
 		c.judge(now, full)
 	}
 	if g.receiving.Full() {
 		g.makeRoom(conns)
+	}
+}
+
+// Garbage of a load that is over is collected when the budget's use has stayed
+// collectAfter below a quarter of what it was: a server at rest makes no garbage that
+// would have it collected.
+const (
+	collectAfter = 10 * time.Second
+	collectBytes = 64 << 20 // that it was at least
+)
+
+func (g *Gate) collect() {
+	switch used := g.cfg.Budget.Granted(); {
+	case used > g.peak/4:
+		g.peak, g.quiet = max(g.peak, used), 0
+	case g.peak < collectBytes:
+	default:
+		if g.quiet++; g.quiet >= int(collectAfter/lookEvery) {
+			g.peak, g.quiet = used, 0
+			runtime.GC() // The runtime gives back what is free by itself.
+		}
 	}
 }
 
@@ -336,11 +365,16 @@ type Vars struct {
 	RefusedStreams uint64 `json:"refused_streams"`
 	// Closed counts connections that the gate closed, by reason.
 	Closed map[string]uint64 `json:"closed"`
+	// Listener has the connections that were accepted, also those that shake hands.
+	Listener listen.Vars `json:"listener"`
 }
 
-// Vars returns what it holds and did.
-func (g *Gate) Vars() Vars {
+// Vars returns what it holds and did, and its listener; nil: there is none yet.
+func (g *Gate) Vars(lis *listen.Listener) Vars {
 	out := Vars{RefusedStreams: g.refused.Load(), Closed: map[string]uint64{}}
+	if lis != nil {
+		out.Listener = lis.Vars()
+	}
 	for why := memory; why < reasons; why++ {
 		out.Closed[reasonNames[why]] = g.counts[why].Load()
 	}

@@ -5,11 +5,11 @@ package gate
 // came, and one that went out, earn what the frames around them cost.
 const (
 	costOfFrame   = 1       // one that brings no message forward
-	costOfCall    = 2       // a stream that ends without a message
-	costOfHeaders = 64      // bytes of headers of such a stream per credit more
+	costOfCall    = 1       // a stream that ends without a message
+	costOfHeaders = 256     // bytes of headers of such a stream per credit more
 	smallData     = 512     // bytes below which DATA costs, if it completes nothing
 	earned        = 2       // by a message
-	firstCredits  = 1000    // of a new connection
+	firstCredits  = 5000    // of a new connection
 	maxCredits    = 10_000  // that a connection saves
 	creditsASec   = 200     // that come by themselves
 	streamBytes   = 2 << 10 // that an open stream takes, and as many more before its first message has come

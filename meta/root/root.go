@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
@@ -50,6 +51,9 @@ type Config struct {
 	// CheckpointEntries is how many entries of the log start the next checkpoint;
 	// two fifths of them stay in the log behind it. Default 50,000.
 	CheckpointEntries uint64
+	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
+	// default size of its own.
+	Budget *budget.Budget
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -74,6 +78,9 @@ func Open(cfg Config) (*Peer, error) {
 	store, err := storage.Open(cfg.Workdir, storage.Options{CheckRecords: state.CheckPart, Logger: cfg.Logger.Named("storage")})
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Budget == nil {
+		cfg.Budget = budget.New(budget.Default())
 	}
 	p := &Peer{cfg: cfg, clock: clock.NewSystem(), store: store, stats: rpcstats.New()}
 	p.started = p.clock.Now()
@@ -147,7 +154,7 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	}
 	srv, err := server.New(server.Config{
 		NodeID: p.cfg.NodeID, ClusterID: identity.ClusterID, Address: p.cfg.Advertise, Replica: rep, Log: p.store,
-		Peers: net, Clock: p.clock, Stats: p.stats, Logger: p.cfg.Logger.Named("server"),
+		Peers: net, Clock: p.clock, Stats: p.stats, Budget: p.cfg.Budget, Logger: p.cfg.Logger.Named("server"),
 	})
 	if err != nil {
 		return err

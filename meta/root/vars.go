@@ -3,6 +3,8 @@ package root
 import (
 	"strings"
 
+	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/transport"
@@ -57,6 +59,9 @@ type Vars struct {
 
 	Peers map[uint64]transport.PeerMetrics   `json:"peers"`
 	RPC   map[string]rpcstats.MethodSnapshot `json:"rpc"`
+	// Budget is what callers make the process hold, Gate the gRPC connections.
+	Budget budget.Vars `json:"budget"`
+	Gate   gate.Vars   `json:"gate"`
 }
 
 // Vars returns the peer's numbers.
@@ -90,5 +95,6 @@ func (p *Peer) Vars() any {
 	m := srv.Metrics()
 	out.TailReaders, out.CutReaders, out.RPC = m.Readers, m.CutReaders, m.RPCs
 	out.Peers = net.Metrics()
+	out.Budget, out.Gate = p.cfg.Budget.Vars(), srv.GateVars()
 	return out
 }

@@ -222,6 +222,9 @@ func (s *Server) options() []grpc.ServerOption {
 	}, s.cfg.ServerOptions)
 }
 
+// GateVars is what the server's connections hold and what became of them.
+func (s *Server) GateVars() gate.Vars { return s.gate.Vars(s.listener.Load()) }
+
 // changes says whether a method may change something.
 func changes(method string) bool {
 	return method != rootv1.Root_ReadIndex_FullMethodName && method != rootv1.Root_Status_FullMethodName

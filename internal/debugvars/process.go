@@ -1,0 +1,62 @@
+package debugvars
+
+import (
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime/metrics"
+
+	"github.com/nokv/nokv/internal/listen"
+)
+
+// process is what the process as a whole uses.
+type process struct {
+	Goroutines uint64 `json:"goroutines"`
+	// HeapBytes are of objects, ResidentBytes all that the runtime has of the system and
+	// not given back.
+	HeapBytes     uint64 `json:"heap_bytes"`
+	ResidentBytes uint64 `json:"resident_bytes"`
+	OpenFiles     int    `json:"open_files"`
+	OpenFileLimit uint64 `json:"open_file_limit"`
+}
+
+func readProcess() process {
+	samples := []metrics.Sample{
+		{Name: "/sched/goroutines:goroutines"},
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
+	}
+	metrics.Read(samples)
+	return process{
+		Goroutines: samples[0].Value.Uint64(), HeapBytes: samples[1].Value.Uint64(),
+		ResidentBytes: samples[2].Value.Uint64() - samples[3].Value.Uint64(),
+		OpenFiles:     listen.OpenFiles(), OpenFileLimit: listen.OpenFileLimit(),
+	}
+}
+
+// profiles serves /debug/pprof. Without certificates it is for this machine alone: a
+// profile shows what is in memory, and costs processor time.
+func profiles(mux *http.ServeMux) {
+	for path, serve := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/profile": pprof.Profile, "/debug/pprof/trace": pprof.Trace, "/debug/pprof/symbol": pprof.Symbol,
+	} {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if host, _, err := net.SplitHostPort(r.RemoteAddr); r.TLS == nil && (err != nil || !net.ParseIP(host).IsLoopback()) {
+				http.Error(w, "profiles are for callers on this machine", http.StatusForbidden)
+				return
+			}
+			serve(w, r)
+		})
+	}
+}
+
+// markBusy tells the listener on which connections something is asked.
+func markBusy(conn net.Conn, state http.ConnState) {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = wrapped.NetConn()
+	}
+	if place, ok := conn.(interface{ SetBusy(busy bool) }); ok && (state == http.StateActive || state == http.StateIdle) {
+		place.SetBusy(state == http.StateActive)
+	}
+}
