@@ -16,8 +16,10 @@
 //  5. the answers of a stream come in the order of its requests, but for lookups
 //     that wait for the root, which hold up none behind them; a refusal is an
 //     answer; a reader that takes nothing is cut;
-//  6. a watcher sees every change behind its token once and in order, or is told
-//     to start from a snapshot;
+//  6. a watcher is taken from token to token by batches that leave out nothing but
+//     changes that another one of the same batch overtakes, or is told to start
+//     from a snapshot; one that is behind what is kept is cut, and goes on from its
+//     token;
 //  7. a stop takes no longer than Limits.StopTimeout;
 //  8. a call that names another cluster is not begun, and one that changes
 //     something must name this one.
