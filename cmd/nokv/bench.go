@@ -18,6 +18,7 @@ func benchCommand() *command {
 		name: "bench", summary: "measure a running cluster",
 		children: []*command{
 			benchWorkload("publish", "root region descriptors, one a caller at a time"),
+			benchWorkload("watches", "publish while many watch"),
 			benchWorkload("route", "look regions up"),
 			benchWorkload("id", "allocate ids"),
 			benchWorkload("tso", "get timestamps"),
@@ -43,6 +44,11 @@ func benchWorkload(name, summary string) *command {
 				f.StringVar(&o.Against, "against", "", "`echo or etcd=HOST:PORT`: a bare gRPC echo of the same size on this machine, or linearizable gets of etcd, instead of NoKV")
 			case "publish":
 				f.StringVar(&o.Against, "against", "", "`etcd=HOST:PORT`: puts of the same size to etcd instead of NoKV")
+			case "watches":
+				f.IntVar(&o.Watches.Count, "watches", 1000, "watches, all at the first coordinator")
+				f.IntVar(&o.Watches.Connections, "connections", 10, "connections that they share")
+				f.IntVar(&o.Watches.Slow, "slow", 10, "one in so many reads one message a second; 0: none")
+				f.IntVar(&o.Watches.Rate, "rate", 500, "changes a second; 0: as many as the callers get done")
 			case "id":
 				f.StringVar(&o.Against, "against", "", "`pd=HOST:PORT`: ids of PD instead of NoKV")
 			case "tso":
@@ -75,6 +81,10 @@ Each caller roots newer and newer descriptors of a region of its own in keyspace
 	"route": `
 Looks up random keys of keyspace "bench-route", which is made when it is missing.
 --mode batch sends --batch keys a call on a stream; ops counts keys.`,
+	"watches": `
+Each caller roots descriptors as in bench publish, at --rate a second together, while
+--watches streams watch them. Latencies are the publishers'; the second line is how
+long behind the answer to the publisher a change was with the watches that read.`,
 	"id":  `Callers share one client, which merges their calls.`,
 	"tso": `Callers share one client, which merges their calls. With --batch N each call asks for N timestamps.`,
 }
@@ -124,6 +134,10 @@ func benchTable(m *bench.Result, w *tabwriter.Writer) {
 		fmt.Sprintf("%.0f", m.P999Us), fmt.Sprintf("%.0f", m.MaxUs), m.Seconds)
 	if m.Errors > 0 {
 		row(w, "# last error: ", m.LastErr)
+	}
+	if a := m.Watches; a != nil {
+		row(w, fmt.Sprintf("# watches: open after %.1f s, %d messages, %d MB, %d cut; a change came after p50 %.1f ms, p99 %.1f ms, max %.1f ms",
+			a.OpenSeconds, a.Messages, a.Bytes>>20, a.Cut, a.P50Ms, a.P99Ms, a.MaxMs))
 	}
 	for addr, methods := range m.Server {
 		for method, l := range methods {

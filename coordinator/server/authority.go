@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/places"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -18,10 +19,11 @@ func (s *Server) AllocID(ctx context.Context, req *coordinatorv1.AllocIDRequest)
 	if err := checkCount(req.GetCount(), MaxIDCount); err != nil {
 		return nil, err
 	}
-	if err := s.waiting.enter(); err != nil {
+	who := places.Of(ctx)
+	if err := s.numbers.Enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.numbers.Leave(who)
 	ctx, cancel := s.patient(ctx)
 	defer cancel()
 	first, era, err := s.cfg.Authority.AllocID(ctx, req.GetCount())
@@ -36,10 +38,11 @@ func (s *Server) Tso(ctx context.Context, req *coordinatorv1.TsoRequest) (*coord
 	if err := checkCount(req.GetCount(), MaxTSOCount); err != nil {
 		return nil, err
 	}
-	if err := s.waiting.enter(); err != nil {
+	who := places.Of(ctx)
+	if err := s.numbers.Enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.numbers.Leave(who)
 	ctx, cancel := s.patient(ctx)
 	defer cancel()
 	first, era, err := s.cfg.Authority.Tso(ctx, req.GetCount())

@@ -29,6 +29,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m, ok := v.(*watchMessage); ok && m.shared {
+		return data, nil // the bytes are there once, however many are sent them
+	}
 	return to.Count(data), nil
 }
 
@@ -84,12 +87,15 @@ func newPacket() *packet {
 
 // release gives the bytes to the transport, which returns them to the pool
 // when they are written.
-func (p *packet) release() mem.Buffer {
+func (p *packet) release() mem.Buffer { return p.releaseTo(bufferPool) }
+
+// releaseTo is release to a pool that passes the bytes on to bufferPool.
+func (p *packet) releaseTo(pool mem.BufferPool) mem.Buffer {
 	home := p.home
 	*home = p.data
 	p.data, p.home = nil, nil
 	packetPool.Put(p)
-	return mem.NewBuffer(home, bufferPool)
+	return mem.NewBuffer(home, pool)
 }
 
 // packetBuffers is a mem.BufferPool for packets.

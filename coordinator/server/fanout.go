@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sort"
 	"sync"
-	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/meta/root/state"
@@ -23,24 +22,29 @@ const (
 	// little behind; those further behind read the changes themselves.
 	maxFrames      = 1 << 14
 	maxFramesBytes = 32 << 20
-	// watchCost is about the processor time of one message to one watch. Frames
-	// are so far apart that watches take no more than one of two cores: until the
-	// next one is due changes gather, and cost one message together.
-	watchCost = 10 * time.Microsecond
+	// crowd is how many watches of a scope get of the changes that gathered only the
+	// last one of each region: that is all they need to be where the frame ends.
+	crowd = 256
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
 	maxForeign = 64
 )
 
 // fanout encodes every change once for all watches. One goroutine, in run, reads
-// the changes, makes frames of them, and wakes the watches that they concern. It
-// never waits for a watch.
+// the changes and makes frames of them; another, in deliver, gives the frames to
+// the watches. Neither waits for a watch.
 type fanout struct {
 	views Views
 
+	// news: frames were made; rested: they were given out, and the pause behind
+	// that is over; drained: a watch that was full has room.
+	news, rested, drained chan struct{}
+
 	mu sync.Mutex
-	// Guarded by mu. at is how far frames reach.
+	// Guarded by mu. at is how far frames reach; moved is closed when it moves.
 	at     state.Token
+	moved  chan struct{}
+	jumps  uint64 // how often the view took a leap
 	scopes map[scopeKey]*scope
 	// byKeyspace has the scopes of one keyspace, all those without a name and
 	// those with members.
@@ -49,6 +53,17 @@ type fanout struct {
 	// kept are the frames of all scopes, oldest first, and their bytes.
 	kept  []*frame
 	bytes int
+	// fresh are scopes with frames that were not given out yet.
+	fresh []*scope
+	// given is the watch that is being given something; passed is told when it no
+	// longer is.
+	given  *watch
+	passed sync.Cond
+
+	full struct {
+		sync.Mutex
+		watches []*watch // that have room again; guarded by the mutex
+	}
 }
 
 // scopeKey is what a watch asks for.
@@ -68,7 +83,8 @@ type scope struct {
 	// the scope.
 	frames []*frame
 	since  state.Token
-	wake   chan struct{} // closed when there is something new
+	// level are the watches that frames are given to.
+	level []*watch
 }
 
 // frame is what concerns a scope of the changes in (from, to]: parts, each the
@@ -81,13 +97,18 @@ type frame struct {
 }
 
 func newFanout(views Views) *fanout {
-	return &fanout{views: views, scopes: map[scopeKey]*scope{}, byKeyspace: map[state.KeyspaceID][]*scope{}}
+	f := &fanout{
+		views: views, scopes: map[scopeKey]*scope{}, byKeyspace: map[state.KeyspaceID][]*scope{}, moved: make(chan struct{}),
+		news: make(chan struct{}, 1), rested: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+	}
+	f.passed.L = &f.mu
+	return f
 }
 
-// run makes frames until the context ends.
+// run makes frames until the context ends. While frames are given out, and as long
+// again, changes gather: many watches cost no more than half of one processor, and
+// what gathers costs each of them one message together.
 func (f *fanout) run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	reader := f.views.Subscribe(f.jump())
 	for {
 		batches, err := reader.NextAll(ctx, frameBytes)
@@ -98,9 +119,12 @@ func (f *fanout) run(ctx context.Context) {
 			reader = f.views.Subscribe(f.jump())
 			continue
 		}
-		timer.Reset(time.Duration(f.publish(batches)) * watchCost)
+		if !f.publish(batches) {
+			continue
+		}
+		signal(f.news)
 		select {
-		case <-timer.C:
+		case <-f.rested:
 		case <-ctx.Done():
 			return
 		}
@@ -113,21 +137,31 @@ func (f *fanout) jump() state.Token {
 	defer f.mu.Unlock()
 	f.at = f.views.View().Token
 	f.kept, f.bytes = nil, 0
+	f.jumps++
 	for _, s := range f.scopes {
 		s.frames, s.since = nil, f.at
 		f.identify(s)
-		s.alarm()
 	}
+	f.alarmLocked()
 	return f.at
 }
 
-// enter joins, or makes, the scope of a watch.
-func (f *fanout) enter(key scopeKey) *scope {
+// alarmLocked tells watches that wait for frames to come where they are.
+func (f *fanout) alarmLocked() {
+	close(f.moved)
+	f.moved = make(chan struct{})
+}
+
+// enter joins, or makes, the scope of a watch, unless the watch is over.
+func (f *fanout) enter(w *watch, key scopeKey) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if w.left {
+		return false
+	}
 	s := f.scopes[key]
 	if s == nil {
-		s = &scope{key: key, since: f.at, wake: make(chan struct{})}
+		s = &scope{key: key, since: f.at}
 		f.scopes[key] = s
 		if key.members {
 			f.members = append(f.members, s)
@@ -138,7 +172,8 @@ func (f *fanout) enter(key scopeKey) *scope {
 		f.identify(s)
 	}
 	s.watches++
-	return s
+	w.scope = s
+	return true
 }
 
 // leave forgets a scope with its last watch.
@@ -207,24 +242,29 @@ func (f *fanout) learn(batches []rootview.Batch) {
 	}
 }
 
-// publish makes frames of batches, each change encoded once, and returns how
-// many watches it woke.
-func (f *fanout) publish(batches []rootview.Batch) (woken int) {
+// publish makes frames of batches, each change encoded once. It says whether there
+// is one that somebody is to be given.
+func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	from, to := f.at, batches[len(batches)-1].Token
 	f.at = to
+	defer f.alarmLocked()
 	if len(f.scopes) == 0 {
-		return 0
+		return false
 	}
 	f.learn(batches)
 	making := map[*scope]*frame{}
+	overtaken := f.overtakenLocked(batches)
 	var change []byte
 	for i := range batches {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
+				if isCrowd(s) && overtaken(i, j) {
+					return
+				}
 				if len(change) == 0 {
 					change = appendChange(change, c)
 				}
@@ -241,11 +281,44 @@ func (f *fanout) publish(batches []rootview.Batch) (woken int) {
 		s.frames = append(s.frames, k)
 		f.kept = append(f.kept, k)
 		f.bytes += k.bytes
-		woken += s.watches
-		s.alarm()
+		if len(s.level) > 0 {
+			f.fresh = append(f.fresh, s)
+		}
 	}
 	f.trim()
-	return woken
+	return len(f.fresh) > 0
+}
+
+// overtakenLocked says which changes, by batch and place in it, another one of the
+// same region follows in batches. It is asked about crowds only.
+func (f *fanout) overtakenLocked(batches []rootview.Batch) func(batch, place int) bool {
+	if !slices.ContainsFunc(f.all, isCrowd) && !anyCrowd(f.byKeyspace) {
+		return func(int, int) bool { return false }
+	}
+	type at struct{ batch, place int }
+	last := map[state.RegionID]at{}
+	for i := range batches {
+		for j := range batches[i].Changes {
+			if c := &batches[i].Changes[j]; c.Kind == state.ChangeRegion {
+				last[c.Region.ID] = at{i, j}
+			}
+		}
+	}
+	return func(i, j int) bool {
+		c := &batches[i].Changes[j]
+		return c.Kind == state.ChangeRegion && last[c.Region.ID] != at{i, j}
+	}
+}
+
+func isCrowd(s *scope) bool { return len(s.level) >= crowd }
+
+func anyCrowd(scopes map[state.KeyspaceID][]*scope) bool {
+	for _, some := range scopes {
+		if slices.ContainsFunc(some, isCrowd) {
+			return true
+		}
+	}
+	return false
 }
 
 // concerned calls fn for the scopes that a change belongs to.
@@ -279,37 +352,32 @@ func (f *fanout) trim() {
 	f.kept = slices.Delete(f.kept, 0, n)
 }
 
-func (s *scope) alarm() {
-	close(s.wake)
-	s.wake = make(chan struct{})
-}
-
 // step is what a watch at a position does next.
 type step struct {
-	frame  *frame          // to be sent, or
-	behind bool            // to read the changes itself, or
-	wake   <-chan struct{} // to wait for:
-	at     state.Token     // up to here there is nothing for it
+	frame *frame // to be sent, or
+	// to read the changes itself, up to until, or
+	behind bool
+	until  state.Token
+	ahead  <-chan struct{} // to wait until frames are made of what it has, or
+	at     state.Token     // nothing: up to here there is nothing for it
 }
 
-// next says how a watch goes on from a position.
-func (f *fanout) next(s *scope, at state.Token) step {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// nextLocked says how a watch goes on from a position.
+func (f *fanout) nextLocked(s *scope, at state.Token) step {
+	if at.Compare(f.at) > 0 {
+		return step{ahead: f.moved}
+	}
 	if at.Compare(s.since) < 0 {
-		return step{behind: true}
+		return step{behind: true, until: s.since}
 	}
 	i := sort.Search(len(s.frames), func(i int) bool { return s.frames[i].to.Compare(at) > 0 })
 	if i == len(s.frames) {
-		if f.at.Compare(at) > 0 {
-			at = f.at
-		}
-		return step{wake: s.wake, at: at}
+		return step{at: f.at}
 	}
-	if k := s.frames[i]; k.from.Compare(at) >= 0 {
-		return step{frame: k}
+	if k := s.frames[i]; k.from.Compare(at) < 0 {
+		return step{behind: true, until: k.to} // from the middle of a frame
 	}
-	return step{behind: true} // from the middle of a frame
+	return step{frame: s.frames[i]}
 }
 
 // frameOf makes a frame of batches for one watch.

@@ -49,14 +49,22 @@ type Limits struct {
 	// MaxInFlight is the most unary calls under way; one more is refused with
 	// REASON_OVERLOADED. Default 16,384.
 	MaxInFlight int64
-	// MaxWaiting is the most unary calls that wait for the root: changes,
-	// strong reads, ids and timestamps. It is below MaxInFlight, so that
-	// callers who wait for a root that is away do not stand in the way of those
-	// who take the view as it is. Default 12,288.
-	MaxWaiting int64
+	// MaxWaitingReads, MaxWaitingChanges and MaxWaitingNumbers are the most calls of
+	// each kind that wait for the root: reads, changes, ids and timestamps. One
+	// principal, or without certificates one connection, has at most as many as
+	// are left free; one more is refused with REASON_OVERLOADED. Together they are
+	// below MaxInFlight, and each kind has its own, so that whoever waits, for a root
+	// that is away or a position that never comes, stands in nobody else's way.
+	// Defaults 8,192, 2,048 and 4,096.
+	MaxWaitingReads   int64
+	MaxWaitingChanges int64
+	MaxWaitingNumbers int64
+	// ReadWait is how long a read may wait for the root, however far its deadline
+	// is. Default 10 s.
+	ReadWait time.Duration
 	// MaxWatchStreams, MaxTsoStreams, MaxIDStreams, MaxRouteStreams and
 	// MaxPublishStreams are the most streams of each kind; one more is refused
-	// with REASON_OVERLOADED. Defaults 4,096, but 1,024 to publish.
+	// with REASON_OVERLOADED. Defaults 4,096, but 16,384 to watch and 1,024 to publish.
 	MaxWatchStreams   int64
 	MaxTsoStreams     int64
 	MaxIDStreams      int64
@@ -89,8 +97,11 @@ func DefaultLimits() Limits {
 		MaxConnections:          10_000,
 		MaxStreamsPerConnection: 4096,
 		MaxInFlight:             16_384,
-		MaxWaiting:              12_288,
-		MaxWatchStreams:         4096,
+		MaxWaitingReads:         8192,
+		MaxWaitingChanges:       2048,
+		MaxWaitingNumbers:       4096,
+		ReadWait:                10 * time.Second,
+		MaxWatchStreams:         16384,
 		MaxTsoStreams:           4096,
 		MaxIDStreams:            4096,
 		MaxRouteStreams:         4096,
@@ -115,7 +126,10 @@ func (l Limits) Validate() error {
 		{"MaxConnections", int64(l.MaxConnections)},
 		{"MaxStreamsPerConnection", int64(l.MaxStreamsPerConnection)},
 		{"MaxInFlight", l.MaxInFlight},
-		{"MaxWaiting", l.MaxWaiting},
+		{"MaxWaitingReads", l.MaxWaitingReads},
+		{"MaxWaitingChanges", l.MaxWaitingChanges},
+		{"MaxWaitingNumbers", l.MaxWaitingNumbers},
+		{"ReadWait", int64(l.ReadWait)},
 		{"MaxWatchStreams", l.MaxWatchStreams},
 		{"MaxTsoStreams", l.MaxTsoStreams},
 		{"MaxIDStreams", l.MaxIDStreams},
@@ -132,8 +146,8 @@ func (l Limits) Validate() error {
 			return fmt.Errorf("coordinator limits: %s is %d; it must be positive", f.name, f.value)
 		}
 	}
-	if l.MaxWaiting > l.MaxInFlight {
-		return fmt.Errorf("coordinator limits: MaxWaiting %d is above MaxInFlight %d", l.MaxWaiting, l.MaxInFlight)
+	if all := l.MaxWaitingReads + l.MaxWaitingChanges + l.MaxWaitingNumbers; all > l.MaxInFlight {
+		return fmt.Errorf("coordinator limits: %d calls may wait, and MaxInFlight is %d", all, l.MaxInFlight)
 	}
 	return nil
 }

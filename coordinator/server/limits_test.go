@@ -33,9 +33,9 @@ func TestConfigIsChecked(t *testing.T) {
 	if err := l.Validate(); err != nil {
 		t.Error(err)
 	}
-	l.MaxWaiting = l.MaxInFlight + 1
+	l.MaxWaitingReads = l.MaxInFlight
 	if err := l.Validate(); err == nil {
-		t.Error("MaxWaiting above MaxInFlight was taken")
+		t.Error("more waiting calls than MaxInFlight were taken")
 	}
 	l = server.DefaultLimits()
 	l.SendTimeout = 0
@@ -56,9 +56,11 @@ func TestDeadlineIsRequired(t *testing.T) {
 	}
 }
 
-// What is above MaxWaiting is refused at once, and reads that do not wait go on.
+// What is above MaxWaitingNumbers is refused at once, and reads that do not wait go on.
 func TestOverload(t *testing.T) {
-	w := routed(t, limits(func(l *server.Limits) { l.MaxInFlight, l.MaxWaiting = 8, 4 }))
+	w := routed(t, limits(func(l *server.Limits) {
+		l.MaxInFlight, l.MaxWaitingReads, l.MaxWaitingChanges, l.MaxWaitingNumbers = 10, 1, 1, 8
+	}))
 	release := w.authority.block()
 	answers := make(chan error, 4)
 	for range 4 {
@@ -72,7 +74,7 @@ func TestOverload(t *testing.T) {
 	}
 	_, err := w.client.Tso(within(t), &coordinatorv1.TsoRequest{Count: 1})
 	detail := refused(t, err, rootv1.Reason_REASON_OVERLOADED)
-	if detail.GetLimit() != 4 || detail.GetRetryAfterMillis() == 0 || status.Code(err) != codes.ResourceExhausted {
+	if detail.GetLimit() != 8 || detail.GetRetryAfterMillis() == 0 || status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("detail %v", detail)
 	}
 	if _, err := w.client.GetRegionByKey(within(t), byKey("a")); err != nil {
@@ -90,22 +92,30 @@ func TestOverload(t *testing.T) {
 }
 
 func TestInFlightIsBounded(t *testing.T) {
-	w := routed(t, limits(func(l *server.Limits) { l.MaxInFlight, l.MaxWaiting = 2, 2 }))
-	release := w.authority.block()
-	answers := make(chan error, 2)
-	for range 2 {
+	arrived, release := make(chan struct{}), make(chan struct{})
+	w := routed(t, limits(func(l *server.Limits) {
+		l.MaxInFlight, l.MaxWaitingReads, l.MaxWaitingChanges, l.MaxWaitingNumbers = 3, 1, 1, 1
+	}), func(c *server.Config) {
+		c.RootPeers = func(context.Context) []*coordinatorv1.RootEndpoint {
+			arrived <- struct{}{}
+			<-release
+			return nil
+		}
+	})
+	answers := make(chan error, 3)
+	for range 3 {
 		go func() {
-			_, err := w.client.AllocID(within(t), &coordinatorv1.AllocIDRequest{Count: 1})
+			_, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{})
 			answers <- err
 		}()
 	}
-	for range 2 {
-		<-w.authority.arrived
+	for range 3 {
+		<-arrived
 	}
 	_, err := w.client.GetRegionByKey(within(t), byKey("a"))
 	refused(t, err, rootv1.Reason_REASON_OVERLOADED)
-	release()
-	for range 2 {
+	close(release)
+	for range 3 {
 		if err := <-answers; err != nil {
 			t.Error(err)
 		}

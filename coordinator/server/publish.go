@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
 	"github.com/nokv/nokv/meta/root/state"
@@ -127,10 +128,11 @@ func (s *Server) detail(err error) *rootv1.ErrorDetail {
 
 // propose is proposeUnbounded within MaxWaiting.
 func (s *Server) propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.CommandResult, error) {
-	if err := s.waiting.enter(); err != nil {
+	who := places.Of(ctx)
+	if err := s.changes.Enter(who); err != nil {
 		return nil, err
 	}
-	defer s.waiting.leave()
+	defer s.changes.Leave(who)
 	return s.proposeUnbounded(ctx, cmds...)
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -71,7 +72,8 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 // order; what waits for the root does so beside it.
 func (s *Server) routeStream(stream grpc.ServerStream) error {
 	return s.run(stream.Context(), s.routeStreams, func(l *live) error {
-		a := &routeAnswers{s: s, l: l, stream: stream}
+		a := &routeAnswers{s: s, l: l, stream: stream, account: l.account(budget.Waiting)}
+		defer a.account.Close()
 		defer a.waiting.Wait()
 		recv := func() (*keysRequest, int, error) {
 			req := keysRequests.Get().(*keysRequest)
@@ -94,6 +96,7 @@ type routeAnswers struct {
 	waiting sync.WaitGroup
 	// Requests that wait for the root, and their bytes.
 	count, bytes atomic.Int64
+	account      *budget.Account // of those
 }
 
 func (a *routeAnswers) answer(requests []*keysRequest) error {
@@ -127,14 +130,21 @@ func (a *routeAnswers) await(req *keysRequest) error {
 	limits, size := &a.s.cfg.Limits, int64(req.size())
 	count, bytes := a.count.Add(1), a.bytes.Add(size)
 	leave := func() { a.count.Add(-1); a.bytes.Add(-size) }
-	if count > int64(limits.MaxQueued) || count > 1 && bytes > int64(limits.MaxMessageBytes) {
+	refuse := func(why error) error {
 		defer leave()
-		refusal := a.s.routeRefusal(req.id, errManyWait)
+		refusal := a.s.routeRefusal(req.id, why)
 		req.free()
 		return a.l.send(a.stream, refusal)
 	}
+	if count > int64(limits.MaxQueued) || count > 1 && bytes > int64(limits.MaxMessageBytes) {
+		return refuse(errManyWait)
+	}
+	if err := a.account.Take(int(size)); err != nil {
+		return refuse(err)
+	}
 	a.waiting.Go(func() {
 		defer leave()
+		defer a.account.Give(int(size))
 		ctx, cancel := context.WithTimeout(a.l.ctx, req.patience(limits.StreamWait))
 		defer cancel()
 		if err := a.one(ctx, req); err != nil {

@@ -414,7 +414,7 @@ func TestStrongReadsThatShareOneStillMeetTheirToken(t *testing.T) {
 // is answered when its own time is over; only so many wait.
 func TestALookupThatWaitsHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := routed(t, limits(func(l *server.Limits) { l.MaxQueued, l.MaxInFlight, l.MaxWaiting = 3, 5, 5 }))
+		w := routed(t, limits(func(l *server.Limits) { l.MaxQueued, l.MaxWaitingReads = 3, 5 }))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		stream, err := w.client.RouteStream(ctx)

@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -86,10 +87,14 @@ func (s *Server) serveRegion(ctx context.Context, read *coordinatorv1.ReadOption
 		return served{}, err
 	}
 	if waits(read) {
-		if err := s.waiting.enter(); err != nil {
+		who := places.Of(ctx)
+		if err := s.reads.Enter(who); err != nil {
 			return served{}, err
 		}
-		defer s.waiting.leave()
+		defer s.reads.Leave(who)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.cfg.Limits.ReadWait)
+		defer cancel()
 	}
 	view, class, err := s.cfg.Views.Serve(ctx, read)
 	if err != nil {
@@ -158,9 +163,12 @@ func (v *served) atRevision(ctx context.Context, read *coordinatorv1.ReadOptions
 	if found >= required {
 		return v.view, nil
 	}
-	if err := v.server.waiting.enter(); err != nil {
+	who := places.Of(ctx)
+	if err := v.server.reads.Enter(who); err != nil {
 		return nil, err
 	}
-	defer v.server.waiting.leave()
+	defer v.server.reads.Leave(who)
+	ctx, cancel := context.WithTimeout(ctx, v.server.cfg.Limits.ReadWait)
+	defer cancel()
 	return v.server.cfg.Views.AtRevision(ctx, v.view, found, required)
 }

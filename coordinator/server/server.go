@@ -16,8 +16,10 @@
 //  5. the answers of a stream come in the order of its requests, but for lookups
 //     that wait for the root, which hold up none behind them; a refusal is an
 //     answer; a reader that takes nothing is cut;
-//  6. a watcher sees every change behind its token once and in order, or is told
-//     to start from a snapshot;
+//  6. a watcher is taken from token to token by batches that leave out nothing but
+//     changes that another one of the same batch overtakes, or is told to start
+//     from a snapshot; one that is behind what is kept is cut, and goes on from its
+//     token;
 //  7. a stop takes no longer than Limits.StopTimeout;
 //  8. where callers have certificates, nothing is done that internal/access and the
 //     rooted grants do not allow, and every change has its caller's name;
@@ -49,6 +51,7 @@ import (
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
@@ -159,7 +162,9 @@ type Server struct {
 	started clock.Instant
 
 	inFlight       *gauge
-	waiting        *gauge
+	reads          *places.Places // that wait for the root
+	changes        *places.Places
+	numbers        *places.Places
 	watchStreams   *gauge
 	tsoStreams     *gauge
 	idStreams      *gauge
@@ -184,7 +189,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, started: cfg.Clock.Now(),
 		inFlight:       &gauge{what: "calls", limit: l.MaxInFlight},
-		waiting:        &gauge{what: "calls that wait for the root", limit: l.MaxWaiting},
+		reads:          places.New("reads that wait for the root", l.MaxWaitingReads),
+		changes:        places.New("changes that wait for the root", l.MaxWaitingChanges),
+		numbers:        places.New("calls for ids and timestamps", l.MaxWaitingNumbers),
 		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
 		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
 		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
@@ -258,6 +265,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	defer cancel()
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
+	background.Go(func() { s.fanout.deliver(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -17,7 +19,9 @@ import (
 
 // live is a stream under way.
 type live struct {
-	ctx context.Context // the stream itself, as gRPC has it
+	ctx     context.Context // the stream itself, as gRPC has it
+	streams *streams
+	budget  *budget.Budget
 	// received counts messages taken; sending is odd while one is being sent.
 	received atomic.Uint64
 	sending  atomic.Uint64
@@ -50,19 +54,51 @@ type streams struct {
 // does when work is done or the stream is cut. Run of the Server waits for
 // work; it ends right after the handler.
 func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) error {
+	return s.hold(ctx, g, func(l *live) {
+		s.streams.work.Go(func() { l.cut(work(l)) })
+		<-l.end
+	})
+}
+
+// hold has wait wait for the end of a stream.
+func (s *Server) hold(ctx context.Context, g *gauge, wait func(*live)) error {
 	if err := g.enter(); err != nil {
 		return err
 	}
 	defer g.leave()
-	l := &live{ctx: ctx, writing: make(chan struct{}, 1), end: make(chan struct{})}
+	l := &live{ctx: ctx, streams: &s.streams, budget: s.cfg.Budget, writing: make(chan struct{}, 1), end: make(chan struct{})}
 	if err := s.streams.add(l); err != nil {
 		return err
 	}
 	defer s.streams.remove(l)
 	defer s.guard(l).Stop()
-	s.streams.work.Go(func() { l.cut(work(l)) })
-	<-l.end
+	wait(l)
 	return l.why
+}
+
+// work has a goroutine of its own do something that may block in the stream; its
+// error ends the stream.
+func (l *live) work(do func() error) {
+	l.streams.work.Go(func() {
+		if err := do(); err != nil {
+			l.cut(err)
+		}
+	})
+}
+
+// account is what the caller of the stream has of a kind. Close must follow.
+func (l *live) account(k budget.Kind) *budget.Account {
+	return l.budget.Holder(k).Account(places.Of(l.ctx).String())
+}
+
+// over is why the stream has ended; nil: it has not.
+func (l *live) over() error {
+	select {
+	case <-l.end:
+		return l.why
+	default:
+		return l.ctx.Err()
+	}
 }
 
 func (st *streams) add(l *live) error {
@@ -168,6 +204,8 @@ func (l *live) sendLocked(stream grpc.ServerStream, m any) error {
 // size in bytes. Its error ends the stream after what came before is answered.
 func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer func(requests []T) error) error {
 	in := newInbox[T](limits.MaxQueued, limits.MaxMessageBytes)
+	in.account = l.account(budget.Queued)
+	defer in.account.Close()
 	answered := make(chan error, 1)
 	go func() {
 		err := in.drain(answer)
@@ -187,7 +225,9 @@ func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer
 		}
 	}
 	in.close()
-	if failed := <-answered; failed != nil {
+	failed := <-answered
+	in.abandon()
+	if failed != nil {
 		return failed
 	}
 	if errors.Is(err, io.EOF) {
@@ -200,6 +240,7 @@ func exchange[T any](l *live, limits Limits, recv func() (T, int, error), answer
 // there is at once.
 type inbox[T any] struct {
 	limit, limitBytes int
+	account           *budget.Account // of items, until they are answered
 
 	mu sync.Mutex
 	// Guarded by mu. bytes is the size of items.
@@ -207,6 +248,8 @@ type inbox[T any] struct {
 	bytes  int
 	spare  []T
 	closed bool
+	// answering: what was taken last counts still.
+	answering bool
 
 	ready chan struct{} // level: there is something, or it is closed
 	room  chan struct{} // level: there may be room, or it is closed
@@ -217,7 +260,8 @@ func newInbox[T any](limit, limitBytes int) *inbox[T] {
 }
 
 // put appends an item of a size, waiting for room; there is always room for
-// one. It returns io.EOF when the inbox is closed.
+// one, unless it does not fit in the process's budget: then it is refused. It
+// returns io.EOF when the inbox is closed.
 func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 	for {
 		b.mu.Lock()
@@ -225,7 +269,16 @@ func (b *inbox[T]) put(ctx context.Context, item T, size int) error {
 			b.mu.Unlock()
 			return io.EOF
 		}
-		if !b.fullLocked(size) {
+		full := b.fullLocked(size)
+		if !full {
+			if err := b.account.Take(size); err != nil {
+				if full = len(b.items) > 0 || b.answering; !full {
+					b.mu.Unlock()
+					return err
+				}
+			}
+		}
+		if !full {
 			b.items, b.bytes = append(b.items, item), b.bytes+size
 			first := len(b.items) == 1
 			b.mu.Unlock()
@@ -250,9 +303,11 @@ func (b *inbox[T]) fullLocked(size int) bool {
 // drain calls f with what is queued, until the inbox is closed and empty or f fails.
 func (b *inbox[T]) drain(f func([]T) error) error {
 	for {
-		items, open := b.take()
+		items, bytes, open := b.take()
 		if len(items) > 0 {
-			if err := f(items); err != nil {
+			err := f(items)
+			b.answered(bytes)
+			if err != nil {
 				return err
 			}
 			continue
@@ -265,14 +320,30 @@ func (b *inbox[T]) drain(f func([]T) error) error {
 }
 
 // take returns all that is queued. The slice is valid until the next take.
-func (b *inbox[T]) take() (items []T, open bool) {
+func (b *inbox[T]) take() (items []T, bytes int, open bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	items = b.items
+	items, bytes = b.items, b.bytes
 	clear(b.spare)
 	b.items, b.bytes, b.spare = b.spare[:0], 0, items
+	b.answering = len(items) > 0
 	signal(b.room)
-	return items, !b.closed
+	return items, bytes, !b.closed
+}
+
+// answered gives back what was taken last.
+func (b *inbox[T]) answered(bytes int) {
+	b.account.Give(bytes)
+	b.mu.Lock()
+	b.answering = false
+	b.mu.Unlock()
+	signal(b.room)
+}
+
+// abandon gives back what nobody takes any more.
+func (b *inbox[T]) abandon() {
+	_, bytes, _ := b.take()
+	b.account.Give(bytes)
 }
 
 func (b *inbox[T]) close() {

@@ -22,11 +22,25 @@ const (
 	boundCheck = 250 * time.Millisecond
 )
 
-// WatchRegions implements coordinatorv1.CoordinatorServer.
+// WatchRegions implements coordinatorv1.CoordinatorServer. A goroutine of its own
+// brings a watch to where frames are, and ends; from there on fanout.deliver
+// sends, and this one waits for the end.
 func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
-	return s.run(stream.Context(), s.watchStreams, func(l *live) error {
-		w := &watch{server: s, live: l, stream: stream, class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
-		return w.run(req)
+	return s.hold(stream.Context(), s.watchStreams, func(l *live) {
+		w := &watch{server: s, live: l, stream: stream, place: -1, fell: make(chan struct{}, 1), class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
+		w.out.watch = w
+		l.work(func() error { return w.begin(req) })
+		for {
+			select {
+			case <-w.fell:
+				l.work(w.level)
+			case <-l.end:
+				w.leave()
+				return
+			case <-l.ctx.Done():
+				l.cut(l.ctx.Err())
+			}
+		}
 	})
 }
 
@@ -35,19 +49,33 @@ type watch struct {
 	server *Server
 	live   *live
 	stream grpc.ServerStream
-	scope  *scope
 	// bounds are what the watch must hold; nil: nothing.
 	bounds *coordinatorv1.ReadOptions
 	class  coordinatorv1.ServingClass
 	// resumed: the reader knows of its keyspace, whether there is one or not.
 	resumed bool
 
+	// Owned by whom the watch is with: its own goroutine, or fanout.deliver.
 	at                state.Token // where the reader stands
+	parts             int         // of the frame behind at that were sent
 	sentAt, checkedAt time.Time
 	unheld            bool // the bound did not hold when it was checked last
+	sharing           bool // what is sent others are sent too
+
+	out  outlet
+	fell chan struct{} // level: frames do not lead on any more
+
+	// Guarded by fanout.mu. place is where the watch stands in scope.level, -1:
+	// nowhere; jumps is fanout.jumps of when it came there; left: it is over.
+	scope *scope
+	place int
+	jumps uint64
+	left  bool
 }
 
-func (w *watch) run(req *coordinatorv1.WatchRegionsRequest) error {
+// begin takes a request, sends a snapshot if it asks for one, and brings the watch
+// to where frames are.
+func (w *watch) begin(req *coordinatorv1.WatchRegionsRequest) error {
 	if err := checkKeyspace(req.GetKeyspace()); err != nil {
 		return err
 	}
@@ -59,26 +87,35 @@ func (w *watch) run(req *coordinatorv1.WatchRegionsRequest) error {
 	}
 	w.at = state.TokenFromProto(req.GetAfter())
 	w.resumed = w.at.Index != 0
-	v, err := w.begin(req.GetRead())
+	v, err := w.view(req.GetRead())
 	if err != nil {
 		return err
 	}
 	if err := w.permitted(req.GetKeyspace(), v.state); err != nil {
 		return v.atToken(err)
 	}
-	w.scope = w.server.fanout.enter(scopeKey{req.GetKeyspace(), req.GetMembers()})
-	defer w.server.fanout.leave(w.scope)
+	if !w.server.fanout.enter(w, scopeKey{req.GetKeyspace(), req.GetMembers()}) {
+		return w.live.ctx.Err()
+	}
 	if !w.resumed || w.at.Incarnation < v.view.Token.Incarnation {
 		if err := w.snapshot(v); err != nil {
 			return err
 		}
 	}
-	return w.follow()
+	return w.level()
 }
 
-// begin finds a view that is as fresh as the request asks for, and not behind
+// leave ends the watch's part in the fan-out.
+func (w *watch) leave() {
+	w.server.fanout.part(w)
+	if w.scope != nil {
+		w.server.fanout.leave(w.scope)
+	}
+}
+
+// view finds a view that is as fresh as the request asks for, and not behind
 // the reader.
-func (w *watch) begin(read *coordinatorv1.ReadOptions) (served, error) {
+func (w *watch) view(read *coordinatorv1.ReadOptions) (served, error) {
 	ctx, cancel := context.WithTimeout(w.live.ctx, w.server.cfg.Limits.StreamWait)
 	defer cancel()
 	v, err := w.server.serve(ctx, read)
@@ -134,50 +171,33 @@ func (w *watch) lagging(err error) error {
 	return err
 }
 
-// follow sends what changes behind the reader's position, and signs of life.
-func (w *watch) follow() error {
-	timer := time.NewTimer(watchHeartbeat)
-	defer timer.Stop()
+// level brings the watch to where frames begin, and there leaves it to
+// fanout.deliver.
+func (w *watch) level() error {
 	for {
 		w.live.received.Add(1) // a watcher is never idle
 		if err := w.checkBound(); err != nil {
 			return err
 		}
-		var err error
-		next := w.server.fanout.next(w.scope, w.at)
+		next, level := w.server.fanout.join(w)
 		switch {
-		case next.frame != nil:
-			err = w.forward(next.frame)
+		case level:
+			return nil
 		case next.behind:
-			err = w.catchUp()
+			if err := w.catchUp(next.until); err != nil {
+				return err
+			}
 		default:
-			w.at = next.at
-			err = w.wait(timer, next.wake)
+			select {
+			case <-next.ahead:
+			case <-w.live.end:
+			case <-w.live.ctx.Done():
+			}
+			if err := w.live.over(); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
-		}
 	}
-}
-
-// wait returns when there is something new, or something is due: a sign of life,
-// which it sends, or a look at the bound.
-func (w *watch) wait(timer *time.Timer, wake <-chan struct{}) error {
-	due := watchHeartbeat - time.Since(w.sentAt)
-	if due <= 0 {
-		return w.send(w.at, false, false, nil)
-	}
-	if w.bounds != nil {
-		due = min(due, boundCheck)
-	}
-	timer.Reset(due)
-	select {
-	case <-wake:
-	case <-timer.C:
-	case <-w.live.ctx.Done():
-		return w.live.ctx.Err()
-	}
-	return nil
 }
 
 // checkBound ends a bounded watch whose view does not hold the bound.
@@ -194,8 +214,9 @@ func (w *watch) checkBound() error {
 	return nil
 }
 
-// catchUp sends changes that are in no frame which begins where the reader is.
-func (w *watch) catchUp() error {
+// catchUp sends changes that are in no frame which begins where the reader is, up
+// to where one does.
+func (w *watch) catchUp(until state.Token) error {
 	batches, err := w.server.cfg.Views.Subscribe(w.at).NextAll(w.live.ctx, frameBytes)
 	if errors.Is(err, rootview.ErrSnapshotNeeded) {
 		v, err := w.server.serve(w.live.ctx, nil)
@@ -206,6 +227,9 @@ func (w *watch) catchUp() error {
 	}
 	if err != nil {
 		return err
+	}
+	for len(batches) > 1 && batches[len(batches)-1].Token.Compare(until) > 0 {
+		batches = batches[:len(batches)-1]
 	}
 	return w.forward(w.server.fanout.frameOf(w.scope, w.at, batches))
 }
@@ -237,19 +261,22 @@ func (w *watch) permitted(keyspace string, st *state.State) error {
 	return gate.May(w.live.ctx, st, verb, keyspace)
 }
 
-// watchMessage is a WatchRegionsResponse: what differs from watch to watch, and
-// changes that others share. Nobody changes the bytes after a send.
+// watchMessage is a WatchRegionsResponse: changes that others share, and what
+// differs from watch to watch. That is the last, so that all is written when it
+// is freed. Nobody changes the bytes after a send.
 type watchMessage struct {
-	own     *packet
 	changes []byte
+	shared  bool // changes are kept for all watches anyway
+	own     *packet
+	load    *load
 }
 
 func (m *watchMessage) buffers() mem.BufferSlice {
-	out := append(make(mem.BufferSlice, 0, 2), m.own.release())
+	out := make(mem.BufferSlice, 0, 2)
 	if len(m.changes) > 0 {
 		out = append(out, mem.SliceBuffer(m.changes))
 	}
-	return out
+	return append(out, m.own.releaseTo(m.load))
 }
 
 // send sends one message, which says what the watch is worth when it is sent.
@@ -266,7 +293,7 @@ func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) err
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
 	p.data = appendDisclosure(p.data, watchSays, v.disclosure())
-	return w.live.send(w.stream, &watchMessage{own: p, changes: changes})
+	return w.live.send(w.stream, &watchMessage{changes, w.sharing, p, w.out.load(len(changes) + packetBytes)})
 }
 
 // snapshot sends everything that is watched, as of one view, in parts of bounded

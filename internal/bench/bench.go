@@ -25,7 +25,7 @@ import (
 
 // Config says what is measured.
 type Config struct {
-	// Workload is publish, route, id or tso.
+	// Workload is publish, watches, route, id or tso.
 	Workload string
 	// Duration is measured; Warmup comes before it.
 	Duration, Warmup time.Duration
@@ -41,6 +41,11 @@ type Config struct {
 	TLS *mtls.Source
 	// Progress is told what takes long before it is measured.
 	Progress io.Writer
+	// Watches are open while watches is measured.
+	Watches Watches
+
+	audience *audience
+	pace     func(context.Context) // before each call; nil: none
 }
 
 // Result is what `nokv bench -o json` prints. The field names stay.
@@ -60,6 +65,8 @@ type Result struct {
 	// Server has latencies of unary calls as the servers saw them since they
 	// started, by metrics address and method.
 	Server map[string]map[string]rpcstats.Latency `json:"server,omitempty"`
+	// Watches is what the watches of workload watches got.
+	Watches *Arrivals `json:"watches,omitempty"`
 	// LastErr is that of a failed call; nil: none failed.
 	LastErr error `json:"-"`
 }
@@ -67,6 +74,7 @@ type Result struct {
 // modes of each workload; the first is the usual one.
 var modes = map[string][]string{
 	"publish": {""},
+	"watches": {""},
 	"route":   {"unary", "batch", "strong", "bounded", "cache"},
 	"id":      {""},
 	"tso":     {"merged", "single"},
@@ -79,7 +87,11 @@ func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
 		return nil, err
 	}
 	defer done()
+	begun := time.Now()
 	out := c.measure(ctx, op)
+	if c.audience != nil {
+		out.Watches = c.audience.end(begun.Add(c.Warmup), begun.Add(c.Warmup+c.Duration))
+	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -99,7 +111,7 @@ func (c *Config) measure(ctx context.Context, op work) *Result {
 	)
 	for id := range c.Concurrency {
 		workers.Go(func() {
-			w := worker{id: id, begin: begin, done: done, op: op}
+			w := worker{id: id, begin: begin, done: done, op: op, pace: c.pace}
 			w.run(ctx)
 			ops.Add(w.ops)
 			errs.Add(w.errs)
@@ -125,6 +137,7 @@ type worker struct {
 	id          int
 	begin, done time.Time
 	op          work
+	pace        func(context.Context)
 	ops, errs   uint64
 	latency     rpcstats.Histogram
 	lastErr     error
@@ -137,6 +150,10 @@ func (w *worker) run(ctx context.Context) {
 	end := time.Now()
 	for ctx.Err() == nil {
 		start := end
+		if w.pace != nil {
+			w.pace(ctx)
+			start = time.Now()
+		}
 		if start.After(w.done) {
 			return
 		}

@@ -26,7 +26,7 @@ func (c *Config) Validate() error {
 	most := map[string]int{"id": client.MaxIDCount, "tso": client.MaxTsoCount}[c.Workload]
 	switch {
 	case !ok:
-		return fmt.Errorf("workload %q: use publish, route, id or tso", c.Workload)
+		return fmt.Errorf("workload %q: use publish, watches, route, id or tso", c.Workload)
 	case c.Concurrency < 1 || c.Concurrency > 100_000:
 		return fmt.Errorf("concurrency %d: want 1 to 100,000", c.Concurrency)
 	case c.Batch < 1 || c.Duration <= 0:
@@ -35,6 +35,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("batch %d: want 1 to %d", c.Batch, most)
 	case c.Workload == "route" && (c.Regions < 1 || c.Regions > 10_000_000):
 		return fmt.Errorf("regions %d: want 1 to 10,000,000", c.Regions)
+	case c.Workload == "watches" && (c.Watches.Count < 1 || c.Watches.Connections < 1 || c.Watches.Slow < 0 || c.Watches.Rate < 0):
+		return errors.New("want 1 watch and 1 connection or more, and no negative rate or share")
 	case c.Mode != "" && len(known) == 1:
 		return fmt.Errorf("mode %q: %s has none", c.Mode, c.Workload)
 	case !slices.Contains(known, c.Mode):
@@ -83,6 +85,8 @@ func (c *Config) prepare(ctx context.Context, cl *client.Client) (work, func(), 
 		return c.prepareTSO(ctx, cl)
 	case "publish":
 		return c.preparePublish(ctx, cl)
+	case "watches":
+		return c.prepareWatches(ctx, cl)
 	}
 	return c.prepareRoute(ctx, cl)
 }
@@ -165,6 +169,9 @@ func (c *Config) preparePublish(ctx context.Context, cl *client.Client) (work, f
 		result, err := cl.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: r}}})
 		if err == nil && r.Id == 0 {
 			r.Id = result.Events[0].GetRegion().GetId()
+		}
+		if err == nil && c.audience != nil {
+			c.audience.published(result.GetToken().GetIndex())
 		}
 		return 1, err
 	}, nothing, nil

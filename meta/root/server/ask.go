@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -19,6 +20,11 @@ func (s *Server) ReadIndex(ctx context.Context, req *rootv1.ReadIndexRequest) (*
 	if err := s.checkCluster(req.GetClusterId()); err != nil {
 		return nil, err
 	}
+	who := places.Of(ctx)
+	if err := s.reads.Enter(who); err != nil {
+		return nil, err
+	}
+	defer s.reads.Leave(who)
 	token, err := s.cfg.Replica.ReadIndex(ctx)
 	if err != nil {
 		return nil, s.withLeader(err)
@@ -34,6 +40,11 @@ func (s *Server) ClaimTenure(ctx context.Context, req *rootv1.ClaimTenureRequest
 	if req.GetClaim() == nil {
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "no claim in the request")
 	}
+	who := places.Of(ctx)
+	if err := s.authority.Enter(who); err != nil {
+		return nil, err
+	}
+	defer s.authority.Leave(who)
 	claim := req.GetClaim()
 	if claim.GetPredecessorExpired() {
 		claim = proto.Clone(claim).(*rootv1.TenureClaimed)
@@ -48,6 +59,11 @@ func (s *Server) ConfirmTenure(ctx context.Context, req *rootv1.ConfirmTenureReq
 	if err := s.checkCluster(req.GetClusterId()); err != nil {
 		return nil, err
 	}
+	who := places.Of(ctx)
+	if err := s.authority.Enter(who); err != nil {
+		return nil, err
+	}
+	defer s.authority.Leave(who)
 	resp, err := s.cfg.Replica.Confirm(ctx, req)
 	return resp, s.withLeader(err)
 }

@@ -56,8 +56,11 @@ type Config struct {
 	MaxConnections int
 	// MaxStreamsPerConnection is the most calls under way on a connection. Default 4,096.
 	MaxStreamsPerConnection uint32
-	// MaxProposals is the most Propose requests with the replica. Default 8,192.
-	MaxProposals int64
+	// MaxProposals, MaxReads and MaxConfirmations are the most requests with the
+	// replica: Propose, ReadIndex, and claims and confirmations of a Tenure. One
+	// principal, or without certificates one connection, has at most as many as are
+	// left free. Defaults 8,192, 16,384 and 8,192.
+	MaxProposals, MaxReads, MaxConfirmations int64
 	// MaxStreamProposals is the most requests of one ProposeStream without an
 	// answer; behind them the stream is not read. Default 256.
 	MaxStreamProposals int
@@ -70,7 +73,8 @@ type Config struct {
 	TailIdle time.Duration
 	// SendTimeout is how long a reader may take nothing of what was sent. Default 10 s.
 	SendTimeout time.Duration
-	// MaxReaders is the most tails; MaxSnapshots the most snapshots at a time. Defaults 1,024 and 16.
+	// MaxReaders is the most tails; MaxSnapshots the most snapshots at a time. Who is
+	// no coordinator finds a quarter of them. Defaults 1,024 and 16.
 	MaxReaders   int
 	MaxSnapshots int64
 	// SnapshotChunkBytes bounds one chunk of a snapshot; a single record may be
@@ -112,6 +116,8 @@ func (c *Config) setDefaults() {
 	c.MaxConnections = cmp.Or(c.MaxConnections, min(4096, listen.Connections()*3/4))
 	c.MaxStreamsPerConnection = cmp.Or(c.MaxStreamsPerConnection, 4096)
 	c.MaxProposals = cmp.Or(c.MaxProposals, 8192)
+	c.MaxReads = cmp.Or(c.MaxReads, 16_384)
+	c.MaxConfirmations = cmp.Or(c.MaxConfirmations, 8192)
 	c.MaxStreamProposals = cmp.Or(c.MaxStreamProposals, 256)
 	c.ProposeTimeout = cmp.Or(c.ProposeTimeout, 5*time.Second)
 	c.TailBatchBytes = cmp.Or(c.TailBatchBytes, 256<<10)

@@ -49,12 +49,6 @@ func (s *Server) checkChange(id uint64) error {
 	return err
 }
 
-func overloaded(what string, limit int64) error {
-	err := reason.New(rootv1.Reason_REASON_OVERLOADED, "this peer has %d %s already", limit, what)
-	err.Detail.Limit = uint64(limit)
-	return err
-}
-
 // outlet sends on a stream and lets others see when a send is stuck.
 type outlet struct {
 	stream  grpc.ServerStream

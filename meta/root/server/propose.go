@@ -8,10 +8,12 @@ import (
 	"sync"
 
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxCommands is the most commands in one request (root.proto).
@@ -34,11 +36,15 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 	if n := len(req.GetCommands()); n == 0 || n > maxCommands {
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "%d commands: a request has 1 to %d", n, maxCommands)
 	}
-	if s.proposals.Add(1) > s.cfg.MaxProposals {
-		s.proposals.Add(-1)
-		return nil, overloaded("proposals", s.cfg.MaxProposals)
+	who, size := places.Of(ctx), proto.Size(req)
+	if err := s.proposals.Enter(who); err != nil {
+		return nil, err
 	}
-	defer s.proposals.Add(-1)
+	defer s.proposals.Leave(who)
+	if err := s.proposed.Take(size); err != nil {
+		return nil, err
+	}
+	defer s.proposed.Give(size)
 	for _, c := range req.Commands {
 		clearVerdict(c)
 		s.cfg.Access.Sign(ctx, c)

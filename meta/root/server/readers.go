@@ -2,9 +2,12 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/nokv/nokv/internal/access"
+	"github.com/nokv/nokv/internal/places"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
 )
 
@@ -42,8 +45,8 @@ type Metrics struct {
 // Metrics returns the server's numbers.
 func (s *Server) Metrics() Metrics {
 	return Metrics{
-		Readers: s.Readers(), CutReaders: s.cut.Load(), Proposals: s.proposals.Load(),
-		Snapshots: s.snapshots.Load(), RPCs: s.stats.Snapshot(), Access: s.cfg.Access.Metrics(),
+		Readers: s.Readers(), CutReaders: s.cut.Load(), Proposals: s.proposals.Taken(),
+		Snapshots: s.snapshots.all.Taken(), RPCs: s.stats.Snapshot(), Access: s.cfg.Access.Metrics(),
 	}
 }
 
@@ -72,18 +75,45 @@ func (s *Server) readerCount() int {
 	return len(s.readers)
 }
 
-func (s *Server) addReader(r *reader) error {
+func (s *Server) addReader(r *reader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.readers) >= s.cfg.MaxReaders {
-		return overloaded("tail readers", int64(s.cfg.MaxReaders))
-	}
 	s.readers[r] = struct{}{}
-	return nil
 }
 
 func (s *Server) removeReader(r *reader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.readers, r)
+}
+
+// desk has places for readers of one kind: tools have a quarter of them, so that
+// coordinators, who cannot serve without, find one.
+type desk struct{ all, tools *places.Places }
+
+func newDesk(what string, limit int64) desk {
+	return desk{places.New(what, limit), places.New(what+" for others than coordinators", max(limit/4, 1))}
+}
+
+// enter takes a place for a reader, by the name that it gave. leave must follow.
+func (d desk) enter(ctx context.Context, name string) (leave func(), err error) {
+	who := places.Of(ctx)
+	tool := name == ""
+	if p := principal.FromContext(ctx); p.Known() {
+		tool = p.Role != principal.Coordinator && p.Role != principal.Root
+	}
+	if tool {
+		if err := d.tools.Enter(who); err != nil {
+			return nil, err
+		}
+	}
+	if err = d.all.Enter(who); err != nil && tool {
+		d.tools.Leave(who)
+	}
+	return func() {
+		d.all.Leave(who)
+		if tool {
+			d.tools.Leave(who)
+		}
+	}, err
 }

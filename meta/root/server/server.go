@@ -37,9 +37,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/flow"
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/listen"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -113,11 +115,15 @@ type Server struct {
 	health *health
 	gate   *gate.Gate
 
-	proposals atomic.Int64 // requests with the replica
-	snapshots atomic.Int64 // streams open
-	cut       atomic.Uint64
-	batches   batchCache // for coordinators
-	bare      batchCache // for readers that get no secrets
+	// Requests with the replica. Each kind has places of its own, all together
+	// below what the replica takes, so that claims and confirmations find theirs.
+	proposals, reads, authority *places.Places
+	proposed                    *budget.Account // bytes of proposals
+	tails, snapshots            desk
+
+	cut     atomic.Uint64
+	batches batchCache // for coordinators
+	bare    batchCache // for readers that get no secrets
 
 	listener atomic.Pointer[listen.Listener] // nil before Serve
 	made     time.Time
@@ -136,6 +142,10 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: cfg.MaxStreamsPerConnection, Changes: changes, Logger: cfg.Logger})
+	s.proposals, s.reads = places.New("proposals", cfg.MaxProposals), places.New("read indexes", cfg.MaxReads)
+	s.authority = places.New("claims and confirmations", cfg.MaxConfirmations)
+	s.proposed = cfg.Budget.Holder(budget.Waiting).Account("proposals")
+	s.tails, s.snapshots = newDesk("tails", int64(cfg.MaxReaders)), newDesk("snapshots", cfg.MaxSnapshots)
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
 	return s, nil
 }

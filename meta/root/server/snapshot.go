@@ -25,12 +25,12 @@ func (s *Server) Snapshot(req *rootv1.SnapshotRequest, stream grpc.ServerStreami
 	if err := s.mayRead("reader "+req.GetReaderId(), req.GetFeatureLevel()); err != nil {
 		return err
 	}
-	if s.snapshots.Add(1) > s.cfg.MaxSnapshots {
-		s.snapshots.Add(-1)
-		return overloaded("snapshots", s.cfg.MaxSnapshots)
+	leave, err := s.snapshots.enter(stream.Context(), req.GetReaderId())
+	if err != nil {
+		return err
 	}
 	return s.guarded(stream, "snapshot", func(out *outlet) error {
-		defer s.snapshots.Add(-1)
+		defer leave()
 		ctx := stream.Context() // operators take backups
 		return s.sendSnapshot(ctx, out, !s.told(ctx, req.GetReaderId(), principal.Coordinator, principal.Operator))
 	})

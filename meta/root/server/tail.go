@@ -35,9 +35,12 @@ func (s *Server) Tail(req *rootv1.TailRequest, stream grpc.ServerStreamingServer
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		r.remote = p.Addr.String()
 	}
-	if err := s.addReader(r); err != nil {
+	leave, err := s.tails.enter(stream.Context(), req.GetReaderId())
+	if err != nil {
 		return err
 	}
+	defer leave()
+	s.addReader(r)
 	defer s.removeReader(r)
 	return s.guarded(stream, "tail", func(out *outlet) error { return r.run(stream, out) })
 }

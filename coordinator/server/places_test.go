@@ -1,0 +1,91 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/server"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// farAhead is a read that waits for a position that does not come.
+func (w *world) farAhead() *coordinatorv1.GetRegionByKeyRequest {
+	at := w.root.token()
+	at.Index += 1 << 20
+	req := byKey("a")
+	req.Read = &coordinatorv1.ReadOptions{RequiredRootToken: at.Proto()}
+	return req
+}
+
+// Reads for a position that never comes, with deadlines of weeks, fill the places
+// of reads: those are refused, and nobody else.
+func TestReadsThatWaitAreInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t, limits(func(l *server.Limits) { l.MaxWaitingReads = 64 }))
+		defer w.end(t)
+		flood, stop := context.WithTimeout(t.Context(), 1000*time.Hour)
+		defer stop()
+		for range 256 {
+			go func() { _, _ = w.client.GetRegionByKey(flood, w.farAhead()) }()
+		}
+		synctest.Wait()
+		strong := byKey("a")
+		strong.Read = &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}
+		_, err := w.client.GetRegionByKey(within(t), strong)
+		if detail := refused(t, err, rootv1.Reason_REASON_OVERLOADED); detail.GetRetryAfterMillis() == 0 {
+			t.Errorf("refusal: %v", detail)
+		}
+		for name, call := range map[string]func(context.Context) error{
+			"timestamp": func(ctx context.Context) error {
+				_, err := w.client.Tso(ctx, &coordinatorv1.TsoRequest{Count: 1})
+				return err
+			},
+			"id": func(ctx context.Context) error {
+				_, err := w.client.AllocID(ctx, &coordinatorv1.AllocIDRequest{Count: 1})
+				return err
+			},
+			"publish": func(ctx context.Context) error {
+				_, err := w.client.PublishRootEvent(ctx, &coordinatorv1.PublishRootEventRequest{Event: publish(1, 1, "", "g", 2, "m1")})
+				return err
+			},
+			"read that waits for nobody": func(ctx context.Context) error {
+				_, err := w.client.GetRegionByKey(ctx, byKey("a"))
+				return err
+			},
+			"health": func(ctx context.Context) error {
+				_, err := healthpb.NewHealthClient(w.conn).Check(ctx, &healthpb.HealthCheckRequest{})
+				return err
+			},
+		} {
+			if err := call(within(t)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// However far its deadline is, a read is told after ReadWait where the view is.
+func TestLongestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		defer w.end(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		revision := byKey("a")
+		revision.Read = &coordinatorv1.ReadOptions{RequiredDescriptorRevision: 1 << 40}
+		for _, req := range []*coordinatorv1.GetRegionByKeyRequest{w.farAhead(), revision} {
+			begun := time.Now()
+			_, err := w.client.GetRegionByKey(ctx, req)
+			detail := refused(t, err, rootv1.Reason_REASON_REQUIRED_TOKEN)
+			if waited := time.Since(begun); waited > server.DefaultLimits().ReadWait || detail.GetCurrentToken().GetIndex() == 0 {
+				t.Errorf("after %v: %v", waited, detail)
+			}
+		}
+	})
+}
