@@ -86,7 +86,7 @@ func (s *scene) position() rooted.Token {
 // A root peer that has few files goes on writing its log, however many connections
 // its ports get.
 func TestFilesOfTheLogAreReserved(t *testing.T) {
-	s := newScene(t, 256)
+	s := newScene(t, 256, "-checkpoint-entries", "100")
 	m := s.leader()
 	s.run(plan{order{Attack: "http-connections", Target: s.MetricsAddrs[m], Size: 400}, lasts(), did("connections", 100)})
 	s.run(plan{order{Attack: "idle-connections", Target: s.RootAddrs[m], Size: 400}, lasts(), did("connections", 100)})

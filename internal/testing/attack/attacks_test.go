@@ -19,8 +19,8 @@ import (
 
 // attacks are what the attacking process can do.
 var attacks = map[string]func(*attacker){
-	"unfinished-messages":  func(a *attacker) { a.unfinished("/nokv.coordinator.v1.Coordinator/PublishRootEvents") },
-	"unfinished-proposals": func(a *attacker) { a.unfinished("/nokv.root.v1.Root/Propose") },
+	"unfinished-messages":  func(a *attacker) { a.unfinished("/nokv.coordinator.v1.Coordinator/PublishRootEvents", 4<<20) },
+	"unfinished-proposals": func(a *attacker) { a.unfinished("/nokv.root.v1.Root/Propose", 1<<20) },
 	"far-tokens":           (*attacker).farTokens,
 	"idle-connections":     (*attacker).idle,
 	"http-connections":     (*attacker).idle,
@@ -35,14 +35,14 @@ var attacks = map[string]func(*attacker){
 	"replies-not-read":     (*attacker).notRead,
 	"watches":              (*attacker).watches,
 	"slow-http":            (*attacker).slowHTTP,
+	"oversized":            (*attacker).oversized,
 }
 
 // perConnection is how many streams go on one connection.
 const perConnection = 100
 
-// unfinished begins messages of 4 MiB that lack their last byte.
-func (a *attacker) unfinished(method string) {
-	const size = 4 << 20
+// unfinished begins messages that lack their last byte.
+func (a *attacker) unfinished(method string, size int) {
 	body := message(make([]byte, size))
 	body = body[:len(body)-1]
 	var all sync.WaitGroup

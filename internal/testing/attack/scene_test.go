@@ -38,8 +38,9 @@ type scene struct {
 	before  [roots + coordinators]int64 // resident bytes at rest
 }
 
-// limitFiles has members started with a limit of open files; 0: the machine's.
-func newScene(t *testing.T, limitFiles int) *scene {
+// newScene starts a cluster. limitFiles is a limit of open files for each process;
+// 0: the machine's. rootFlags are for root peers.
+func newScene(t *testing.T, limitFiles int, rootFlags ...string) *scene {
 	path, err := proctest.NoKV()
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func newScene(t *testing.T, limitFiles int) *scene {
 	if os.Getenv("NOBUDGET") != "" {
 		flags = nil
 	}
-	s.RootPeerFlags = append(s.RootPeerFlags, flags...)
+	s.RootPeerFlags = append(append(s.RootPeerFlags, flags...), rootFlags...)
 	s.CoordinatorFlags = append(s.CoordinatorFlags, flags...)
 	s.StartAll()
 	s.WaitHealthy(patience)
