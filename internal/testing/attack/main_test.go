@@ -1,0 +1,65 @@
+package attack
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nokv/nokv/internal/testing/proctest"
+)
+
+var long = flag.Bool("attack.long", false, "attack for 30 s each, in full size")
+
+// orderEnv carries what the attacking process is to do.
+const orderEnv = "NOKV_ATTACK"
+
+// order is what the attacking process is to do.
+type order struct {
+	Attack  string
+	Target  string // host:port
+	Cluster uint64
+	Size    int // of connections or streams: see the attack
+	// Position is one of the cluster's log.
+	Incarnation, Term, Index uint64
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if raw := os.Getenv(orderEnv); raw != "" {
+		os.Exit(strike(raw))
+	}
+	os.Exit(proctest.Main(m))
+}
+
+// politely is the nice value of the attacking process: it is on the machine of
+// those whom it attacks, and must not win by the processor time it takes itself.
+const politely = 15
+
+// strike carries out an order until standard input ends, and says on standard
+// output what it did.
+func strike(raw string) int {
+	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, politely); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var o order
+	if err := json.Unmarshal([]byte(raw), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	run, ok := attacks[o.Attack]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no attack %q\n", o.Attack)
+		return 1
+	}
+	a := newAttacker(o)
+	go a.untilTold()
+	run(a)
+	<-a.done
+	fmt.Println(strings.TrimSpace(a.summary()))
+	return 0
+}

@@ -1,0 +1,299 @@
+package attack
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
+)
+
+const (
+	roots        = 3
+	coordinators = 2
+	// budget is what each process is told to take for its callers.
+	budget = 128 << 20
+	// patience bounds every wait for a process.
+	patience = 30 * time.Second
+)
+
+// scene is a cluster with those who are served by it.
+type scene struct {
+	*proctest.Cluster
+	t       *testing.T
+	client  *client.Client
+	victims *victims
+	before  [roots + coordinators]int64 // resident bytes at rest
+}
+
+// newScene starts a cluster. limitFiles is a limit of open files for each process;
+// 0: the machine's. rootFlags are for root peers.
+func newScene(t *testing.T, limitFiles int, rootFlags ...string) *scene {
+	path, err := proctest.NoKV()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limitFiles > 0 {
+		script := filepath.Join(t.TempDir(), "nokv")
+		text := fmt.Sprintf("#!/bin/sh\nulimit -n %d\nexec %s \"$@\"\n", limitFiles, path)
+		if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		path = script
+	}
+	s := &scene{t: t, Cluster: proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)}
+	flags := []string{"-memory-budget", strconv.Itoa(budget)}
+	if os.Getenv("NOBUDGET") != "" {
+		flags = nil
+	}
+	s.RootPeerFlags = append(append(s.RootPeerFlags, flags...), rootFlags...)
+	s.CoordinatorFlags = append(s.CoordinatorFlags, flags...)
+	s.StartAll()
+	s.WaitHealthy(patience)
+	s.client, err = client.New(client.Config{Endpoints: s.CoordinatorAddrs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.client.Close() })
+	s.victims = startVictims(t, s.client)
+	return s
+}
+
+// holder is the member that holds the Tenure, as callers reach it.
+func (s *scene) holder() (address string, member int) {
+	s.t.Helper()
+	proctest.Eventually(s.t, patience, func() error {
+		ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+		defer cancel()
+		status, err := s.client.Status(ctx, "")
+		if err != nil {
+			return err
+		}
+		address = status.GetTenure().GetHolderAddress()
+		for i, a := range s.CoordinatorAddrs {
+			if a == address {
+				member = roots + i
+				return nil
+			}
+		}
+		return fmt.Errorf("the holder is at %q", address)
+	})
+	return address, member
+}
+
+// leader is the member that leads the root.
+func (s *scene) leader() int {
+	s.t.Helper()
+	var found int
+	proctest.Eventually(s.t, patience, func() error {
+		for i := range roots {
+			var vars struct {
+				Role string `json:"role"`
+			}
+			if err := s.vars(i, &vars); err == nil && vars.Role == "leader" {
+				found = i
+				return nil
+			}
+		}
+		return fmt.Errorf("no root peer says that it leads")
+	})
+	return found
+}
+
+// vars reads what a member shows of itself.
+func (s *scene) vars(m int, into any) error {
+	c := http.Client{Timeout: 5 * time.Second}
+	resp, err := c.Get("http://" + s.MetricsAddrs[m] + "/debug/vars")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return json.NewDecoder(resp.Body).Decode(&struct {
+		NoKV any `json:"nokv"`
+	}{into})
+}
+
+// plan is one attack on a scene.
+type plan struct {
+	order
+	lasts time.Duration
+	// happened says, by what the attacker did and what is seen, whether the attack
+	// took place.
+	happened func(did map[string]int) error
+}
+
+// outcome is what an attack did.
+type outcome struct {
+	did          map[string]int
+	calm, during figures
+	peak, after  [roots + coordinators]int64
+}
+
+// run plays an attack and checks what must hold.
+func (s *scene) run(p plan) outcome {
+	t := s.t
+	t.Helper()
+	s.victims.settle(t)
+	for m := range s.before {
+		s.before[m] = resident(t, s.Process(m).PID())
+	}
+	era := s.client.Era()
+	out := outcome{calm: s.victims.during(func() { time.Sleep(calm()) })} // the load runs meanwhile
+	a := s.attacker(p.order)
+	out.during = s.victims.during(func() {
+		end := time.Now().Add(p.lasts)
+		for time.Now().Before(end) {
+			for m := range out.peak {
+				out.peak[m] = max(out.peak[m], resident(t, s.Process(m).PID()))
+			}
+			time.Sleep(20 * time.Millisecond) // memory is looked at so often
+		}
+	})
+	out.did = a.end()
+	s.victims.settle(t)
+	for m := range out.after {
+		if !s.Process(m).Running() {
+			t.Fatalf("%s ended under %s:\n%s", s.Name(m), p.Attack, s.Process(m).Tail())
+		}
+		out.after[m] = resident(t, s.Process(m).PID())
+		if most := int64(budget) * 6 / 5; out.peak[m]-s.before[m] > most {
+			t.Errorf("%s took %s more under %s, its budget is %s", s.Name(m), mib(out.peak[m]-s.before[m]), p.Attack, mib(budget))
+		}
+	}
+	if now := s.client.Era(); now != era {
+		t.Errorf("%s cost era %d: it is %d now", p.Attack, era, now)
+	}
+	for _, f := range []figures{out.calm, out.during} {
+		for _, err := range f.failed {
+			t.Errorf("%s: a call of others failed: %v", p.Attack, err)
+		}
+	}
+	if err := p.happened(out.did); err != nil {
+		t.Errorf("%s did not happen: %v (%v)", p.Attack, err, out.did)
+	}
+	testreport.Linef(t, "attack %s", p.Attack+": "+out.String(s))
+	return out
+}
+
+func (o outcome) String(s *scene) string {
+	var b strings.Builder
+	for k := range kinds {
+		fmt.Fprintf(&b, "%s p99 %s -> %s (%d -> %d/s); ", kindNames[k], short(o.calm.p99(k)), short(o.during.p99(k)), o.calm.rate(k), o.during.rate(k))
+	}
+	for m := range o.peak {
+		if o.peak[m]-s.before[m] > 8<<20 {
+			fmt.Fprintf(&b, "%s %s -> %s -> %s; ", s.Name(m), mib(s.before[m]), mib(o.peak[m]), mib(o.after[m]))
+		}
+	}
+	fmt.Fprintf(&b, "%v", o.did)
+	return b.String()
+}
+
+func calm() time.Duration {
+	if *long {
+		return 10 * time.Second
+	}
+	return 1500 * time.Millisecond
+}
+
+func lasts() time.Duration {
+	if *long {
+		return 30 * time.Second
+	}
+	return 2500 * time.Millisecond
+}
+
+// size is that of a bounded attack, or the one that was seen to hurt.
+func size(bounded, full int) int {
+	if *long {
+		return full
+	}
+	return bounded
+}
+
+// attacking is the process that attacks.
+type attacking struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	stop func() error
+	out  *bufio.Reader
+}
+
+func (s *scene) attacker(o order) *attacking {
+	t := s.t
+	t.Helper()
+	o.Cluster = s.client.ClusterID()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^$")
+	cmd.Env = append(os.Environ(), orderEnv+"="+string(raw), "GOMEMLIMIT=2GiB")
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return &attacking{t: t, cmd: cmd, stop: in.Close, out: bufio.NewReader(stdout)}
+}
+
+// end ends the attack and returns what was done.
+func (a *attacking) end() map[string]int {
+	a.t.Helper()
+	_ = a.stop()
+	kill := time.AfterFunc(patience, func() { _ = a.cmd.Process.Kill() })
+	defer kill.Stop()
+	line, err := a.out.ReadString('\n')
+	if err != nil {
+		a.t.Fatalf("the attacker said %q: %v", line, err)
+	}
+	_ = a.cmd.Wait()
+	did := map[string]int{}
+	for word := range strings.FieldsSeq(line) {
+		what, n, _ := strings.Cut(word, "=")
+		did[what], _ = strconv.Atoi(n)
+	}
+	return did
+}
+
+// resident is what a process has in memory, in bytes.
+func resident(t *testing.T, pid int) int64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Fatalf("process %d has ended: %v", pid, err)
+	}
+	fields := strings.Fields(string(raw))
+	if len(fields) < 2 {
+		t.Fatalf("/proc/%d/statm: %q", pid, raw)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+func mib(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+
+func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
