@@ -50,8 +50,9 @@ type Conn struct {
 	place   place // nil: nobody makes room
 	remote  *addr
 	// origin is where floods of its kind come from: see floods.
-	origin string
-	unsent unsent
+	origin  string
+	unsent  unsent
+	crowded bool // the last Read brought many calls; used by Read alone
 
 	// writing is held across a Write.
 	writing    sync.Mutex
@@ -81,8 +82,12 @@ type Conn struct {
 }
 
 // crowdOfCalls is how many calls one Read brings for others to have their turn
-// first: a connection that has thousands waiting does not hold up who has one.
-const crowdOfCalls = 16
+// first, and for the next one to bring no more than crowdedBytes: what has one call to
+// ask, and the process's own work, wait behind few of a connection that has thousands.
+const (
+	crowdOfCalls = 16
+	crowdedBytes = 4 << 10
+)
 
 // maxSpare is how many streams of a connection are kept for later.
 const maxSpare = 32
@@ -99,6 +104,9 @@ func newConn(g *Gate, inner net.Conn, p place, key, origin string) *Conn {
 
 // Read implements net.Conn. What breaks a rule ends the connection before gRPC sees it.
 func (c *Conn) Read(p []byte) (int, error) {
+	if c.crowded && len(p) > crowdedBytes {
+		p = p[:crowdedBytes]
+	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	c.opened = 0
@@ -114,12 +122,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 			c.since = c.gate.now.Load()
 		}
 	}
-	ended, crowd := c.ended, c.opened >= crowdOfCalls
+	ended, opened := c.ended, c.opened
 	c.mu.Unlock()
+	if c.crowded = opened >= crowdOfCalls; c.crowded {
+		runtime.Gosched()
+	}
 	if ended == nil {
-		if crowd {
-			runtime.Gosched()
-		}
 		return n, err
 	}
 	c.tell(ended)
