@@ -16,7 +16,7 @@ import (
 func (s *Server) permitted(ctx context.Context, cmds []*rootv1.Command) (kept []*rootv1.Command, refused []*rootv1.CommandResult, err error) {
 	gate := s.cfg.Access
 	actor := principal.FromContext(ctx).Actor()
-	known := access.Known{State: s.view().State}
+	known := s.view().State
 	doubtful := false
 	for _, cmd := range cmds {
 		cmd.Actor = actor
@@ -30,10 +30,9 @@ func (s *Server) permitted(ctx context.Context, cmds []*rootv1.Command) (kept []
 	if err != nil {
 		return nil, nil, err
 	}
-	known = access.Known{State: now.state, Newest: true}
 	refused = make([]*rootv1.CommandResult, len(cmds))
 	for i, cmd := range cmds {
-		if err := gate.Asked(ctx, cmd, known); err != nil {
+		if err := gate.Asked(ctx, cmd, now.state); err != nil {
 			refused[i] = &rootv1.CommandResult{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Token: now.view.Token.Proto(), Error: reason.From(err)}
 		} else {
 			kept = append(kept, cmd)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/tenure"
-	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
@@ -168,7 +167,7 @@ func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessR
 		return nil, err
 	}
 	event := &rootv1.Command{Events: []*rootv1.Event{req.GetEvent()}}
-	if err := s.cfg.Access.Asked(ctx, event, access.Known{State: v.state, Newest: true}); err != nil {
+	if err := s.cfg.Access.Asked(ctx, event, v.state); err != nil {
 		return nil, v.atToken(err)
 	}
 	result, status := v.state.Assess(req.GetEvent())

@@ -204,7 +204,6 @@ func TestEveryKindByEveryRole(t *testing.T) {
 					e.GetFenceExtended().Era = 2
 				}
 				published, proposed := OfEvent(e, role)
-				known := Known{st, true}
 				check := func(what string, rule Rule, err error) {
 					t.Helper()
 					judged++
@@ -213,18 +212,18 @@ func TestEveryKindByEveryRole(t *testing.T) {
 						t.Errorf("%v %ss %s %s (%v): %v", p, what, about, kind.Name(), rule, err)
 					}
 				}
-				check("publish", published, g.Asked(calling(p, coordinatorv1.Coordinator_PublishRootEvents_FullMethodName), c, known))
+				check("publish", published, g.Asked(calling(p, coordinatorv1.Coordinator_PublishRootEvents_FullMethodName), c, st))
 				if role != principal.Coordinator && role != principal.Root {
 					sender := calling(impersonate.Named(principal.Coordinator, "c9"), rootv1.Root_Propose_FullMethodName)
 					c.Actor = p.Actor()
-					check("propose through a coordinator", proposed, g.Proposed(sender, c, known))
+					check("propose through a coordinator", proposed, g.Proposed(sender, c, st))
 				}
 				c.Actor = ""
 				direct := calling(p, rootv1.Root_Propose_FullMethodName)
 				g.Sign(direct, c)
 				if role != principal.Root {
-					check("propose", proposed, g.Proposed(direct, c, known))
-				} else if g.Proposed(direct, c, known) == nil {
+					check("propose", proposed, g.Proposed(direct, c, st))
+				} else if g.Proposed(direct, c, st) == nil {
 					t.Errorf("a root peer proposed %s", kind.Name())
 				}
 			}
@@ -241,7 +240,7 @@ func TestJudgeTakesAnything(t *testing.T) {
 	for _, c := range []*rootv1.Command{nil, {}, {Events: []*rootv1.Event{nil}}, {Events: []*rootv1.Event{{}}}, {Events: []*rootv1.Event{{Kind: (*rootv1.Event_RegionPublished)(nil)}}}} {
 		for _, role := range principal.Roles {
 			ctx := calling(impersonate.Named(role, "m1"), coordinatorv1.Coordinator_PublishStream_FullMethodName)
-			asked, proposed := g.Asked(ctx, c, Known{st, true}), g.Proposed(ctx, c, Known{st, true})
+			asked, proposed := g.Asked(ctx, c, st), g.Proposed(ctx, c, st)
 			if len(c.GetEvents()) > 0 && c.GetEvents()[0].GetKind() == nil && (asked == nil || proposed == nil) {
 				t.Errorf("%v may ask for %v: %v, %v", role, c, asked, proposed)
 			}
@@ -265,10 +264,8 @@ func FuzzJudge(f *testing.F) {
 			return
 		}
 		p := impersonate.Named(principal.Roles[int(role)%len(principal.Roles)], "m1")
-		for _, newest := range []bool{false, true} {
-			_ = g.Asked(calling(p, coordinatorv1.Coordinator_PublishStream_FullMethodName), &c, Known{st, newest})
-			_ = g.Proposed(calling(p, rootv1.Root_Propose_FullMethodName), &c, Known{st, newest})
-		}
+		_ = g.Asked(calling(p, coordinatorv1.Coordinator_PublishStream_FullMethodName), &c, st)
+		_ = g.Proposed(calling(p, rootv1.Root_Propose_FullMethodName), &c, st)
 	})
 }
 

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"slices"
 
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
@@ -12,19 +13,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Known is what a command is judged by.
-type Known struct {
-	*state.State
-	// Newest: the state has everything that was acknowledged when the command came.
-	// Without, what is not there, or not the caller's own, may be so by now: a refusal
-	// is worth nothing then, and a newer state has to be asked.
-	Newest bool
-}
+// known is what a command is judged by.
+type known struct{ *state.State }
 
 // Asked judges a command that a caller asks a coordinator for, by the call it
 // made: a published event by its kind, that of a typed call by the call's row. nil: it
-// may be proposed.
-func (g *Gate) Asked(ctx context.Context, c *rootv1.Command, k Known) error {
+// may be proposed. A refusal by a state that may be behind what the caller knows is
+// worth nothing: a newer one has to be asked. So it is with Proposed.
+func (g *Gate) Asked(ctx context.Context, c *rootv1.Command, st *state.State) error {
 	if g == nil {
 		return nil
 	}
@@ -35,16 +31,16 @@ func (g *Gate) Asked(ctx context.Context, c *rootv1.Command, k Known) error {
 		if publishes(method) {
 			r = kinds[number(e)].published
 		}
-		if err := k.event(p, r, "publish", e); err != nil {
-			return unlessKnown(c, k, err)
+		if err := (known{st}).event(p, r, "publish", e); err != nil {
+			return unlessRemembered(c, st, err)
 		}
 	}
 	return nil
 }
 
-// unlessKnown is a refusal, but of a command that was judged before: see (5).
-func unlessKnown(c *rootv1.Command, k Known, err error) error {
-	if k.Remembers(c.GetIdentity()) {
+// unlessRemembered is a refusal, but of a command that was judged before: see (5).
+func unlessRemembered(c *rootv1.Command, st *state.State, err error) error {
+	if st.Remembers(c.GetIdentity()) {
 		return nil
 	}
 	return err
@@ -74,7 +70,7 @@ func (g *Gate) Sign(ctx context.Context, c *rootv1.Command) {
 
 // Proposed judges a signed command that the root is asked for. nil: it may enter
 // the log.
-func (g *Gate) Proposed(ctx context.Context, c *rootv1.Command, k Known) error {
+func (g *Gate) Proposed(ctx context.Context, c *rootv1.Command, st *state.State) error {
 	if g == nil {
 		return nil
 	}
@@ -87,8 +83,8 @@ func (g *Gate) Proposed(ctx context.Context, c *rootv1.Command, k Known) error {
 		return denied("%v may not speak for %v: coordinators speak for members, clients and operators", p, by)
 	}
 	for _, e := range c.GetEvents() {
-		if err := k.event(by, kinds[number(e)].proposed, "propose", e); err != nil {
-			return unlessKnown(c, k, err)
+		if err := (known{st}).event(by, kinds[number(e)].proposed, "propose", e); err != nil {
+			return unlessRemembered(c, st, err)
 		}
 	}
 	return nil
@@ -105,8 +101,10 @@ func number(e *rootv1.Event) (n protoreflect.FieldNumber) {
 	return n
 }
 
-// event judges one event by a row.
-func (k Known) event(p principal.Principal, r rules, what string, e *rootv1.Event) error {
+// event judges one event by a row. What is not there is nobody's, and in no keyspace
+// that a grant is for: until the event is applied somebody else may have made it. An
+// event does not see what those before it in its command make, either.
+func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Event) error {
 	switch r[p.Role] {
 	case Allowed:
 		return nil
@@ -114,14 +112,17 @@ func (k Known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 		if k.owns(p.Name, e) {
 			return nil
 		}
+		if e.GetRegionPublished() != nil {
+			return denied("%v may not %s %s: it is not about a region of its own, nor about a new one with expected_epoch {0, 0}", p, what, kindName(e))
+		}
 		return denied("%v may not %s %s: it is not about what is its own", p, what, kindName(e))
 	case Granted:
-		verb := verbOf(e)
-		for _, keyspace := range k.keyspacesOf(e) {
-			if keyspace == "" && k.Newest {
-				continue // there is nothing to change, which the root says
-			}
-			if err := may(p, k.State, verb, keyspace); err != nil {
+		keyspaces := k.keyspacesOf(e)
+		if len(keyspaces) == 0 || slices.Contains(keyspaces, "") {
+			return denied("%v may not %s %s: what it is about is not there", p, what, kindName(e))
+		}
+		for _, keyspace := range keyspaces {
+			if err := may(p, k.State, verbOf(e), keyspace); err != nil {
 				return err
 			}
 		}
@@ -149,7 +150,7 @@ func verbOf(e *rootv1.Event) rootv1.Verb {
 
 // owns says whether an event is about the coordinator or member of a name, or
 // about what is its own.
-func (k Known) owns(name string, e *rootv1.Event) bool {
+func (k known) owns(name string, e *rootv1.Event) bool {
 	switch e := e.GetKind().(type) {
 	case *rootv1.Event_FenceExtended:
 		return k.holds(name, e.FenceExtended.GetEra())
@@ -171,9 +172,10 @@ func (k Known) owns(name string, e *rootv1.Event) bool {
 		return e.MemberStateChanged.GetMemberId() == name && e.MemberStateChanged.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING
 
 	case *rootv1.Event_RegionBootstrapped:
-		return k.ownsDescribed(name, e.RegionBootstrapped.GetRegion())
+		return k.ownsDescribed(name, e.RegionBootstrapped.GetRegion(), true)
 	case *rootv1.Event_RegionPublished:
-		return k.ownsDescribed(name, e.RegionPublished.GetRegion())
+		expected := e.RegionPublished.GetExpectedEpoch()
+		return k.ownsDescribed(name, e.RegionPublished.GetRegion(), expected != nil && state.EpochFromProto(expected) == state.Epoch{})
 	case *rootv1.Event_RegionTombstoned:
 		return k.ownsRegion(name, e.RegionTombstoned.GetRegionId())
 	case *rootv1.Event_RegionsAssigned:
@@ -182,7 +184,7 @@ func (k Known) owns(name string, e *rootv1.Event) bool {
 				return false
 			}
 		}
-		return true
+		return len(e.RegionsAssigned.GetAssignments()) > 0
 	case *rootv1.Event_PeerChangePlanned:
 		return k.ownsRegion(name, e.PeerChangePlanned.GetRegionId())
 	case *rootv1.Event_SplitPlanned:
@@ -203,62 +205,50 @@ func (k Known) owns(name string, e *rootv1.Event) bool {
 
 // holds says whether a coordinator holds an era. Of one that is over the root says
 // so: its former holder has to hear that.
-func (k Known) holds(name string, era uint64) bool {
+func (k known) holds(name string, era uint64) bool {
 	t := k.Tenure()
 	return era < t.GetEra() || era == t.GetEra() && t.GetHolderId() == name
 }
 
-// ownsRegion says whether a member owns a region. What is not there is nobody's,
-// and the root says that.
-func (k Known) ownsRegion(name string, id uint64) bool {
+// ownsRegion says whether a member owns a region.
+func (k known) ownsRegion(name string, id uint64) bool {
 	r := k.Region(state.RegionID(id))
 	if r == nil {
-		return k.Newest
+		return false
 	}
 	_, owns := r.Owner(state.MemberID(name))
 	return owns
 }
 
 // ownsDescribed says whether a member may publish a descriptor: of a region that
-// it owns, or of a new one that it is an owner of, where members report theirs.
-func (k Known) ownsDescribed(name string, p *rootv1.Region) bool {
-	if id := p.GetId(); id != 0 && k.Region(state.RegionID(id)) != nil {
+// it owns, or of a new one that it is an owner of, where members report theirs. asNew
+// says that it is refused when somebody else's region has come to be there.
+func (k known) ownsDescribed(name string, p *rootv1.Region, asNew bool) bool {
+	id := p.GetId()
+	if id != 0 && k.Region(state.RegionID(id)) != nil {
 		return k.ownsRegion(name, id)
 	}
-	settings := k.Keyspace(state.KeyspaceID(p.GetKeyspaceId())).GetSettings()
-	if !k.Newest || settings.GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
-		return false
-	}
-	for _, o := range p.GetOwners() {
-		if o.GetMemberId() == name {
-			return true
-		}
-	}
-	return false
+	keyspace := k.Keyspace(state.KeyspaceID(p.GetKeyspaceId()))
+	return keyspace != nil && keyspace.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED &&
+		(asNew || id == 0) && slices.ContainsFunc(p.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == name })
 }
 
 // movesTo says whether a move goes to a member.
-func (k Known) movesTo(name, transition string) bool {
+func (k known) movesTo(name, transition string) bool {
 	t := k.Transition(transition)
-	if t == nil {
-		return k.Newest
-	}
-	return t.GetOwner().GetMemberId() == name
+	return t != nil && t.GetOwner().GetMemberId() == name
 }
 
 // ownsTransition says whether a member owns the region that changes, or its share
 // is what changes.
-func (k Known) ownsTransition(name, transition string) bool {
+func (k known) ownsTransition(name, transition string) bool {
 	t := k.Transition(transition)
-	if t == nil {
-		return k.Newest
-	}
-	return t.GetOwner().GetMemberId() == name || t.GetFrom().GetMemberId() == name || k.ownsRegion(name, t.GetRegionId())
+	return t != nil && (t.GetOwner().GetMemberId() == name || t.GetFrom().GetMemberId() == name || k.ownsRegion(name, t.GetRegionId()))
 }
 
 // keyspacesOf are the names of the keyspaces that an event changes; empty names
 // for what is not there.
-func (k Known) keyspacesOf(e *rootv1.Event) []string {
+func (k known) keyspacesOf(e *rootv1.Event) []string {
 	byID := func(id state.KeyspaceID) string { return k.Keyspace(id).GetName() }
 	region := func(id uint64) string {
 		if r := k.Region(state.RegionID(id)); r != nil {

@@ -62,6 +62,12 @@ func (v *View) StalledSince(since clock.Instant) *View {
 	return &w
 }
 
+// Settled says that this peer led, and had applied an entry of its own term: State
+// has everything that was acknowledged until then.
+func (v *View) Settled() bool {
+	return v.Role == rootv1.RaftRole_RAFT_ROLE_LEADER && v.State.Token().Term == v.Term
+}
+
 // Progress is how far a peer is, as its leader knows.
 type Progress struct {
 	// Match is the highest index known to be on the peer's disk.

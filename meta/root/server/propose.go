@@ -7,10 +7,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/shorten"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -89,22 +89,23 @@ func (s *Server) admitted(ctx context.Context, commands []*rootv1.Command) ([]*r
 	return results, nil
 }
 
-// known is a state to judge commands by before they enter the log. A rejection is
-// final, so one that would reject any is the leader's, and has everything that was
-// acknowledged by now. The feature level never falls: what is above it there was not
-// applied before, so that no repetition is rejected.
-func (s *Server) known(ctx context.Context, commands []*rootv1.Command) (access.Known, error) {
-	known := access.Known{State: s.cfg.Replica.View().State}
-	doubtful := func(c *rootv1.Command) bool { return s.barred(ctx, c, known) != nil }
-	if !slices.ContainsFunc(commands, doubtful) {
-		return known, nil
+// known is a state to judge commands by before they enter the log. Callers are
+// judged by everything that was acknowledged when they called, which a leader has
+// behind the first entry of its own. A rejection is final: a state that would reject
+// any is the leader's, and has everything that was acknowledged by now. The feature
+// level never falls: what is above it there was not applied before, so that no
+// repetition is rejected.
+func (s *Server) known(ctx context.Context, commands []*rootv1.Command) (*state.State, error) {
+	v := s.cfg.Replica.View()
+	doubtful := func(c *rootv1.Command) bool { return s.barred(ctx, c, v.State) != nil }
+	if (s.cfg.Access == nil || v.Settled()) && !slices.ContainsFunc(commands, doubtful) {
+		return v.State, nil
 	}
-	st, err := s.currentAsLeader(ctx)
-	return access.Known{State: st, Newest: true}, err
+	return s.currentAsLeader(ctx)
 }
 
 // barred says why a command may not enter the log; nil: it may.
-func (s *Server) barred(ctx context.Context, c *rootv1.Command, known access.Known) *rootv1.ErrorDetail {
+func (s *Server) barred(ctx context.Context, c *rootv1.Command, known *state.State) *rootv1.ErrorDetail {
 	if d := known.CheckLevel(c); d != nil {
 		return d
 	}
