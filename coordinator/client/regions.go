@@ -42,7 +42,9 @@ func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published
 		switch {
 		case err == nil:
 			event.ExpectedEpoch, event.Region.Epoch = known.Region.Epoch.Proto(), followed(known.Region, r).Proto()
-		case !errors.Is(err, ErrNotFound):
+		case errors.Is(err, ErrNotFound):
+			event.ExpectedEpoch = new(rootv1.RegionEpoch)
+		default:
 			return Published{}, err
 		}
 	}

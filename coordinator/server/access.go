@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
@@ -9,6 +10,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // permitted names who asks for commands, and judges them by that. What may not be
@@ -53,6 +55,28 @@ func (v *served) mayReadOf(ctx context.Context, id state.KeyspaceID) error {
 		return nil
 	}
 	return v.mayRead(ctx, v.state.Keyspace(id).GetName())
+}
+
+// conceal takes out of refusals the regions that are in the way of a caller who may
+// neither read nor publish in their keyspace, and does not own them. That of a region
+// which is gone has no keyspace, and says its last epoch.
+func (s *Server) conceal(ctx context.Context, results ...*rootv1.CommandResult) {
+	gate := s.cfg.Access
+	if gate == nil {
+		return
+	}
+	st, p := s.view().State, principal.FromContext(ctx)
+	for _, result := range results {
+		region := result.GetError().GetRegion()
+		if region.GetKeyspaceId() == 0 || p.Role == principal.Member && slices.ContainsFunc(region.GetOwners(), func(o *rootv1.Owner) bool { return o.GetMemberId() == p.Name }) {
+			continue
+		}
+		keyspace := st.Keyspace(state.KeyspaceID(region.GetKeyspaceId()))
+		if keyspace == nil || gate.May(ctx, st, rootv1.Verb_VERB_READ, keyspace.GetName()) != nil && gate.May(ctx, st, rootv1.Verb_VERB_PUBLISH, keyspace.GetName()) != nil {
+			result.Error = proto.CloneOf(result.Error)
+			result.Error.Region = nil
+		}
+	}
 }
 
 // Access counts refusals and callers; nil without certificates.

@@ -49,12 +49,14 @@ func owner(role principal.Role) principal.Principal {
 	return impersonate.Named(role, "x")
 }
 
-// asked is a request of a method about what is m1's, or m2's.
+// asked is a request of a method about what is m1's, or m2's. Regions stay: what is
+// gone is nobody's own.
 func asked(request proto.Message, own bool) proto.Message {
 	name, region, event := "m1", uint64(1), tombstone(1)
 	if !own {
 		name, region, event = "m2", 2, tombstone(2)
 	}
+	event.GetRegionTombstoned().ExpectedEpoch = &rootv1.RegionEpoch{Version: 9, ConfVersion: 9}
 	switch r := request.(type) {
 	case *coordinatorv1.RegisterMemberRequest:
 		r.Member = &rootv1.Member{Id: name, Address: "a:1", Kind: "store", StartNonce: 7}
@@ -65,7 +67,7 @@ func asked(request proto.Message, own bool) proto.Message {
 	case *coordinatorv1.RegionHeartbeatRequest:
 		r.MemberId, r.Incarnation, r.Region = name, 1, &rootv1.Region{Id: region}
 	case *coordinatorv1.RemoveRegionRequest:
-		r.RegionId = region
+		r.RegionId, r.ExpectedEpoch = region, event.GetRegionTombstoned().ExpectedEpoch
 	case *coordinatorv1.PublishRootEventRequest:
 		r.Event = event
 	case *coordinatorv1.PublishRootEventsRequest:
@@ -356,7 +358,9 @@ func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 	}
 	for range 2 {
 		err := stream.Send(&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{
-			{Events: []*rootv1.Event{tombstone(2)}}, {Events: []*rootv1.Event{tombstone(1)}}, {Events: []*rootv1.Event{create("k", state.DefaultSettings())}},
+			{Events: []*rootv1.Event{tombstone(2)}},
+			{Events: []*rootv1.Event{tombstone(1)}, Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}, // the second time it is gone
+			{Events: []*rootv1.Event{create("k", state.DefaultSettings())}},
 		}})
 		if err != nil {
 			t.Fatal(err)

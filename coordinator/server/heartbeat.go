@@ -51,6 +51,11 @@ func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionH
 			}
 		}
 		if !state.EpochFromProto(req.GetRegion().GetEpoch()).NewerThan(rooted.Epoch) {
+			if !owns {
+				if err := v.mayReadOf(ctx, rooted.Keyspace); err != nil {
+					return nil, err
+				}
+			}
 			return &coordinatorv1.RegionHeartbeatResponse{Region: rooted.Proto()}, nil
 		}
 	}
@@ -58,10 +63,10 @@ func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionH
 }
 
 // rootReport publishes a descriptor that is newer than the rooted one, if the
-// root still has that one. Where the root is ahead, its descriptor is the answer;
+// root still has that one, or none. Where the root is ahead, its descriptor is the answer;
 // where the region is gone there is none, and the refusal says its last epoch.
 func (s *Server) rootReport(ctx context.Context, reported *rootv1.Region, rooted *state.Region) (*coordinatorv1.RegionHeartbeatResponse, error) {
-	publish := &rootv1.RegionPublished{Region: reported}
+	publish := &rootv1.RegionPublished{Region: reported, ExpectedEpoch: new(rootv1.RegionEpoch)}
 	if rooted != nil {
 		publish.ExpectedEpoch = rooted.Epoch.Proto()
 	}

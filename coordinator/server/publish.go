@@ -158,6 +158,7 @@ func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) 
 	if len(results) != len(kept) {
 		return nil, fmt.Errorf("the root answered %d commands with %d results", len(kept), len(results))
 	}
+	s.conceal(ctx, results...)
 	if refused == nil {
 		return results, nil
 	}

@@ -170,6 +170,8 @@ func (s *Server) AssessRootEvent(ctx context.Context, req *coordinatorv1.AssessR
 	if err := s.cfg.Access.Asked(ctx, event, v.state); err != nil {
 		return nil, v.atToken(err)
 	}
-	result, status := v.state.Assess(req.GetEvent())
-	return &coordinatorv1.AssessRootEventResponse{Result: result.Proto(), Assessment: status, Disclosure: v.disclosure()}, nil
+	assessed, status := v.state.Assess(req.GetEvent())
+	result := assessed.Proto()
+	s.conceal(ctx, result)
+	return &coordinatorv1.AssessRootEventResponse{Result: result, Assessment: status, Disclosure: v.disclosure()}, nil
 }

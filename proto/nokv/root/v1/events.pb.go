@@ -1900,6 +1900,8 @@ type RegionPublished struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Region *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	// With a known region: the rooted epoch must be this one. Absent: must be below.
+	// {0, 0}: no region has the id; where certificates are, a member has to say so of
+	// a new region that it gives an id.
 	ExpectedEpoch *RegionEpoch `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
