@@ -9,7 +9,9 @@
 //  4. a call that is allowed costs a lookup and no allocation;
 //  5. a change that is remembered is let through: what became of it is the root's
 //     to say, also when its sender could not make it today;
-//  6. what it remembers of callers is bounded: see MaxPrincipals.
+//  6. what it remembers of callers is bounded: see MaxPrincipals;
+//  7. what is not there is nobody's own and in no keyspace of a grant: a command is
+//     applied later than it is judged, and what it names may be somebody's by then.
 //
 // A server without certificates has no Gate: nobody can be told from anybody else
 // there, everything is allowed, and changes have no actor.
