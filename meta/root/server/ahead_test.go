@@ -39,9 +39,9 @@ func (r *fakeReplica) reported() uint32 {
 	return r.View().State.KeyspaceByName("now").GetId()
 }
 
-// taken is region 3 as a member that takes it away from its owner would have it.
-func taken(ks uint32, expected *rootv1.RegionEpoch) *rootv1.Event {
-	e := published(ks, 3, "", "m", "m1")
+// taken is a region as m1 would have it that takes it away from its owner.
+func taken(ks uint32, id uint64, expected *rootv1.RegionEpoch) *rootv1.Event {
+	e := published(ks, id, "", "m", "m1")
 	e.GetRegionPublished().Region.Epoch = &rootv1.RegionEpoch{Version: 9, ConfVersion: 9}
 	e.GetRegionPublished().ExpectedEpoch = expected
 	return e
@@ -58,9 +58,9 @@ func TestCommandsSentAheadOfWhatTheyChange(t *testing.T) {
 		"a client's removal":  {"client/eve", func(_, _ uint32) *rootv1.Event { return tombstoned(3) }},
 		"a member's removal":  {"member/m1", func(_, _ uint32) *rootv1.Event { return tombstoned(3) }},
 		"a client's region":   {"client/eve", func(_, next uint32) *rootv1.Event { return published(next, 9, "m", "", "m1") }},
-		"a member's region":   {"member/m1", func(_, next uint32) *rootv1.Event { return published(next, 9, "m", "", "m1") }},
-		"a region of another": {"member/m1", func(now, _ uint32) *rootv1.Event { return taken(now, nil) }},
-		"a region as if new":  {"member/m1", func(now, _ uint32) *rootv1.Event { return taken(now, &rootv1.RegionEpoch{}) }},
+		"a member's region":   {"member/m1", func(_, next uint32) *rootv1.Event { return taken(next, 9, &rootv1.RegionEpoch{}) }},
+		"a region of another": {"member/m1", func(now, _ uint32) *rootv1.Event { return taken(now, 3, nil) }},
+		"a region as if new":  {"member/m1", func(now, _ uint32) *rootv1.Event { return taken(now, 3, &rootv1.RegionEpoch{}) }},
 		"a client's assignment": {"client/eve", func(_, _ uint32) *rootv1.Event {
 			return &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{RegionId: 3}}}}}
 		}},
@@ -89,7 +89,7 @@ func TestCommandsSentAheadOfWhatTheyChange(t *testing.T) {
 func TestMembersReportNewRegions(t *testing.T) {
 	r, s := secure(t)
 	ks := r.reported()
-	c := &rootv1.Command{Events: []*rootv1.Event{taken(ks, &rootv1.RegionEpoch{})}, Actor: "member/m1", Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}
+	c := &rootv1.Command{Events: []*rootv1.Event{taken(ks, 3, &rootv1.RegionEpoch{})}, Actor: "member/m1", Identity: &rootv1.CommandIdentity{Origin: 7, Sequence: 1}}
 	for range 2 { // the second time it is answered with what it did
 		if got := s.proposed(c); got.GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
 			t.Errorf("a new region of its own: %v", got)
