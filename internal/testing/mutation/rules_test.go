@@ -92,7 +92,7 @@ var authority = []mutation{
 
 	{
 		3, "an era expires at once", "meta/root/replica/authority.go",
-		"if wait := c.untilExpired(t); wait > 0 {", "if wait := c.untilExpired(t); wait > 1<<62 {",
+		"wait := c.untilExpired(t)\n", "wait := min(c.untilExpired(t), 0)\n",
 		[]string{replica},
 	},
 	{
