@@ -51,7 +51,10 @@ func certain() *fake {
 
 // calls are one of each way in which the client asks.
 var calls = map[string]func(context.Context, *client.Client) error{
-	"read":   func(ctx context.Context, c *client.Client) error { _, err := c.GetRegionByKey(ctx, []byte("k")); return err },
+	"read": func(ctx context.Context, c *client.Client) error {
+		_, err := c.GetRegionByKey(ctx, []byte("k"))
+		return err
+	},
 	"stream": func(ctx context.Context, c *client.Client) error { _, err := c.Tso(ctx, 1); return err },
 	"change": func(ctx context.Context, c *client.Client) error {
 		_, err := c.RemoveRegion(ctx, 1, rooted.Epoch{})
