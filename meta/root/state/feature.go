@@ -67,7 +67,7 @@ func eventLevel(e *rootv1.Event) uint32 {
 	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked:
 		return restrictedLevel
 	case *rootv1.Event_TenureClaimed:
-		if len(k.TenureClaimed.GetRetireDigest()) > 0 {
+		if len(k.TenureClaimed.GetRetireDigest()) > 0 || k.TenureClaimed.GetUnlessConfirmed() {
 			return restrictedLevel
 		}
 	case *rootv1.Event_TenureRetired:
