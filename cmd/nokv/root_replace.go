@@ -7,7 +7,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -49,7 +48,6 @@ then no majority could be spared. See docs/operations.md.`,
 			with := f.Uint64("with", 0, "node `id` of the new root peer (required)")
 			force := f.Bool("force", false, "also replace a peer that is heard from")
 			cancel := f.Bool("cancel", false, "give the new peer up, before it votes")
-			because := f.why()
 			r := f.rootWithin(10 * time.Minute)
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -70,7 +68,7 @@ then no majority could be spared. See docs/operations.md.`,
 					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
-					resp, err := p.run(client.WithWhy(ctx, *because), cl.Replace)
+					resp, err := p.run(ctx, cl.Replace)
 					if err != nil {
 						return err
 					}

@@ -6,7 +6,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/client"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -40,7 +39,6 @@ status is 1 then.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			to := f.Uint("to", 0, "feature `level` to raise to; 0: the highest that every process understands")
 			dryRun := f.Bool("dry-run", false, "raise nothing, say what would be")
-			because := f.why()
 			r := f.rootWithin(10 * time.Second)
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -48,7 +46,7 @@ status is 1 then.`,
 					return usagef("no arguments, got %q", args)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					resp, err := cl.Raise(client.WithWhy(ctx, *because), &rootv1.RaiseFeatureLevelRequest{To: uint32(*to), DryRun: *dryRun})
+					resp, err := cl.Raise(ctx, &rootv1.RaiseFeatureLevelRequest{To: uint32(*to), DryRun: *dryRun})
 					if err != nil {
 						return err
 					}
