@@ -76,7 +76,7 @@ func (s *Server) AssignRegions(ctx context.Context, req *coordinatorv1.AssignReg
 // RotatePinKey implements coordinatorv1.CoordinatorServer. The secret is made
 // here and leaves the cluster's processes in no answer.
 func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinKeyRequest) (*coordinatorv1.RotatePinKeyResponse, error) {
-	secret := make([]byte, state.MaxPinSecretBytes)
+	secret := make([]byte, state.KeySecretBytes)
 	_, _ = rand.Read(secret) // never fails: crypto/rand crashes the process instead
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{
 		ExpectedId: req.GetExpectedId(), Secret: secret,

@@ -167,7 +167,7 @@ func TestBackupAndRestore(t *testing.T) {
 // given no secrets is refused, and no file is left.
 func TestBackupHasSecrets(t *testing.T) {
 	st, file := truth(t, 3), filepath.Join(t.TempDir(), "backup")
-	secret := bytes.Repeat([]byte{0xa7}, state.MaxPinSecretBytes)
+	secret := bytes.Repeat([]byte{0xa7}, state.KeySecretBytes)
 	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}})
 	stripped := &peer{st: st, change: func(_, _ int, c *rootv1.SnapshotChunk) error {
 		for i, r := range c.Records {

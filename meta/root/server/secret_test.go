@@ -19,7 +19,7 @@ import (
 func TestSecretsGoToReadersWithAnID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeReplica(t)
-		secret := bytes.Repeat([]byte("sEcReT!?"), state.MaxPinSecretBytes/8)
+		secret := bytes.Repeat([]byte("sEcReT!?"), state.KeySecretBytes/8)
 		rotated := r.apply([]*rootv1.Command{
 			joined("a", 100),
 			{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}}}},

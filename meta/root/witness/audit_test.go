@@ -240,7 +240,8 @@ var noAuthority = []string{
 	"keyspace_updated", "keyspace_deleted", "region_bootstrapped", "region_published", "region_tombstoned", "regions_assigned",
 	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
 	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
-	"feature_level_raised", "move_planned", "move_ready",
+	"feature_level_raised", "move_planned", "move_ready", "tenure_ended", "cluster_settings_changed", "access_granted", "access_revoked",
+	"token_key_rotated", "token_revoked",
 }
 
 // An event that changes authority and is not judged would make the audit
