@@ -183,17 +183,13 @@ func decode(text string) (c Claims, raw, sum []byte, err error) {
 	return c, raw, sum, nil
 }
 
-// Verifier is Verify for a process: by the state that it has when it is asked, nil
-// for none yet.
-func Verifier(now func() *state.State, secret *seal.Key) func(string) (principal.Principal, error) {
-	return func(text string) (principal.Principal, error) {
-		st := now()
-		if st.Cluster() == nil {
-			return principal.Principal{}, errors.New("tokens cannot be verified here yet: this process knows nothing of its cluster")
-		}
-		c, err := Rooted{st, secret}.Verify(text, time.Now())
-		return principal.Principal{Role: c.Role, Name: c.Name}, err
+// Verify is whose a token is, by a state of now; nil for one that is not known yet.
+func Verify(text string, st *state.State, secret *seal.Key) (principal.Principal, error) {
+	if st == nil || st.Cluster() == nil {
+		return principal.Principal{}, errors.New("tokens cannot be verified here yet: this process knows nothing of its cluster")
 	}
+	c, err := Rooted{st, secret}.Verify(text, time.Now())
+	return principal.Principal{Role: c.Role, Name: c.Name}, err
 }
 
 // CheckClaims says what is wrong with whom a token is asked for, or how long.

@@ -1,7 +1,6 @@
 package state
 
 import (
-
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
