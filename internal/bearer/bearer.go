@@ -201,7 +201,7 @@ func CheckClaims(role principal.Role, name string, life time.Duration) error {
 		return fmt.Errorf("name %w", err)
 	}
 	if life < MinLife || life > MaxLife {
-		return fmt.Errorf("a token is good for %v to %d days, not %v", MinLife, MaxLife/(24*time.Hour), life)
+		return fmt.Errorf("a token is good for 1 minute to %d days", MaxLife/(24*time.Hour))
 	}
 	return nil
 }
