@@ -14,8 +14,13 @@ import (
 
 // Sizes of what watches share.
 const (
-	// watchPartBytes is about where a part of a batch ends.
-	watchPartBytes = 256 << 10
+	// watchPartBytes is about where a part of a batch ends, snapshotPartBytes one of
+	// a snapshot, of which each watch has its own.
+	watchPartBytes    = 256 << 10
+	snapshotPartBytes = 32 << 10
+	// snapshotsAtOnce is how many watches have a part of their snapshot encoded at a
+	// time: a crowd that opens together takes no more than as many processors.
+	snapshotsAtOnce = 1
 	// frameBytes is about the most, in memory, that the changes of one frame take.
 	frameBytes = 1 << 20
 	// maxFrames and maxFramesBytes bound the frames kept for watches that are a

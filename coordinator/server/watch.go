@@ -300,13 +300,21 @@ func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) err
 // size.
 func (w *watch) snapshot(v served) error {
 	var part []byte
-	var failed error
+	var turn snapshotTurn // nobody has it who waits for a reader
+	defer turn.pass()
+	failed := turn.take(w)
 	more := func() bool {
-		if len(part) >= watchPartBytes {
-			failed = w.send(w.at, true, true, part)
+		if len(part) >= snapshotPartBytes {
+			turn.pass()
+			if failed = w.send(w.at, true, true, part); failed == nil {
+				failed = turn.take(w)
+			}
 			part = nil
 		}
 		return failed == nil
+	}
+	if failed != nil {
+		return failed
 	}
 	if w.scope.key.members {
 		v.state.Members(func(m *rootv1.Member) bool {
@@ -331,8 +339,33 @@ func (w *watch) snapshot(v served) error {
 	if failed != nil {
 		return failed
 	}
+	turn.pass()
 	w.at, w.resumed = v.view.Token, true
 	return w.send(w.at, true, false, part)
+}
+
+// snapshotTurn is the turn to encode a part of a snapshot.
+type snapshotTurn struct{ turns chan struct{} }
+
+// take waits for the turn.
+func (t *snapshotTurn) take(w *watch) error {
+	select {
+	case w.server.snapshots <- struct{}{}:
+		t.turns = w.server.snapshots
+		return nil
+	case <-w.live.end:
+		return w.live.over()
+	case <-w.live.ctx.Done():
+		return w.live.ctx.Err()
+	}
+}
+
+// pass gives the turn up, if there is one.
+func (t *snapshotTurn) pass() {
+	if t.turns != nil {
+		<-t.turns
+		t.turns = nil
+	}
 }
 
 // keyspaces are those that this watch is about.

@@ -359,5 +359,6 @@ func (c *Core) claimMessage() *rootv1.TenureClaimed {
 		ExpectedEra:       c.tenure.GetEra(),
 		TtlMillis:         uint64(c.s.TTL.Milliseconds()),
 		Mandates:          slices.Clone(c.s.Mandates),
+		UnlessConfirmed:   !c.standby.suspect && !c.tenure.GetRetired() && c.tenure.GetHolderId() != c.s.ID,
 	}
 }

@@ -364,7 +364,9 @@ func TestRule8Takeover(t *testing.T) {
 		s.core.OnProbe("elsewhere:1", tenure.HealthRefused, s.now)
 		s.expect()
 		s.core.OnProbe("c2:1", tenure.HealthRefused, s.now)
-		s.expect(tenure.Claim)
+		if s.expect(tenure.Claim)[0].Claim.GetUnlessConfirmed() {
+			t.Error("with proof it spares a holder that is confirmed")
+		}
 	})
 	t.Run("unknown for too long", func(t *testing.T) {
 		s := newScript(t, probed)
@@ -374,7 +376,9 @@ func TestRule8Takeover(t *testing.T) {
 		s.after(200 * time.Millisecond)
 		s.core.OnProbe("c2:1", tenure.HealthUnknown, s.now)
 		s.expect()
-		s.after(100 * time.Millisecond).expect(tenure.Claim)
+		if !s.after(100 * time.Millisecond).expect(tenure.Claim)[0].Claim.GetUnlessConfirmed() {
+			t.Error("without proof it claims over a holder that is confirmed")
+		}
 	})
 	t.Run("well again", func(t *testing.T) {
 		s := newScript(t, probed)

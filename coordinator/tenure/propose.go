@@ -51,7 +51,9 @@ func (r *RawHolder) send(m *Message) { r.outbox = append(r.outbox, m) }
 func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 	r.log.Debug("claiming", "era", claim.ExpectedEra+1)
 	r.first = r.firstWindows()
-	if r.level >= secretsLevel {
+	if r.level < secretsLevel {
+		claim.UnlessConfirmed = false
+	} else {
 		digest := sha256.Sum256(r.retireSecret(claim.ExpectedEra + 1))
 		claim.RetireDigest = digest[:]
 	}
@@ -66,7 +68,8 @@ func (r *RawHolder) sendClaim(claim *rootv1.TenureClaimed) {
 	}})
 }
 
-// secretsLevel is the feature level from which on claims have a digest, and holders
+// secretsLevel is the feature level from which on claims have a digest and spare who
+// is confirmed, and holders
 // name themselves when they advance a handover.
 const secretsLevel = 3
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,10 @@ type Conn struct {
 	account *budget.Account
 	place   place // nil: nobody makes room
 	remote  *addr
+	// origin is where floods of its kind come from: see floods.
+	origin  string
 	unsent  unsent
+	crowded bool // the last Read brought many calls; used by Read alone
 
 	// writing is held across a Write.
 	writing    sync.Mutex
@@ -61,6 +65,7 @@ type Conn struct {
 	streams  map[uint32]*stream
 	spare    []*stream // for later streams
 	newest   uint32
+	opened   int // calls, by the last Read
 	held     int // bytes of messages that are not complete
 	taken    int // of them from the account
 	credits  int
@@ -76,13 +81,21 @@ type Conn struct {
 	closed        bool
 }
 
+// crowdOfCalls is how many calls one Read brings for others to have their turn
+// first, and for the next one to bring no more than crowdedBytes: what has one call to
+// ask, and the process's own work, wait behind few of a connection that has thousands.
+const (
+	crowdOfCalls = 16
+	crowdedBytes = 4 << 10
+)
+
 // maxSpare is how many streams of a connection are kept for later.
 const maxSpare = 32
 
-func newConn(g *Gate, inner net.Conn, p place, key string) *Conn {
+func newConn(g *Gate, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
-		Conn: inner, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
-		credits: firstCredits, refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
+		Conn: inner, origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
+		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
 	c.remote, c.unsent.account = &addr{inner.RemoteAddr(), c}, g.replies.Account(key)
 	c.in.preface, c.inbound.c, c.outbound.c = prefaceBytes, c, c
@@ -91,8 +104,12 @@ func newConn(g *Gate, inner net.Conn, p place, key string) *Conn {
 
 // Read implements net.Conn. What breaks a rule ends the connection before gRPC sees it.
 func (c *Conn) Read(p []byte) (int, error) {
+	if c.crowded && len(p) > crowdedBytes {
+		p = p[:crowdedBytes]
+	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
+	c.opened = 0
 	if n > 0 && c.ended == nil {
 		c.inbound.crossed = false
 		if !c.in.walk(p[:n], &c.inbound) {
@@ -105,8 +122,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 			c.since = c.gate.now.Load()
 		}
 	}
-	ended := c.ended
+	ended, opened := c.ended, c.opened
 	c.mu.Unlock()
+	if c.crowded = opened >= crowdOfCalls; c.crowded {
+		runtime.Gosched()
+	}
 	if ended == nil {
 		return n, err
 	}
@@ -162,6 +182,7 @@ func (c *Conn) open(id uint32) *stream {
 		s.unreadSince = c.gate.now.Load()
 	}
 	c.streams[id] = s
+	c.opened++
 	c.newest = max(c.newest, id)
 	switch n := len(c.streams); {
 	case n == 1:
@@ -242,6 +263,7 @@ func (c *Conn) spend(n int) {
 	c.refilled = now
 	if c.credits < 0 {
 		c.end(flood, "it sends frames that belong to no call")
+		c.gate.floods.note(c.origin, now)
 	}
 }
 

@@ -82,6 +82,7 @@ type Gate struct {
 	now                atomic.Int64 // nanoseconds since start, and 1; moved by Run
 	counts             [reasons]atomic.Uint64
 	refused            atomic.Uint64
+	floods             floods
 
 	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
@@ -154,7 +155,8 @@ func (p *passage) Clone() credentials.TransportCredentials {
 // pass takes a connection in that has shaken hands.
 func (g *Gate) pass(raw, conn net.Conn, info credentials.AuthInfo) *Conn {
 	at, _ := raw.(place)
-	c := newConn(g, conn, at, caller(raw.RemoteAddr(), info))
+	key, origin := caller(raw.RemoteAddr(), info)
+	c := newConn(g, conn, at, key, origin)
 	g.mu.Lock()
 	g.conns[c] = struct{}{}
 	g.mu.Unlock()
@@ -164,17 +166,18 @@ func (g *Gate) pass(raw, conn net.Conn, info credentials.AuthInfo) *Conn {
 	return c
 }
 
-// caller is whose account a connection counts for: its principal's, or its
-// address's. On one machine all have one address, and each connection its own account.
-func caller(remote net.Addr, info credentials.AuthInfo) string {
+// caller is whose account a connection counts for, and where it comes from: its
+// principal, or its address. On one machine all have one address, and each
+// connection its own account.
+func caller(remote net.Addr, info credentials.AuthInfo) (account, origin string) {
 	if known, ok := info.(principal.Info); ok && known.Principal.Known() {
-		return known.Principal.Actor()
+		return known.Principal.Actor(), known.Principal.Actor()
 	}
 	host, _, err := net.SplitHostPort(remote.String())
 	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsLoopback() {
-		return remote.String()
+		return remote.String(), host
 	}
-	return host
+	return host, host
 }
 
 func (g *Gate) forget(c *Conn) {

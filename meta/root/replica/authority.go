@@ -97,7 +97,11 @@ func (c *Core) judge(claim *Claim, out *Output) {
 	t := c.state.Tenure()
 	over := t != nil && t.GetEra() != 0 && !t.GetRetired() && t.GetEra() == claim.Request.GetExpectedEra()
 	if over {
-		if wait := c.untilExpired(t); wait > 0 {
+		wait := c.untilExpired(t)
+		if claim.Request.GetUnlessConfirmed() && t.GetEnd() == nil {
+			wait = max(wait, c.authority.since.Add(confirmedLately).Sub(c.now))
+		}
+		if wait > 0 {
 			claim.Response = stillActive(t, c.state.Token(), wait)
 			out.Done = append(out.Done, claim)
 			return
@@ -176,6 +180,12 @@ func (c *Core) untilExpired(t *rootv1.Tenure) time.Duration {
 	nanos := ttl * uint64(time.Millisecond)
 	return c.authority.since.Add(time.Duration(nanos + nanos/1000*c.cfg.DriftPermille)).Sub(c.now)
 }
+
+// confirmedLately is how long behind its last confirmation a holder is known to be
+// at work: a standby that does not hear it in time may be what is slow, or the
+// holder may have more to do than it can. It is less than what standbys wait for an
+// answer, so that it delays nobody's takeover.
+const confirmedLately = 150 * time.Millisecond
 
 // maxTTLMillis keeps ttl times drift inside 63 bits of nanoseconds; a ttl above
 // it (about 58 days at the default drift) never expires.

@@ -249,6 +249,39 @@ func TestZeroTTLIsClaimedAtOnce(t *testing.T) {
 	}
 }
 
+// Who has no proof that the holder is gone waits while it is confirmed, and not
+// longer; who has proof does not.
+func TestUnlessConfirmed(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	c.claim(l, "a", 0, 0)
+	for range 5 {
+		c.tick(5)
+		if !c.confirm(l, 1, "a") {
+			t.Fatal("not confirmed")
+		}
+		c.tick(2)
+		r := claim(t, "b", 1, 0)
+		r.Request.UnlessConfirmed = true
+		l.turn(0, r)
+		c.settle()
+		if r.Err != nil || applied(r.Response) || r.Response.GetRetryAfterMillis() == 0 || r.Response.GetRetryAfterMillis() > 150 {
+			t.Fatalf("over a holder that is confirmed: %v, %v", r.Response, r.Err)
+		}
+	}
+	c.tick(6)
+	r := claim(t, "b", 1, 0)
+	r.Request.UnlessConfirmed = true
+	l.turn(0, r)
+	c.settle()
+	if r.Err != nil || !applied(r.Response) {
+		t.Fatalf("over a holder that has been silent: %v, %v", r.Response, r.Err)
+	}
+	if c.claim(l, "c", 2, 0); l.view.State.Tenure().GetHolderId() != "c" {
+		t.Error("with proof it waited")
+	}
+}
+
 // A new leader counts from its own election, whatever the old one knew.
 func TestNewLeaderWaitsItsOwnTTL(t *testing.T) {
 	c := newCluster(t, 3, nil)

@@ -206,7 +206,7 @@ func NewClaim(request *rootv1.TenureClaimed, windows ...*rootv1.FirstWindow) (*C
 
 func claimCommand(request *rootv1.TenureClaimed, expired bool) *rootv1.Command {
 	claim := proto.Clone(request).(*rootv1.TenureClaimed)
-	claim.PredecessorExpired = expired
+	claim.PredecessorExpired, claim.UnlessConfirmed = expired, false
 	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: claim}}}}
 }
 

@@ -120,7 +120,7 @@ func (s *Server) barred(ctx context.Context, c *rootv1.Command, known access.Kno
 func clearVerdict(c *rootv1.Command) {
 	for _, e := range c.GetEvents() {
 		if claim := e.GetTenureClaimed(); claim != nil {
-			claim.PredecessorExpired = false
+			claim.PredecessorExpired, claim.UnlessConfirmed = false, false
 		}
 	}
 }

@@ -72,7 +72,7 @@ func eventLevel(e *rootv1.Event) uint32 {
 			return restrictedLevel
 		}
 	case *rootv1.Event_TenureClaimed:
-		if len(k.TenureClaimed.GetRetireDigest()) > 0 {
+		if len(k.TenureClaimed.GetRetireDigest()) > 0 || k.TenureClaimed.GetUnlessConfirmed() {
 			return restrictedLevel
 		}
 	case *rootv1.Event_TenureRetired:

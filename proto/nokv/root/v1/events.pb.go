@@ -953,9 +953,13 @@ type TenureClaimed struct {
 	PredecessorExpired bool `protobuf:"varint,7,opt,name=predecessor_expired,json=predecessorExpired,proto3" json:"predecessor_expired,omitempty"`
 	// SHA-256 of 32 random bytes that only the claimant's process knows: who shows
 	// them may retire the era. Empty below feature level 3.
-	RetireDigest  []byte `protobuf:"bytes,8,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RetireDigest []byte `protobuf:"bytes,8,opt,name=retire_digest,json=retireDigest,proto3" json:"retire_digest,omitempty"`
+	// The claimant has no proof that the holder of expected_era is gone: the claim is
+	// refused while that holder is being confirmed. Judged, and cleared, by the root
+	// leader. Not set below feature level 3.
+	UnlessConfirmed bool `protobuf:"varint,9,opt,name=unless_confirmed,json=unlessConfirmed,proto3" json:"unless_confirmed,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TenureClaimed) Reset() {
@@ -1042,6 +1046,13 @@ func (x *TenureClaimed) GetRetireDigest() []byte {
 		return x.RetireDigest
 	}
 	return nil
+}
+
+func (x *TenureClaimed) GetUnlessConfirmed() bool {
+	if x != nil {
+		return x.UnlessConfirmed
+	}
+	return false
 }
 
 // TenureRetired ends an era with exact frontiers.
@@ -3384,7 +3395,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\amandate\x18\x01 \x01(\x0e2\x15.nokv.root.v1.MandateR\amandate\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x14\n" +
 	"\x05floor\x18\x03 \x01(\x04R\x05floor\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x04R\x04size\"\xcd\x02\n" +
+	"\x04size\x18\x04 \x01(\x04R\x04size\"\xf8\x02\n" +
 	"\rTenureClaimed\x12\x1b\n" +
 	"\tholder_id\x18\x01 \x01(\tR\bholderId\x12-\n" +
 	"\x12holder_incarnation\x18\x02 \x01(\x06R\x11holderIncarnation\x12%\n" +
@@ -3394,7 +3405,8 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"ttl_millis\x18\x05 \x01(\x04R\tttlMillis\x121\n" +
 	"\bmandates\x18\x06 \x03(\x0e2\x15.nokv.root.v1.MandateR\bmandates\x12/\n" +
 	"\x13predecessor_expired\x18\a \x01(\bR\x12predecessorExpired\x12#\n" +
-	"\rretire_digest\x18\b \x01(\fR\fretireDigest\"\xc7\x01\n" +
+	"\rretire_digest\x18\b \x01(\fR\fretireDigest\x12)\n" +
+	"\x10unless_confirmed\x18\t \x01(\bR\x0funlessConfirmed\"\xc7\x01\n" +
 	"\rTenureRetired\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x1b\n" +
 	"\tholder_id\x18\x02 \x01(\tR\bholderId\x12-\n" +
