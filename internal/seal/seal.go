@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// MinFileBytes and MaxFileBytes bound a secret file.
+	// MinFileBytes is the smallest secret file, in bytes.
 	MinFileBytes = 32
+	// MaxFileBytes is the largest one.
 	MaxFileBytes = 4096
 
 	version = 1
