@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -44,6 +45,11 @@ asked for; whether its command applied is a matter of the state it met.`,
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
+				}
+				if role, name, _ := strings.Cut(*actor, "/"); f.given("actor") {
+					if _, err := principal.ParseRole(role); err != nil || name == "" {
+						return usagef("--actor %q: want ROLE/NAME, such as operator/ann or coordinator/*", *actor)
+					}
 				}
 				timeout := *r.timeout
 				if *follow {

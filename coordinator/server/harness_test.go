@@ -346,7 +346,10 @@ func (w *world) run(t testing.TB, change []func(*server.Config)) {
 	t.Helper()
 	monotonic := clock.NewMonotonic()
 	var err error
-	w.follower, err = rootview.New(rootview.Config{Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000})
+	w.follower, err = rootview.New(rootview.Config{
+		Core: rootview.CoreConfig{UnavailableAfter: 5 * time.Second}, // a slow machine is not a root that is away
+		Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +429,7 @@ func (w *world) must(t testing.TB, events ...*rootv1.Event) *rootv1.CommandResul
 
 // within is a context for one call.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -241,7 +241,6 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
-		grpc.SharedWriteBuffer(true), // a silent connection has none
 		grpc.ConnectionTimeout(5*time.Second),
 		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
