@@ -90,8 +90,8 @@ func (s *Server) idStream(stream grpc.ServerStream) error {
 // from the window in one piece and cut up in order. While one piece waits for
 // its confirmation the next ones are taken, up to piecesWaiting. A refusal is
 // the answer to its piece, and the stream goes on.
-func (s *Server) runStream(stream grpc.ServerStream, g *gauge, most uint64, reserve reserve) error {
-	return s.run(stream.Context(), g, func(l *live) error {
+func (s *Server) runStream(stream grpc.ServerStream, p *places.Places, most uint64, reserve reserve) error {
+	return s.run(stream.Context(), p, func(l *live) error {
 		recv := func() (uint64, int, error) {
 			var req countRequest
 			err := stream.RecvMsg(&req)

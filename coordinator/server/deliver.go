@@ -197,7 +197,7 @@ func (w *watch) pump() bool {
 		}
 		f.mu.Unlock()
 		switch {
-		case next.behind && leap:
+		case next.behind && leap && w.parts == 0: // a batch that was begun is not gone on with in other words
 			signal(w.fell)
 			return false
 		case next.behind:
@@ -229,8 +229,8 @@ func (w *watch) offer(k *frame) error {
 	return w.send(w.at, false, false, k.parts[i])
 }
 
-// tooSlow is the refusal of a watch that what follows its position is no longer
-// kept for.
+// tooSlow is the refusal of a watch that what follows its position, or the rest of
+// the frame it has a part of, is no longer kept for.
 func (w *watch) tooSlow() error {
 	e := reason.New(rootv1.Reason_REASON_OVERLOADED,
 		"the reader of this watch is too slow, it was cut: go on behind the last position it took, which is %s or before", w.at)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -324,6 +325,7 @@ type world struct {
 	conn      *grpc.ClientConn
 	client    coordinatorv1.CoordinatorClient
 	listener  *bufconn.Listener
+	retained  int // changes that the follower retains; 0: 1000
 	stop      func() error
 }
 
@@ -352,7 +354,7 @@ func (w *world) run(t testing.TB, change []func(*server.Config)) {
 	var err error
 	w.follower, err = rootview.New(rootview.Config{
 		Core: rootview.CoreConfig{UnavailableAfter: unavailableAfter},
-		Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000,
+		Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: cmp.Or(w.retained, 1000),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -44,7 +44,8 @@ type Limits struct {
 	// once. Default 10,000; at most three quarters of what the process may accept.
 	MaxConnections int
 	// MaxStreamsPerConnection is the most calls under way on one connection;
-	// a well-behaved client waits. Default 4,096.
+	// a well-behaved client waits. Default 12,288: a proxy with one connection
+	// watches for all whom it serves.
 	MaxStreamsPerConnection uint32
 	// MaxInFlight is the most unary calls under way; one more is refused with
 	// REASON_OVERLOADED. Default 16,384.
@@ -63,14 +64,16 @@ type Limits struct {
 	// is. Default 10 s.
 	ReadWait time.Duration
 	// MaxWatchStreams, MaxTsoStreams, MaxIDStreams, MaxRouteStreams and
-	// MaxPublishStreams are the most streams of each kind; one more is refused
-	// with REASON_OVERLOADED. Defaults 4,096, but 16,384 to watch and 1,024 to publish.
+	// MaxPublishStreams are the most streams of each kind. One principal, or without
+	// certificates one connection, has at most as many as are left free; one more
+	// is refused with REASON_OVERLOADED. Defaults 4,096, but 20,480 to watch, half of
+	// them for who watches alone, and 1,024 to publish.
 	MaxWatchStreams   int64
 	MaxTsoStreams     int64
 	MaxIDStreams      int64
 	MaxRouteStreams   int64
 	MaxPublishStreams int64
-	// MaxHealthStreams is the most health watches. Default 1,024.
+	// MaxHealthStreams is the most health watches, shared alike. Default 1,024.
 	MaxHealthStreams int64
 	// MaxQueued is the most requests of one stream that were read and are not
 	// being answered yet, MaxMessageBytes together; behind them the stream is
@@ -95,13 +98,13 @@ func DefaultLimits() Limits {
 		MaxMessageBytes:         5 << 20,
 		MaxHeaderBytes:          16 << 10,
 		MaxConnections:          10_000,
-		MaxStreamsPerConnection: 4096,
+		MaxStreamsPerConnection: 12_288,
 		MaxInFlight:             16_384,
 		MaxWaitingReads:         8192,
 		MaxWaitingChanges:       2048,
 		MaxWaitingNumbers:       4096,
 		ReadWait:                10 * time.Second,
-		MaxWatchStreams:         16384,
+		MaxWatchStreams:         20_480,
 		MaxTsoStreams:           4096,
 		MaxIDStreams:            4096,
 		MaxRouteStreams:         4096,

@@ -9,7 +9,9 @@ import (
 	"github.com/nokv/nokv/coordinator/server"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // farAhead is a read that waits for a position that does not come.
@@ -88,4 +90,96 @@ func TestLongestWait(t *testing.T) {
 			}
 		}
 	})
+}
+
+// streams are what a caller can open of each kind. Each says whether the stream was
+// taken; a sign of life of it comes at once.
+var streams = map[string]func(context.Context, *grpc.ClientConn) error{
+	"watch": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := coordinatorv1.NewCoordinatorClient(conn).WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{})
+		return answered(s, err, nil)
+	},
+	"timestamps": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := coordinatorv1.NewCoordinatorClient(conn).TsoStream(ctx)
+		return answered(s, err, &coordinatorv1.TsoRequest{Count: 1})
+	},
+	"ids": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := coordinatorv1.NewCoordinatorClient(conn).AllocIDStream(ctx)
+		return answered(s, err, &coordinatorv1.AllocIDRequest{Count: 1})
+	},
+	"routes": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := coordinatorv1.NewCoordinatorClient(conn).RouteStream(ctx)
+		return answered(s, err, &coordinatorv1.GetRegionsByKeysRequest{Keys: [][]byte{[]byte("a")}})
+	},
+	"publish": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := coordinatorv1.NewCoordinatorClient(conn).PublishStream(ctx)
+		return answered(s, err, &coordinatorv1.PublishRootEventsRequest{})
+	},
+	"health": func(ctx context.Context, conn *grpc.ClientConn) error {
+		s, err := healthpb.NewHealthClient(conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+		return answered(s, err, nil)
+	},
+}
+
+// answered sends a stream a request, if there is one, and waits for the answer.
+func answered(s grpc.ClientStream, err error, request any) error {
+	if err == nil && request != nil {
+		err = s.SendMsg(request)
+	}
+	if err == nil {
+		err = s.RecvMsg(&emptypb.Empty{}) // whatever it says
+	}
+	return err
+}
+
+// Who opens all the streams that it may leaves some to others, of every kind; what it
+// gives back it may have again.
+func TestStreamsAreInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t, limits(func(l *server.Limits) {
+			l.MaxWatchStreams, l.MaxTsoStreams, l.MaxIDStreams, l.MaxRouteStreams, l.MaxPublishStreams, l.MaxHealthStreams = 8, 8, 8, 8, 8, 8
+		}))
+		defer w.end(t)
+		conn := w.dial(t)
+		defer conn.Close()
+		for kind, open := range streams {
+			greedy, hangUp := context.WithCancel(t.Context())
+			for range 2 {
+				for i := range 4 {
+					if err := open(greedy, conn); err != nil {
+						t.Fatalf("%s: stream %d of 8: %v", kind, i, err)
+					}
+				}
+				if detail := refused(t, open(greedy, conn), rootv1.Reason_REASON_OVERLOADED); detail.GetLimit() != 8 || detail.GetRetryAfterMillis() == 0 {
+					t.Errorf("%s: refusal %v", kind, detail)
+				}
+				if err := open(within(t), w.conn); err != nil {
+					t.Errorf("%s of another caller: %v", kind, err)
+				}
+				hangUp()
+				synctest.Wait()
+				greedy, hangUp = context.WithCancel(t.Context())
+			}
+			hangUp()
+		}
+	})
+}
+
+// A proxy with one connection watches for 10,000, when nobody else wants to.
+func TestOneConnectionWatchesForMany(t *testing.T) {
+	w := routed(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	watches := make([]coordinatorv1.Coordinator_WatchRegionsClient, 10_000)
+	for i := range watches {
+		var err error
+		if watches[i], err = w.client.WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{}); err != nil {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+	}
+	for i, watch := range watches {
+		if err := watch.RecvMsg(&emptypb.Empty{}); err != nil {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+	}
 }

@@ -168,12 +168,12 @@ type Server struct {
 	reads          *places.Places // that wait for the root
 	changes        *places.Places
 	numbers        *places.Places
-	watchStreams   *gauge
-	tsoStreams     *gauge
-	idStreams      *gauge
-	routeStreams   *gauge
-	publishStreams *gauge
-	healthStreams  *gauge
+	watchStreams   *places.Places
+	tsoStreams     *places.Places
+	idStreams      *places.Places
+	routeStreams   *places.Places
+	publishStreams *places.Places
+	healthStreams  *places.Places
 	streams        streams
 	fanout         *fanout
 	snapshots      chan struct{} // turns to encode a part of a watch's snapshot
@@ -196,12 +196,12 @@ func New(cfg Config) (*Server, error) {
 		reads:          places.New("reads that wait for the root", l.MaxWaitingReads),
 		changes:        places.New("changes that wait for the root", l.MaxWaitingChanges),
 		numbers:        places.New("calls for ids and timestamps", l.MaxWaitingNumbers),
-		watchStreams:   &gauge{what: "watches", limit: l.MaxWatchStreams},
-		tsoStreams:     &gauge{what: "timestamp streams", limit: l.MaxTsoStreams},
-		idStreams:      &gauge{what: "id streams", limit: l.MaxIDStreams},
-		routeStreams:   &gauge{what: "route streams", limit: l.MaxRouteStreams},
-		publishStreams: &gauge{what: "publish streams", limit: l.MaxPublishStreams},
-		healthStreams:  &gauge{what: "health watches", limit: l.MaxHealthStreams},
+		watchStreams:   places.New("watches", l.MaxWatchStreams),
+		tsoStreams:     places.New("timestamp streams", l.MaxTsoStreams),
+		idStreams:      places.New("id streams", l.MaxIDStreams),
+		routeStreams:   places.New("route streams", l.MaxRouteStreams),
+		publishStreams: places.New("publish streams", l.MaxPublishStreams),
+		healthStreams:  places.New("health watches", l.MaxHealthStreams),
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}

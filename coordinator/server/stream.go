@@ -53,19 +53,20 @@ type streams struct {
 // as long as it likes. gRPC unblocks it only when the handler returns, which it
 // does when work is done or the stream is cut. Run of the Server waits for
 // work; it ends right after the handler.
-func (s *Server) run(ctx context.Context, g *gauge, work func(*live) error) error {
-	return s.hold(ctx, g, func(l *live) {
+func (s *Server) run(ctx context.Context, p *places.Places, work func(*live) error) error {
+	return s.hold(ctx, p, func(l *live) {
 		s.streams.work.Go(func() { l.cut(work(l)) })
 		<-l.end
 	})
 }
 
-// hold has wait wait for the end of a stream.
-func (s *Server) hold(ctx context.Context, g *gauge, wait func(*live)) error {
-	if err := g.enter(); err != nil {
+// hold has wait wait for the end of a stream, which takes a place of its caller's.
+func (s *Server) hold(ctx context.Context, p *places.Places, wait func(*live)) error {
+	who := places.Of(ctx)
+	if err := p.Enter(who); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer p.Leave(who)
 	l := &live{ctx: ctx, streams: &s.streams, budget: s.cfg.Budget, writing: make(chan struct{}, 1), end: make(chan struct{})}
 	if err := s.streams.add(l); err != nil {
 		return err

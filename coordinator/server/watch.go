@@ -57,7 +57,7 @@ type watch struct {
 
 	// Owned by whom the watch is with: its own goroutine, or fanout.deliver.
 	at                state.Token // where the reader stands
-	parts             int         // of the frame behind at that were sent
+	parts             int         // of the frame behind at that were sent; 0 wherever else the watch goes on
 	sentAt, checkedAt time.Time
 	unheld            bool // the bound did not hold when it was checked last
 	sharing           bool // what is sent others are sent too

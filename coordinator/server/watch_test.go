@@ -12,6 +12,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -182,6 +183,43 @@ func TestWatchSnapshotIsCut(t *testing.T) {
 	if len(m.regions) != 16384 || m.batches < 3 {
 		t.Errorf("%d regions in %d batches", len(m.regions), m.batches)
 	}
+}
+
+// Readers that take nothing of their snapshots hold up nobody else's, neither when
+// they hang up nor when the coordinator stops.
+func TestSnapshotsThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.must(t, create("big", slots(16384)))
+		conn := w.dial(t, grpc.WithInitialWindowSize(64<<10))
+		defer conn.Close()
+		open := func() (coordinatorv1.Coordinator_WatchRegionsClient, context.CancelFunc) {
+			ctx, hangUp := context.WithCancel(t.Context())
+			stream, err := coordinatorv1.NewCoordinatorClient(conn).WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{Keyspace: "big"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return stream, hangUp
+		}
+		for i := range 64 {
+			if _, hangUp := open(); i%2 == 0 {
+				defer hangUp()
+			} else {
+				go hangUp() // wherever it is
+			}
+		}
+		begun := time.Now()
+		stream, hangUp := open()
+		defer hangUp()
+		newMirror().load(t, stream)
+		if took := time.Since(begun); took > 0 {
+			t.Errorf("the snapshot took %s, with nothing to wait for", took)
+		}
+		w.end(t)
+		if took := time.Since(begun); took > 6*time.Second { // Limits.StopTimeout, and a little
+			t.Errorf("the stop took %s", took)
+		}
+	})
 }
 
 // One entry that changes more than a message may hold comes in several
