@@ -11,8 +11,11 @@
 //     may have. No host name is looked at.
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
-//     side's, at most a minute early.
-//  4. Files that change are read again within a second of the next handshake.
+//     side's, at most a minute early; and within a minute of the moment when ca.crt
+//     no longer has a CA that the other side's comes from. A request on an HTTP
+//     listener's connection is nobody's then.
+//  4. Files that change are read again within a second of the next handshake, and
+//     each minute while connections are open.
 //     What cannot be used changes nothing: what was read before stays, with one
 //     warning.
 //  5. Whoever is refused is told in one sentence who came, who was expected and
