@@ -203,10 +203,14 @@ func kindOf(event *rootv1.Event) string {
 
 // hideSecrets takes keys out of what is printed.
 func hideSecrets(event *rootv1.Event) *rootv1.Event {
-	if event.GetPinKeyRotated() == nil {
-		return event
+	c := event
+	if event.GetPinKeyRotated() != nil {
+		c = proto.CloneOf(event)
+		c.GetPinKeyRotated().Secret = nil
 	}
-	c := proto.CloneOf(event)
-	c.GetPinKeyRotated().Secret = nil
+	if event.GetTokenKeyRotated() != nil {
+		c = proto.CloneOf(event)
+		c.GetTokenKeyRotated().Secret = nil
+	}
 	return c
 }
