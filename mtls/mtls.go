@@ -98,7 +98,25 @@ func Open(dir string, o Options) (*Source, error) {
 	}
 	s.used.Store(b)
 	s.looked.Store(s.now().UnixNano())
+	s.warnOfKey()
 	return s, nil
+}
+
+// warnOfKey is for a key that was just read.
+func (s *Source) warnOfKey() {
+	if err := Exposed(filepath.Join(s.dir, KeyFile)); err != nil {
+		s.log.Warn("whoever has the key of a certificate can be its principal", "err", err)
+	}
+}
+
+// Exposed says of a key's file that every user of this machine can read or write it,
+// and what to do; nil when that is not so, or there is none.
+func Exposed(name string) error {
+	info, err := os.Stat(name)
+	if err != nil || info.Mode().Perm()&0o006 == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is for every user of this machine to read or write (mode %04o): chmod o= %[1]s, and make another key if somebody may have read it", name, info.Mode().Perm())
 }
 
 // Principal is that of the own certificate now; nobody for a nil Source.
@@ -166,6 +184,7 @@ func (s *Source) reread() {
 	s.complaint = ""
 	s.used.Store(b)
 	s.log.Info("certificates read again", "dir", s.dir, "principal", b.own, "expires", b.expires)
+	s.warnOfKey()
 }
 
 // files are the contents of a folder.
