@@ -136,6 +136,15 @@ func (s *Source) Expires() time.Time {
 	return s.current().expires
 }
 
+// Usable is a *Refusal when the own certificate has ended: no connection can be made
+// with it. It is nil for a nil Source.
+func (s *Source) Usable() error {
+	if s == nil {
+		return nil
+	}
+	return s.current().usable(s.now())
+}
+
 // Dir is the folder; empty for a nil Source.
 func (s *Source) Dir() string {
 	if s == nil {
