@@ -139,6 +139,11 @@ func ends(chains [][]*x509.Certificate) (last time.Time) {
 	return last
 }
 
+// unbelieved is what is wrong with the other side's certificate.
+func (b *bundle) unbelieved(err error, c *x509.Certificate, now time.Time) error {
+	return fmt.Errorf("has a certificate (%s) that %w", subject(c), b.said(err, c, now))
+}
+
 // said is what is wrong with a certificate, behind who has it.
 func (b *bundle) said(err error, c *x509.Certificate, now time.Time) error {
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)

@@ -73,7 +73,8 @@ type brokenError struct{ error }
 func (b *brokenError) Unwrap() error { return b.error }
 
 // Refusals is how many connections were refused to callers because of who they are
-// or what they speak.
+// or what they speak, and how many ended because the other side's CA is no longer
+// believed.
 func (s *Source) Refusals() uint64 {
 	if s == nil {
 		return 0
@@ -105,49 +106,78 @@ func (b *bundle) until(chains [][]*x509.Certificate) time.Time {
 	return b.expires
 }
 
-// lookAgain is how long at most a connection relies on elapsed time: the wall
-// clock may be set, and machines sleep.
-const lookAgain = time.Hour
+// lookAgain is how long at most a connection relies on elapsed time and on who was
+// believed: the wall clock may be set, machines sleep, and ca.crt changes.
+const lookAgain = time.Minute
 
-// mortal ends with the certificates that it was opened with.
+// mortal ends with the certificates that it was opened with, and when no CA that is
+// believed has signed the other side's any more.
 type mortal struct {
 	*tls.Conn
-	now func() time.Time
-	end time.Time
+	source *Source
+	// use is what the other side's certificate has to be good for.
+	use x509.ExtKeyUsage
 	// alert says what an alert of the other side means; nil on its own side.
 	alert func(error) error
+
+	// Owned by the timer: when it ends, and what the other side was judged by.
+	end    time.Time
+	judged *bundle
 
 	mu sync.Mutex
 	// Guarded by mu. timer is nil when the connection is closed.
 	timer *time.Timer
 }
 
-// mortal starts the clock of a connection.
-func (s *Source) mortal(c *tls.Conn, until time.Time, alert func(error) error) *mortal {
+// mortal starts the clock of a connection whose other side b believed on the way
+// of these chains.
+func (s *Source) mortal(c *tls.Conn, b *bundle, chains [][]*x509.Certificate, use x509.ExtKeyUsage, alert func(error) error) *mortal {
+	until := b.until(chains)
 	left := until.Sub(s.now())
 	early := min(left/20, time.Minute)
-	m := &mortal{Conn: c, now: s.now, alert: alert, end: until.Add(-time.Duration(rand.Int64N(int64(max(early, 0)) + 1)))}
+	m := &mortal{
+		Conn: c, source: s, use: use, alert: alert, judged: b,
+		end: until.Add(-time.Duration(rand.Int64N(int64(max(early, 0)) + 1))),
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.timer = time.AfterFunc(m.wait(), m.expire)
+	m.timer = time.AfterFunc(m.left(), m.look)
 	return m
 }
 
-func (m *mortal) wait() time.Duration { return min(max(m.end.Sub(m.now()), 0), lookAgain) }
+// left is how long it may go on without another look.
+func (m *mortal) left() time.Duration { return min(max(m.end.Sub(m.source.now()), 0), lookAgain) }
 
-func (m *mortal) expire() {
-	m.mu.Lock()
-	if m.timer == nil {
+// look is what the timer does.
+func (m *mortal) look() {
+	if err := m.judge(m.source.current()); err != nil {
+		m.source.count(refusal(m.Conn, err))
+	} else if d := m.left(); d > 0 {
+		m.mu.Lock()
+		if m.timer != nil {
+			m.timer.Reset(d)
+		}
 		m.mu.Unlock()
 		return
 	}
-	if d := m.wait(); d > 0 {
-		m.timer.Reset(d)
-		m.mu.Unlock()
-		return
-	}
-	m.mu.Unlock()
 	_ = m.Close()
+}
+
+// judge looks at the other side's certificate again when what is read changed.
+func (m *mortal) judge(b *bundle) error {
+	if b == m.judged {
+		return nil
+	}
+	m.judged = b
+	now, certs := m.source.now(), m.ConnectionState().PeerCertificates
+	chains, err := verify(certs, b.cas, now, []x509.ExtKeyUsage{m.use})
+	if err != nil {
+		return b.unbelieved(err, certs[0], now)
+	}
+	if end := ends(chains); end.Before(m.end) {
+		m.end = end
+	}
+	return nil
 }
 
 // Close ends the connection and its timer.

@@ -95,12 +95,17 @@ func (s *Source) HTTP() *tls.Config {
 }
 
 // Caller is who an HTTP request's connection is with: nobody without a certificate,
-// or when it has ended since. The listener's configuration is that of HTTP.
+// or when it has ended since, or is no longer believed. The listener's configuration
+// is that of HTTP.
 func (s *Source) Caller(cs *tls.ConnectionState) principal.Principal {
-	if s == nil || cs == nil || len(cs.VerifiedChains) == 0 || !s.now().Before(ends(cs.VerifiedChains)) {
+	if s == nil || cs == nil || len(cs.PeerCertificates) == 0 {
 		return principal.Principal{}
 	}
-	p, err := principal.Of(cs.PeerCertificates[0])
+	b := s.current()
+	if _, err := verify(cs.PeerCertificates, b.cas, s.now(), []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}); err != nil {
+		return principal.Principal{}
+	}
+	p, err := b.named(cs.PeerCertificates[0], nil)
 	if err != nil {
 		return principal.Principal{}
 	}
@@ -162,7 +167,7 @@ func (s *Source) accept(ctx context.Context, raw net.Conn, protocols []string) (
 		dismiss(raw, err)
 		return nil, principal.Principal{}, err
 	}
-	return s.mortal(c, b.until(c.ConnectionState().VerifiedChains), nil), who, nil
+	return s.mortal(c, b, c.ConnectionState().VerifiedChains, x509.ExtKeyUsageClientAuth, nil), who, nil
 }
 
 func (b *bundle) accept(ctx context.Context, raw net.Conn, now time.Time, protocols []string) (c *tls.Conn, who principal.Principal, err error) {
@@ -188,7 +193,7 @@ func (b *bundle) accept(ctx context.Context, raw net.Conn, now time.Time, protoc
 func (b *bundle) accepting(err error, now time.Time) error {
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok && len(bad.UnverifiedCertificates) > 0 {
 		leaf := bad.UnverifiedCertificates[0]
-		return fmt.Errorf("has a certificate (%s) that %w", subject(leaf), b.said(bad.Err, leaf, now))
+		return b.unbelieved(bad.Err, leaf, now)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return fmt.Errorf("does not speak TLS: it needs a certificate to call (%w)", err)
@@ -210,7 +215,7 @@ func (s *Source) dial(ctx context.Context, raw net.Conn, protocols []string, rol
 		_ = raw.Close()
 		return nil, principal.Principal{}, refusal(raw, err)
 	}
-	return s.mortal(c, b.until(chains), func(err error) error { return refusal(raw, b.refused(err)) }), who, nil
+	return s.mortal(c, b, chains, x509.ExtKeyUsageServerAuth, func(err error) error { return refusal(raw, b.refused(err)) }), who, nil
 }
 
 func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocols []string, roles []principal.Role) (c *tls.Conn, who principal.Principal, chains [][]*x509.Certificate, err error) {
@@ -224,7 +229,7 @@ func (b *bundle) dial(ctx context.Context, raw net.Conn, now time.Time, protocol
 	cfg.VerifyConnection = func(cs tls.ConnectionState) (err error) {
 		leaf := cs.PeerCertificates[0]
 		if chains, err = verify(cs.PeerCertificates, b.cas, now, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}); err != nil {
-			return &judgement{fmt.Errorf("has a certificate (%s) that %w", subject(leaf), b.said(err, leaf, now))}
+			return &judgement{b.unbelieved(err, leaf, now)}
 		}
 		who, err = b.named(leaf, roles)
 		return err

@@ -98,7 +98,7 @@ func TestGRPC(t *testing.T) {
 }
 
 // An HTTP caller needs no certificate; one that is shown has to be good, and says
-// who calls until it ends.
+// who calls until it ends or its CA is no longer believed.
 func TestHTTP(t *testing.T) {
 	c := new(clock)
 	a, other := newAuthority(t, "prod", c.now()), newAuthority(t, "test", c.now())
@@ -147,6 +147,23 @@ func TestHTTP(t *testing.T) {
 	} {
 		got, err := get(o.client)
 		if got != o.want || (err != nil) != (o.want == "") {
+			t.Errorf("%q, %v; want %q", got, err, o.want)
+		}
+	}
+	stays := client(a.issue(t, principal.Operator, "o1", day))
+	c.add(time.Second)
+	next := newAuthority(t, "prod", c.now())
+	cas.AddCert(next.Believed[0])
+	for _, o := range []struct {
+		client *http.Client
+		by     *authority
+		want   string
+	}{{operator, a, "operator/o1"}, {stays, a, "operator/o1"}, {stays, next, "somebody without a certificate"}, {stays, a, "operator/o1"}} {
+		// The own certificate is one that every CA signed: only who is believed changes.
+		write(t, s.Dir(), mtls.CAFile, read(t, o.by.dir, mtls.CAFile))
+		o.by.issueTo(t, s.Dir(), principal.Root, "1", 30*day)
+		c.add(2 * time.Second)
+		if got, err := get(o.client); got != o.want || err != nil {
 			t.Errorf("%q, %v; want %q", got, err, o.want)
 		}
 	}

@@ -283,16 +283,7 @@ func TestForeignAuthority(t *testing.T) {
 	// The same authority with the certificate that it had before.
 	before := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: now.Add(day), PublicKey: &top.key.PublicKey}, top)
 	leaf := func(name string) *mtls.Source {
-		dir := t.TempDir()
-		x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: now.Add(3 * day), URIs: []*url.URL{uri(t, name)}}, between)
-		key, err := x509.MarshalPKCS8PrivateKey(x.key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, dir, mtls.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
-		write(t, dir, mtls.CertFile, slices.Concat([]byte("x of foreign\n"), x.pem(), between.pem()))
-		write(t, dir, mtls.CAFile, slices.Concat(before.pem(), top.pem()))
-		return open(t, dir, mtls.Options{})
+		return open(t, leafOf(t, between, now.Add(3*day), name, slices.Concat(before.pem(), top.pem())), mtls.Options{})
 	}
 	s, c := leaf("nokv://prod/root/1"), leaf("nokv://prod/client/c")
 	accepted, dialled := shake(t, s.ServerConn, dialer(c, principal.Root))
@@ -311,6 +302,21 @@ type foreigner struct {
 
 func (f *foreigner) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Raw})
+}
+
+// leafOf makes a folder of a certificate that a foreigner signs.
+func leafOf(t *testing.T, by *foreigner, end time.Time, name string, cas []byte) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	x := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "x"}, NotAfter: end, URIs: []*url.URL{uri(t, name)}}, by)
+	key, err := x509.MarshalPKCS8PrivateKey(x.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, mtls.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	write(t, dir, mtls.CertFile, slices.Concat([]byte("x of foreign\n"), x.pem(), by.pem()))
+	write(t, dir, mtls.CAFile, cas)
+	return dir
 }
 
 // foreign signs a certificate as another authority may: RSA, no usages.
@@ -429,6 +435,98 @@ func TestConnectionsEnd(t *testing.T) {
 	}
 }
 
+// A connection ends within a minute of the moment when the other side's CA is no
+// longer believed, also when nobody else comes; each side sees to it. One whose
+// certificate another CA that is believed has signed goes on.
+func TestConnectionsEndWithTheirAuthority(t *testing.T) {
+	now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	a := newAuthority(t, "prod", now)
+	next, err := a.Next(now, 365*day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &authority{next, t.TempDir(), now} // believes both
+	if err := b.Save(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	both := read(t, b.dir, mtls.CAFile)
+	if err := next.Alone().Save(b.dir); err != nil {
+		t.Fatal(err)
+	}
+	only := read(t, b.dir, mtls.CAFile)
+	folder := func(by *authority) string {
+		dir := by.issue(t, principal.Root, "1", 90*day)
+		write(t, dir, mtls.CAFile, both)
+		return dir
+	}
+	for name, o := range map[string]struct {
+		of    *authority // the other side's
+		after string     // in ca.crt
+		ends  bool
+	}{
+		"of an authority that is gone": {a, string(only), true},
+		"of the one that stays":        {b, string(only), false},
+		"nothing changed":              {a, string(both), false},
+		"both are believed on":         {a, string(only) + string(both), false},
+		"a file that is damaged":       {a, string(only[:len(only)/2]), false},
+	} {
+		for _, listens := range []bool{true, false} {
+			own, other := folder(b), folder(o.of)
+			synctest.Test(t, func(t *testing.T) {
+				log := new(logBuffer)
+				s := open(t, own, mtls.Options{Logger: log.logger()})
+				var here, there net.Conn
+				if listens {
+					here, there = pipe(t, s.ServerConn, rogue(t, other, false))
+				} else {
+					there, here = pipe(t, rogue(t, other, true), dialer(s, principal.Root))
+				}
+				begun := time.Now()
+				var ended sync.WaitGroup
+				for _, c := range []net.Conn{here, there} {
+					ended.Go(func() { _, _ = io.Copy(io.Discard, c) })
+				}
+				time.Sleep(10 * time.Hour)
+				write(t, own, mtls.CAFile, []byte(o.after))
+				time.AfterFunc(2*time.Hour, func() { _, _ = here.Close(), there.Close() })
+				ended.Wait()
+				want := 12 * time.Hour
+				if o.ends {
+					want = 10*time.Hour + time.Minute
+				}
+				if life := time.Since(begun); life > want || o.ends != (life < 12*time.Hour) {
+					t.Errorf("%s, listening %v: ended after %v, want %v", name, listens, life, want)
+				}
+				if said := log.take(); o.ends != strings.Contains(said, "is not signed by a CA that is in "+filepath.Join(own, mtls.CAFile)) {
+					t.Errorf("%s, listening %v: the log says %s", name, listens, said)
+				}
+				_, _ = here.Close(), there.Close()
+			})
+		}
+	}
+}
+
+// A connection ends with what is left of the ways to a CA that is believed.
+func TestConnectionsEndWithTheWayThatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		long := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: begun.Add(9 * day)}, nil)
+		short := foreign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "top"}, IsCA: true, NotAfter: begun.Add(day), PublicKey: &long.key.PublicKey}, long)
+		folder := func(name string) string {
+			return leafOf(t, long, begun.Add(3*day), name, slices.Concat(short.pem(), long.pem()))
+		}
+		own, other := folder("nokv://prod/root/1"), folder("nokv://prod/root/2")
+		here, there := pipe(t, open(t, own, mtls.Options{}).ServerConn, rogue(t, other, false))
+		go func() { _, _ = io.Copy(io.Discard, there) }()
+		write(t, own, mtls.CAFile, short.pem())
+		_, _ = io.Copy(io.Discard, here)
+		if life := time.Since(begun); life > day || life < day-time.Minute {
+			t.Errorf("ended after %v, want %v", life, day)
+		}
+		_, _ = here.Close(), there.Close()
+	})
+}
+
 // A connection that was closed is forgotten at once: its timer does not keep it.
 func TestClosedConnectionsAreForgotten(t *testing.T) {
 	a := newAuthority(t, "prod", time.Now())
@@ -527,7 +625,7 @@ func TestNothingOld(t *testing.T) {
 	}
 }
 
-// A wall clock that is set forward ends connections within the hour.
+// A wall clock that is set forward ends connections within a minute.
 func TestConnectionsEndByTheWallClock(t *testing.T) {
 	a := newAuthority(t, "prod", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	dir := a.issue(t, principal.Root, "1", 30*day)
@@ -538,7 +636,7 @@ func TestConnectionsEndByTheWallClock(t *testing.T) {
 		c.add(40 * day)
 		go func() { _, _ = io.Copy(io.Discard, accepted) }()
 		_, _ = io.Copy(io.Discard, dialled)
-		if d := time.Since(begun); d > time.Hour {
+		if d := time.Since(begun); d > time.Minute {
 			t.Errorf("ended after %v", d)
 		}
 		_, _ = accepted.Close(), dialled.Close()

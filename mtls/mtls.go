@@ -11,8 +11,11 @@
 //     may have. No host name is looked at.
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
-//     side's, at most a minute early.
-//  4. Files that change are read again within a second of the next handshake.
+//     side's, at most a minute early; and within a minute of the moment when ca.crt
+//     no longer has a CA that the other side's comes from. A request on an HTTP
+//     listener's connection is nobody's then.
+//  4. Files that change are read again within a second of the next handshake, and
+//     each minute while connections are open.
 //     What cannot be used changes nothing: what was read before stays, with one
 //     warning.
 //  5. Whoever is refused is told in one sentence who came, who was expected and
@@ -95,7 +98,25 @@ func Open(dir string, o Options) (*Source, error) {
 	}
 	s.used.Store(b)
 	s.looked.Store(s.now().UnixNano())
+	s.warnOfKey()
 	return s, nil
+}
+
+// warnOfKey is for a key that was just read.
+func (s *Source) warnOfKey() {
+	if err := Exposed(filepath.Join(s.dir, KeyFile)); err != nil {
+		s.log.Warn("whoever has the key of a certificate can be its principal", "err", err)
+	}
+}
+
+// Exposed says of a key's file that every user of this machine can read or write it,
+// and what to do; nil when that is not so, or there is none.
+func Exposed(name string) error {
+	info, err := os.Stat(name)
+	if err != nil || info.Mode().Perm()&0o006 == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s is for every user of this machine to read or write (mode %04o): chmod o= %[1]s, and make another key if somebody may have read it", name, info.Mode().Perm())
 }
 
 // Principal is that of the own certificate now; nobody for a nil Source.
@@ -113,6 +134,15 @@ func (s *Source) Expires() time.Time {
 		return time.Time{}
 	}
 	return s.current().expires
+}
+
+// Usable is a *Refusal when the own certificate has ended: no connection can be made
+// with it. It is nil for a nil Source.
+func (s *Source) Usable() error {
+	if s == nil {
+		return nil
+	}
+	return s.current().usable(s.now())
 }
 
 // Dir is the folder; empty for a nil Source.
@@ -163,6 +193,7 @@ func (s *Source) reread() {
 	s.complaint = ""
 	s.used.Store(b)
 	s.log.Info("certificates read again", "dir", s.dir, "principal", b.own, "expires", b.expires)
+	s.warnOfKey()
 }
 
 // files are the contents of a folder.

@@ -172,6 +172,43 @@ func TestFilesThatChange(t *testing.T) {
 	}
 }
 
+// A key that others can read is warned of once, and again when the next one is no
+// better.
+func TestKeysThatOthersRead(t *testing.T) {
+	c := new(clock)
+	a := newAuthority(t, "prod", c.now())
+	dir := a.issue(t, principal.Member, "m1", day)
+	log := new(logBuffer)
+	key := filepath.Join(dir, mtls.KeyFile)
+	chmod := func(mode os.FileMode) {
+		t.Helper()
+		if err := os.Chmod(key, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for mode, want := range map[os.FileMode]int{0o600: 0, 0o640: 0, 0o644: 1, 0o604: 1, 0o602: 1} {
+		chmod(mode)
+		s := open(t, dir, mtls.Options{Logger: log.logger(), Now: c.now})
+		for range 3 {
+			c.add(time.Second)
+			s.Expires()
+		}
+		if said := log.take(); strings.Count(said, "\n") != want || strings.Count(said, "chmod o= "+key) != want {
+			t.Errorf("mode %o: want %d warnings, got\n%s", mode, want, said)
+		}
+		a.issueTo(t, dir, principal.Member, "m1", day)
+		chmod(mode)
+		c.add(time.Second)
+		s.Expires()
+		if said := log.take(); strings.Count(said, "chmod o= "+key) != want {
+			t.Errorf("mode %o, renewed: want %d warnings, got\n%s", mode, want, said)
+		}
+	}
+	if err := mtls.Exposed(filepath.Join(dir, "x")); err != nil {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
 // Expires is the CA's end when that is earlier.
 func TestExpires(t *testing.T) {
 	now := time.Now().Truncate(time.Second)

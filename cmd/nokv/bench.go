@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,12 +97,21 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 	if *flags.timeout == 0 {
 		return usagef("timeout 0: want more")
 	}
+	callCtx := ctx
+	if flags.flags.given("timeout") { // otherwise it is for each call
+		if *flags.timeout <= o.Warmup+o.Duration {
+			return usagef("timeout %v: want more than --warmup and --duration together, %v", *flags.timeout, o.Warmup+o.Duration)
+		}
+		var cancel context.CancelFunc
+		callCtx, cancel = context.WithTimeout(ctx, *flags.timeout)
+		defer cancel()
+	}
 	t, err := flags.ends.resolve(cliLogger(*flags.verbose))
 	if err != nil {
 		return err
 	}
 	if o.Against == "" {
-		if err := t.letsIn(ctx, principal.Coordinator, patience); err != nil {
+		if err := t.letsIn(callCtx, principal.Coordinator, patience); err != nil {
 			return err
 		}
 	}
@@ -112,10 +122,12 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 	}
 	defer cl.Close()
 	tuneGC()
-	out, err := bench.Run(ctx, cl, o)
+	out, err := bench.Run(callCtx, cl, o)
 	switch {
 	case ctx.Err() != nil:
 		return errInterrupted
+	case errors.Is(err, context.DeadlineExceeded) && callCtx.Err() != nil:
+		return fmt.Errorf("not measured within --timeout %v: leave it out, or give more time: %w", *flags.timeout, err)
 	case err != nil:
 		return err
 	}

@@ -263,6 +263,8 @@ type certOutput struct {
 	Issuer   string `json:"issuer"`
 	// Fingerprint is the SHA-256 in hex.
 	Fingerprint string `json:"fingerprint"`
+	// Warning is of a key that others can read; absent when there is nothing to say.
+	Warning string `json:"warning,omitempty"`
 }
 
 // showCerts prints the certificates of files.

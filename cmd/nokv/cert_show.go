@@ -90,8 +90,16 @@ func certsOf(name string) ([]certOutput, error) {
 	for i, c := range certs {
 		out[i] = describe(name, c, time.Now())
 	}
+	if key := keyBeside[filepath.Base(name)]; key != "" {
+		if err := mtls.Exposed(filepath.Join(filepath.Dir(name), key)); err != nil {
+			out[0].Warning = err.Error()
+		}
+	}
 	return out, nil
 }
+
+// keyBeside is where the key of a file's first certificate is.
+var keyBeside = map[string]string{mtls.CertFile: mtls.KeyFile, mtls.CAFile: ca.KeyFile}
 
 func describe(file string, c *x509.Certificate, now time.Time) certOutput {
 	sum := sha256.Sum256(c.Raw)
@@ -125,4 +133,7 @@ func (o certOutput) show(w *tabwriter.Writer) {
 		row(w, "issuer", o.Issuer)
 	}
 	row(w, "SHA-256", o.Fingerprint)
+	if o.Warning != "" {
+		row(w, "warning", o.Warning)
+	}
 }

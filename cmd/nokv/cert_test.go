@@ -34,3 +34,32 @@ func TestCertShowJudgesFolders(t *testing.T) {
 	do(exitOK, "cert", "renew", other, "--ca", authority)
 	do(exitOK, "cert", "show", other)
 }
+
+// A key that others can read is shown with its certificate, a CA's as well, and
+// does not stand in the way.
+func TestCertShowWarnsOfKeys(t *testing.T) {
+	dir := t.TempDir()
+	authority, own := filepath.Join(dir, "ca"), filepath.Join(dir, "own")
+	do := func(args ...string) string {
+		t.Helper()
+		code, stdout, stderr := runHere(t, args...)
+		if code != exitOK || stderr != "" {
+			t.Fatalf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), code, stdout, stderr)
+		}
+		return stdout
+	}
+	do("cert", "init", "--cluster", "prod", "--ca", authority)
+	do("cert", "issue", "--ca", authority, "--role", "operator", "--name", "o", "--out", own)
+	if said := do("cert", "show", authority, own); strings.Contains(said, "warning") {
+		t.Errorf("keys of their owner alone:\n%s", said)
+	}
+	for folder, name := range map[string]string{own: "tls.key", authority: "ca.key"} {
+		key := filepath.Join(folder, name)
+		if err := os.Chmod(key, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if said := do("cert", "show", folder); strings.Count(said, "chmod o= "+key) != 1 {
+			t.Errorf("%s is for all to read:\n%s", key, said)
+		}
+	}
+}

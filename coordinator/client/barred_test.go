@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// certified opens certificates of a new authority.
+// certified opens certificates of a new authority: for a day, those of coordinators
+// for a year.
 func certified(t *testing.T, roles ...principal.Role) map[principal.Role]*mtls.Source {
 	t.Helper()
 	authority, err := ca.New("test", time.Now(), ca.DefaultAuthorityLife)
@@ -27,7 +28,11 @@ func certified(t *testing.T, roles ...principal.Role) map[principal.Role]*mtls.S
 	}
 	out := map[principal.Role]*mtls.Source{}
 	for _, role := range roles {
-		pair, err := authority.Issue(ca.Request{Role: role, Name: "x", Life: 24 * time.Hour}, time.Now())
+		life := 24 * time.Hour
+		if role == principal.Coordinator {
+			life *= 365
+		}
+		pair, err := authority.Issue(ca.Request{Role: role, Name: "x", Life: life}, time.Now())
 		dir := filepath.Join(t.TempDir(), role.String())
 		if err == nil {
 			err = pair.Save(dir)
@@ -122,6 +127,57 @@ func TestRefusedByCertificatesOfOne(t *testing.T) {
 					wantWithin(t, start, away, away+2*time.Second)
 				})
 			}
+		}
+	}
+}
+
+// Whose own certificate ends while it asks hears of it, by a watch that is open and
+// by calls one behind the other, whatever else it waits for.
+func TestOwnCertificateEnds(t *testing.T) {
+	for name, call := range calls {
+		for _, endpoints := range [][]string{{"a"}, {"a", "b"}, {"a", "away"}} {
+			synctest.Test(t, func(t *testing.T) {
+				w, own := newWorld(t), certified(t, principal.Coordinator, principal.Client)
+				for _, e := range endpoints {
+					if e == "away" {
+						continue
+					}
+					k := certain()
+					k.watch = func(_ *coordinatorv1.WatchRegionsRequest, s grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
+						for err := s.Send(whole(1)); ; err = s.Send(whole(1)) {
+							if err != nil {
+								return err
+							}
+							select {
+							case <-s.Context().Done():
+								return s.Context().Err()
+							case <-time.After(time.Second):
+							}
+						}
+					}
+					w.start(e, k, grpc.Creds(own[principal.Coordinator].Server()))
+				}
+				c, end := w.client(client.Config{TLS: own[principal.Client]}, endpoints...)
+				defer end()
+				time.Sleep(24*time.Hour - 2*time.Minute)
+				start := time.Now()
+				var err error
+				if name == "watch" {
+					for _, err = range c.WatchRegions(t.Context(), client.Position{}) {
+					}
+				}
+				for err == nil && time.Since(start) < 10*time.Minute {
+					time.Sleep(time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					err = call(ctx, c)
+					cancel()
+				}
+				refused, ok := errors.AsType[*mtls.Refusal](err)
+				if !ok || !strings.Contains(refused.Sentence, "our own certificate of client/x") {
+					t.Errorf("%s of %v: %v, want that the own certificate ended", name, endpoints, err)
+				}
+				wantWithin(t, start, time.Minute, 2*time.Minute+5*time.Second)
+			})
 		}
 	}
 }

@@ -106,7 +106,8 @@ const (
 	// redirect: the coordinator named by the refusal at once.
 	redirect
 	// barred: there is no connection for reasons that do not pass by themselves. The
-	// next coordinator at once; final when that is so with all.
+	// next coordinator at once; final when that is so with all, or the own certificate
+	// has ended.
 	barred
 )
 

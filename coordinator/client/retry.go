@@ -134,7 +134,7 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 			return w.trail.fail(w.op.name, nil)
 		}
 	case barred:
-		if w.c.ends.pick(nil, w.tried) == nil && w.trail.barred(w.tried) {
+		if w.c.cfg.TLS.Usable() != nil || w.c.ends.pick(nil, w.tried) == nil && w.trail.barred(w.tried) {
 			return w.trail.fail(w.op.name, nil)
 		}
 	}

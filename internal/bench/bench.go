@@ -11,6 +11,7 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -51,7 +52,8 @@ type Config struct {
 // Result is what `nokv bench -o json` prints. The field names stay.
 type Result struct {
 	// Ops counts what was asked for and answered: calls, or keys and values
-	// where a call carries several. Errors counts failed calls.
+	// where a call carries several. Errors counts failed calls, and those without an
+	// answer.
 	Ops       uint64  `json:"ops"`
 	Errors    uint64  `json:"errors"`
 	OpsPerSec float64 `json:"ops_per_s"`
@@ -80,7 +82,9 @@ var modes = map[string][]string{
 	"tso":     {"merged", "single"},
 }
 
-// Run prepares the workload, and measures it by a client that is the caller's.
+// Run prepares the workload, and measures it by a client that is the caller's. It
+// fails with a *mtls.Refusal as soon as no call can be made any more, and when ctx
+// ends too early to measure; calls that wait longer than that are errors.
 func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
 	op, done, err := c.prepare(ctx, cl)
 	if err != nil {
@@ -88,20 +92,24 @@ func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
 	}
 	defer done()
 	begun := time.Now()
-	out := c.measure(ctx, op)
+	out, err := c.measure(ctx, op)
+	var arrivals *Arrivals
 	if c.audience != nil {
-		out.Watches = c.audience.end(begun.Add(c.Warmup), begun.Add(c.Warmup+c.Duration))
+		arrivals = c.audience.end(begun.Add(c.Warmup), begun.Add(c.Warmup+c.Duration))
 	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+	if err != nil {
+		return nil, err
 	}
+	out.Watches = arrivals
 	out.Server = c.serverLatencies(ctx)
 	return out, nil
 }
 
 // measure runs the workers, and counts what begins after the warm-up and ends
 // before the end.
-func (c *Config) measure(ctx context.Context, op work) *Result {
+func (c *Config) measure(ctx context.Context, op work) (*Result, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	var (
 		histogram   rpcstats.Histogram
 		ops, errs   atomic.Uint64
@@ -112,7 +120,7 @@ func (c *Config) measure(ctx context.Context, op work) *Result {
 	for id := range c.Concurrency {
 		workers.Go(func() {
 			w := worker{id: id, begin: begin, done: done, op: op, pace: c.pace}
-			w.run(ctx)
+			w.run(ctx, stop)
 			ops.Add(w.ops)
 			errs.Add(w.errs)
 			histogram.Merge(&w.latency)
@@ -122,13 +130,16 @@ func (c *Config) measure(ctx context.Context, op work) *Result {
 		})
 	}
 	workers.Wait()
+	if err := context.Cause(ctx); err != nil && time.Now().Before(done) {
+		return nil, err
+	}
 	s := histogram.Summary()
 	r := &Result{
 		Ops: ops.Load(), Errors: errs.Load(), OpsPerSec: float64(ops.Load()) / c.Duration.Seconds(),
 		P50Us: s.P50Us, P99Us: s.P99Us, P999Us: s.P999Us, MaxUs: s.MaxUs, Seconds: c.Duration.Seconds(),
 	}
 	r.LastErr, _ = lastErr.Load().(error)
-	return r
+	return r, nil
 }
 
 // worker is one caller. What it counts is its own until it ends, so that
@@ -143,8 +154,10 @@ type worker struct {
 	lastErr     error
 }
 
-// run calls op again and again. The end of one call is the start of the next.
-func (w *worker) run(ctx context.Context) {
+// run calls op again and again. The end of one call is the start of the next. A
+// call that fails counts from the warm-up on, however late it began or ended: what
+// hangs must not look like what was not asked.
+func (w *worker) run(ctx context.Context, giveUp context.CancelCauseFunc) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	end := time.Now()
@@ -154,16 +167,21 @@ func (w *worker) run(ctx context.Context) {
 			w.pace(ctx)
 			start = time.Now()
 		}
-		if start.After(w.done) {
+		if !start.Before(w.done) {
 			return
 		}
 		n, err := w.op(ctx, w.id)
 		end = time.Now()
 		switch {
-		case start.Before(w.begin) || end.After(w.done):
 		case err != nil:
-			w.errs++
-			w.lastErr = err
+			if end.After(w.begin) {
+				w.errs++
+				w.lastErr = err
+			}
+			if refused, ok := errors.AsType[*mtls.Refusal](err); ok {
+				giveUp(refused)
+			}
+		case start.Before(w.begin) || end.After(w.done):
 		default:
 			w.ops += n
 			w.latency.Observe(end.Sub(start))

@@ -3,10 +3,13 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/mtls"
 )
 
 // What begins in the warm-up or ends behind the end is not counted: each
@@ -14,7 +17,7 @@ import (
 func TestOnlyTheMeasuredTimeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Config{Concurrency: 3, Warmup: time.Second, Duration: time.Second}
-		r := c.measure(t.Context(), func(context.Context, int) (uint64, error) {
+		r, _ := c.measure(t.Context(), func(context.Context, int) (uint64, error) {
 			time.Sleep(10 * time.Millisecond)
 			return 2, nil
 		})
@@ -22,9 +25,65 @@ func TestOnlyTheMeasuredTimeCounts(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		failed := errors.New("no")
-		r = c.measure(t.Context(), func(context.Context, int) (uint64, error) { time.Sleep(time.Millisecond); return 1, failed })
+		r, _ = c.measure(t.Context(), func(context.Context, int) (uint64, error) { time.Sleep(time.Millisecond); return 1, failed })
 		if r.Ops != 0 || r.Errors != 3000 || !errors.Is(r.LastErr, failed) {
 			t.Errorf("%+v, %v", r, r.LastErr)
+		}
+	})
+}
+
+// Calls that hang are errors when ctx ends them behind the end, also those that began
+// in the warm-up; ending it before leaves nothing to show.
+func TestCallsThatHangAreErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		hang := func(ctx context.Context, worker int) (uint64, error) {
+			since := time.Since(begun)
+			if worker == 0 && since < 100*time.Millisecond || worker == 1 && since < time.Second+500*time.Millisecond {
+				time.Sleep(10 * time.Millisecond)
+				return 1, nil
+			}
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		c := Config{Concurrency: 2, Warmup: time.Second, Duration: time.Second}
+		for limit, want := range map[time.Duration]uint64{3 * time.Second: 2, 1900 * time.Millisecond: 0} {
+			begun = time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			r, err := c.measure(ctx, hang)
+			cancel()
+			if took := time.Since(begun); took != limit {
+				t.Errorf("within %v: it took %v", limit, took)
+			}
+			switch {
+			case want == 0 && !errors.Is(err, context.DeadlineExceeded):
+				t.Errorf("within %v: %+v, %v", limit, r, err)
+			case want != 0 && (err != nil || r.Errors != want || r.Ops != 50):
+				t.Errorf("within %v: %+v, %v; want %d errors", limit, r, err, want)
+			}
+		}
+	})
+}
+
+// When certificates are refused no call can be made, and nothing is measured.
+func TestRefusalsEndIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		c := Config{Concurrency: 2, Warmup: time.Second, Duration: time.Minute}
+		refusal := &mtls.Refusal{Sentence: "our own certificate ended"}
+		r, err := c.measure(t.Context(), func(ctx context.Context, worker int) (uint64, error) {
+			if worker == 1 {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}
+			time.Sleep(time.Millisecond)
+			if time.Since(begun) < 10*time.Second {
+				return 1, nil
+			}
+			return 0, fmt.Errorf("tso: %w", refusal)
+		})
+		if !errors.Is(err, refusal) || time.Since(begun) > 11*time.Second {
+			t.Errorf("%+v, %v after %v", r, err, time.Since(begun))
 		}
 	})
 }

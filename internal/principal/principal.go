@@ -8,6 +8,7 @@ package principal
 import (
 	"context"
 	"crypto/x509"
+	"encoding/asn1"
 	"fmt"
 	"net/url"
 	"strings"
@@ -124,35 +125,63 @@ func CheckName(s string) error {
 	return nil
 }
 
-// Parse is the principal that a URI names.
-func Parse(u *url.URL) (Principal, error) {
-	parts := strings.Split(u.Path, "/")
-	if u.Scheme != Scheme || len(parts) != 3 || parts[0] != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return Principal{}, fmt.Errorf("%q is no nokv://CLUSTER/ROLE/NAME", u)
+// Parse is the principal that a URI names, written as URI writes it and in no
+// other way: who compares names need know one form alone.
+func Parse(uri string) (Principal, error) {
+	rest, ok := strings.CutPrefix(uri, Scheme+"://")
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 3 {
+		return Principal{}, fmt.Errorf("%q is no nokv://CLUSTER/ROLE/NAME", uri)
 	}
 	role, err := ParseRole(parts[1])
 	if err != nil {
-		return Principal{}, fmt.Errorf("%q: %w", u, err)
+		return Principal{}, fmt.Errorf("%q: %w", uri, err)
 	}
-	p, err := New(u.Host, role, parts[2])
+	p, err := New(parts[0], role, parts[2])
 	if err != nil {
-		return Principal{}, fmt.Errorf("%q: %w", u, err)
+		return Principal{}, fmt.Errorf("%q: %w", uri, err)
 	}
 	return p, nil
 }
 
 // Of is the principal that a certificate names: exactly one.
 func Of(cert *x509.Certificate) (Principal, error) {
-	var found []*url.URL
-	for _, u := range cert.URIs {
-		if u.Scheme == Scheme {
-			found = append(found, u)
+	var found []string
+	for _, uri := range uris(cert) {
+		if len(uri) > len(Scheme) && strings.EqualFold(uri[:len(Scheme)+1], Scheme+":") {
+			found = append(found, uri)
 		}
 	}
 	if len(found) != 1 {
 		return Principal{}, fmt.Errorf("the certificate of %q has %d names nokv://CLUSTER/ROLE/NAME, want 1", cert.Subject, len(found))
 	}
 	return Parse(found[0])
+}
+
+// Subject alternative names of certificates, and those of them that are URIs: RFC
+// 5280, 4.2.1.6.
+var alternativeNames = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+const tagURI = 6
+
+// uris are those of a certificate byte for byte: cert.URIs has what became of them
+// when they were parsed.
+func uris(cert *x509.Certificate) (found []string) {
+	for _, e := range cert.Extensions {
+		var names []asn1.RawValue
+		if !e.Id.Equal(alternativeNames) {
+			continue
+		}
+		if rest, err := asn1.Unmarshal(e.Value, &names); err != nil || len(rest) > 0 {
+			continue
+		}
+		for _, n := range names {
+			if n.Class == asn1.ClassContextSpecific && n.Tag == tagURI {
+				found = append(found, string(n.Bytes))
+			}
+		}
+	}
+	return found
 }
 
 // Info is what the credentials of a connection found out. It is the AuthInfo of

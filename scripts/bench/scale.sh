@@ -12,7 +12,7 @@ live() { vars "$1" | jq '.memstats.NextGC / 1.45 | floor'; }
 rss() { awk '/VmRSS/ { print $2 * 1024 }' "/proc/${pid_of[$1]}/status"; }
 
 empty_live=$(live 11) begin=$SECONDS
-"$nokv" bench route --regions "$regions" --coordinator-addr $coordinator --duration 1s --timeout 60s >/dev/null 2>"$dir/make.log"
+"$nokv" bench route --regions "$regions" --coordinator-addr $coordinator --duration 1s --timeout 600s >/dev/null 2>"$dir/make.log"
 echo "made $regions regions in $((SECONDS - begin)) s"
 sleep 2
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -54,11 +53,7 @@ func (t trusting) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 			break
 		}
 	}
-	u, err := url.Parse(string(line))
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := principal.Parse(u)
+	p, err := principal.Parse(string(line))
 	return c, info(p), err
 }
 

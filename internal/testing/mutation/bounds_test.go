@@ -63,6 +63,11 @@ var bounds = []mutation{
 		[]string{certs},
 	},
 	{
+		16, "a connection outlives the belief in the other side's CA", "mtls/conn.go",
+		"if b == m.judged {", "if true {",
+		[]string{certs},
+	},
+	{
 		16, "one caller takes all places", "internal/places/places.go",
 		"if own >= p.limit-p.taken {", "if p.taken >= p.limit {",
 		[]string{shares},
