@@ -151,7 +151,7 @@ func firstWindows(claim *Claim) []*rootv1.Event {
 func (c *Core) windowsFit(claim *Claim) bool {
 	a := c.state.Allocators()
 	ids := stamps{floor: a.GetIdFence()}
-	asked := stamps{}
+	asked, runs := stamps{}, 0
 	for i, w := range claim.Windows {
 		if w.GetSize() == 0 || !slices.Contains(claim.Request.GetMandates(), w.GetMandate()) {
 			return false
@@ -159,13 +159,17 @@ func (c *Core) windowsFit(claim *Claim) bool {
 		switch e := firstWindows(claim)[i]; w.GetMandate() {
 		case rootv1.Mandate_MANDATE_ALLOC_ID:
 			ids.join(stamps{floor: w.GetFloor(), size: w.GetSize()})
+			runs++
 		case rootv1.Mandate_MANDATE_TSO:
 			asked.add(e)
 		default:
 			return false
 		}
 	}
-	return ids.end(0) <= state.MaxID && c.clockAllows(asked) == nil
+	if runs > 1 && ids.floor-a.GetIdFence() > state.MaxIDSkip {
+		return false // behind the first one the second would be too far ahead
+	}
+	return c.state.CheckIDWindow(ids.floor, ids.size) == nil && ids.end(0) <= state.MaxID && c.clockAllows(asked) == nil
 }
 
 // untilExpired is how long the holder of t may still believe in a confirmation.
