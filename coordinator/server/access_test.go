@@ -339,9 +339,10 @@ func TestChangesNameTheirCaller(t *testing.T) {
 		if got := last(w); got.GetActor() != actor || got.GetWhy() != "words" {
 			t.Errorf("a published change came as %q, because %q", got.GetActor(), got.GetWhy())
 		}
-		long := why.With(within(t), strings.Repeat("x", state.MaxWhyBytes+1))
-		_, err := c.DrainMember(long, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
-		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+		for _, words := range []string{strings.Repeat("x", state.MaxWhyBytes+1), "x\xff"} {
+			_, err := c.DrainMember(why.With(within(t), words), &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
+			refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+		}
 	}
 }
 
