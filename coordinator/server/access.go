@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
@@ -54,6 +55,16 @@ func (v *served) mayReadOf(ctx context.Context, id state.KeyspaceID) error {
 		return nil
 	}
 	return v.mayRead(ctx, v.state.Keyspace(id).GetName())
+}
+
+// region finds a region by its id. One that the caller may not read is not there
+// for it: ids would tell what others have.
+func (v *served) region(ctx context.Context, id state.RegionID) (*state.Region, error) {
+	r, err := catalog.Get(v.state, id)
+	if err == nil && v.mayReadOf(ctx, r.Keyspace) != nil {
+		return nil, catalog.NoRegion(id)
+	}
+	return r, err
 }
 
 // Access counts refusals and callers; nil without certificates.

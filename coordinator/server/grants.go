@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nokv/nokv/meta/root/state"
@@ -29,7 +30,21 @@ func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccess
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.GrantAccessResponse{Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result)}, nil
+	return &coordinatorv1.GrantAccessResponse{
+		Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result), Hint: s.hint(ctx, req.GetGrant().GetKeyspace()),
+	}, nil
+}
+
+// hint says what about a grant may be a slip, as far as that is known.
+func (s *Server) hint(ctx context.Context, keyspace string) string {
+	if strings.HasSuffix(keyspace, "*") {
+		return ""
+	}
+	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	if err != nil || now.state.KeyspaceByName(keyspace) != nil {
+		return ""
+	}
+	return fmt.Sprintf("there is no keyspace %q yet", keyspace)
 }
 
 // RevokeAccess implements coordinatorv1.CoordinatorServer. That there is nothing to
@@ -90,13 +105,19 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 	}
 	role, name, _ := strings.Cut(req.GetPrincipal(), "/")
 	a := v.state.Access(role, name, req.GetVerb(), req.GetKeyspace())
-	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
+	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
 }
 
-func whyAccess(role, keyspace string, a state.Access) string {
+func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) string {
 	switch {
 	case a.Grant != nil:
-		return fmt.Sprintf("%s is granted %s", a.Grant.GetPrincipal(), a.Grant.GetKeyspace())
+		by, implies := verb, ""
+		if verbs := a.Grant.GetVerbs(); !slices.Contains(verbs, verb) {
+			by = verbs[len(verbs)-1] // ascending: publish or admin
+			implies = ", which implies read"
+		}
+		word := strings.ToLower(strings.TrimPrefix(by.String(), "VERB_"))
+		return fmt.Sprintf("%s is granted %s on %s%s", a.Grant.GetPrincipal(), word, a.Grant.GetKeyspace(), implies)
 	case role != "client" && role != "member":
 		return fmt.Sprintf("%ss need no grant", role)
 	case a.Closed:

@@ -26,6 +26,17 @@ func TestGrantsByTheGoClient(t *testing.T) {
 			}
 		}
 	}
+	for keyspace, want := range map[string]string{"k*": "", "default": "", "defualt": `there is no keyspace "defualt" yet`} {
+		if r, err := c.GrantAccess(ctx, "client/h", keyspace, rootv1.Verb_VERB_ADMIN); err != nil || r.GetHint() != want {
+			t.Errorf("%s: hint %q, %v, want %q", keyspace, r.GetHint(), err, want)
+		}
+		if a, err := c.CheckAccess(ctx, "client/h", rootv1.Verb_VERB_READ, "k1", client.Strong()); keyspace == "k*" && (err != nil || a.GetWhy() != "client/h is granted admin on k*, which implies read") {
+			t.Errorf("read by admin: %v, %v", a, err)
+		}
+		if _, err := c.RevokeAccess(ctx, "client/h", keyspace); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var listed []string
 	for g, err := range c.ListGrants(ctx, client.Strong()) {
 		if err != nil {

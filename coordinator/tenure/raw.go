@@ -290,7 +290,7 @@ func (r *RawHolder) logEnd(before, now *rootv1.Tenure) {
 		r.log.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
 	}
 	if how := state.Ended(before, now); how != "" {
-		r.log.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
+		r.log.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
 	}
 }
 

@@ -54,7 +54,7 @@ func (c *Core) logEnd(before *rootv1.Tenure) {
 		c.cfg.Logger.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
 	}
 	if how := state.Ended(before, now); how != "" {
-		c.cfg.Logger.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
+		c.cfg.Logger.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
 	}
 }
 
