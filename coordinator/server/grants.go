@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -17,11 +20,28 @@ func (s *Server) EndTenure(ctx context.Context, req *coordinatorv1.EndTenureRequ
 	if req.GetEra() == 0 {
 		return nil, invalid("era", "it is 0; say which era is meant, as Status shows it: by the time the call comes another may have begun")
 	}
+	if err := s.tooYoung(req.GetEra()); err != nil {
+		return nil, err
+	}
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: req.GetEra()}}})
 	if err != nil {
 		return nil, err
 	}
 	return &coordinatorv1.EndTenureResponse{Tenure: made(result).GetTenure(), Token: result.GetToken()}, nil
+}
+
+// tooYoung refuses to end an era that has just begun: the holder of the one before may
+// leave the Tenure to others still, and nobody would be left to serve. What was
+// asked before is for the root to answer.
+func (s *Server) tooYoung(era uint64) error {
+	a := s.cfg.Authority.Status()
+	left := a.TenureAt.Add(tenure.LeastEra).Sub(s.cfg.Clock.Now())
+	if a.Tenure.GetEra() != era || a.Tenure.GetRetired() || a.Tenure.GetEnd() != nil || left <= 0 {
+		return nil
+	}
+	e := reason.New(rootv1.Reason_REASON_OVERLOADED, "era %d has just begun: an era is ended %v after it began at the earliest, so that somebody serves", era, tenure.LeastEra)
+	e.Detail.RetryAfterMillis = uint64(left/time.Millisecond) + 1
+	return e
 }
 
 // GrantAccess implements coordinatorv1.CoordinatorServer.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -51,10 +52,10 @@ func (a *authority) begun(now clock.Instant) { a.since = max(a.since, now) }
 func (c *Core) logEnd(before *rootv1.Tenure) {
 	now := c.state.Tenure()
 	if end := now.GetEnd(); end != nil && (before.GetEra() != now.GetEra() || before.GetEnd() == nil) {
-		c.cfg.Logger.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
+		c.cfg.Logger.With(why.Logged(end.GetActor(), end.GetWhy())...).Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId())
 	}
 	if how := state.Ended(before, now); how != "" {
-		c.cfg.Logger.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
+		c.cfg.Logger.With(why.Logged(before.GetEnd().GetActor(), before.GetEnd().GetWhy())...).Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
 	}
 }
 
