@@ -345,13 +345,17 @@ func startOn(t testing.TB, root *memoryRoot, change ...func(*server.Config)) *wo
 	return w
 }
 
+// unavailableAfter is the silence that tells that the root is away: a slow machine is
+// none.
+const unavailableAfter = 5 * time.Second
+
 // run starts everything and stops it at the end of the test.
 func (w *world) run(t testing.TB, change []func(*server.Config)) {
 	t.Helper()
 	monotonic := clock.NewMonotonic()
 	var err error
 	w.follower, err = rootview.New(rootview.Config{
-		Core: rootview.CoreConfig{UnavailableAfter: 5 * time.Second}, // a slow machine is not a root that is away
+		Core: rootview.CoreConfig{UnavailableAfter: unavailableAfter},
 		Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000,
 	})
 	if err != nil {

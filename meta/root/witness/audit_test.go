@@ -292,6 +292,7 @@ var noAuthority = []string{
 	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
 	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
 	"move_planned", "move_ready", "cluster_settings_changed", "access_granted", "access_revoked",
+	"token_key_rotated", "token_revoked",
 }
 
 // An event that changes authority and is not judged would make the audit
