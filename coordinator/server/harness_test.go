@@ -239,7 +239,7 @@ type counter struct {
 	calls int
 	err   error
 	// confirmedAt is a clock.Instant.
-	status atomic.Pointer[tenure.Status] // instead of the one it makes up
+	status      atomic.Pointer[tenure.Status] // instead of the one it makes up
 	confirmedAt atomic.Int64
 	blocked     chan struct{} // not nil: calls wait for it
 	arrived     chan struct{} // gets one for every call that waits
