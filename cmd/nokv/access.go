@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -36,9 +37,11 @@ func showGrant(g *rootv1.Grant) grantOutput {
 
 // grantChange is what grant and revoke print in JSON. The field names stay.
 type grantChange struct {
-	Changed bool        `json:"changed"`
-	Grant   grantOutput `json:"grant"`
-	Token   string      `json:"token"`
+	Changed bool `json:"changed"`
+	// Hint says what may be a slip.
+	Hint  string      `json:"hint,omitempty"`
+	Grant grantOutput `json:"grant"`
+	Token string      `json:"token"`
 }
 
 func accessGrant() *command {
@@ -46,18 +49,18 @@ func accessGrant() *command {
 		name: "grant", args: "PRINCIPAL VERB[,VERB...] KEYSPACE [flags]", summary: "let a principal do something with a keyspace",
 		long: `
 PRINCIPAL is client/NAME or member/NAME, as in its certificate; VERB is read,
-claim, publish or admin. NAME and KEYSPACE may end in *. The first grant that
+claim, publish or admin; the last two imply read. NAME and KEYSPACE may end in *. The first grant that
 names a keyspace closes it to everybody whom none names; operators need none.
 
   nokv access grant 'client/billing-*' read,claim tenants`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			return accessChange(f, 3, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
+			return accessChange(f, []int{3}, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
 				verbs, err := verbsOf(args[1])
 				if err != nil {
 					return grantChange{}, err
 				}
 				r, err := cl.GrantAccess(ctx, args[0], args[2], verbs...)
-				return grantChange{r.GetChanged(), showGrant(r.GetGrant()), showToken(r.GetToken())}, err
+				return grantChange{r.GetChanged(), r.GetHint(), showGrant(r.GetGrant()), showToken(r.GetToken())}, err
 			})
 		},
 	}
@@ -65,33 +68,32 @@ names a keyspace closes it to everybody whom none names; operators need none.
 
 func accessRevoke() *command {
 	return &command{
-		name: "revoke", args: "PRINCIPAL KEYSPACE [flags]", summary: "take back what was granted by the same names",
+		name: "revoke", args: "PRINCIPAL [VERB[,VERB...]] KEYSPACE [flags]", summary: "take back what was granted by the same names",
 		long: `
-When the last grant that names a keyspace is taken back, it is open again:
+Without VERB all verbs. When the last grant that names a keyspace is taken back, it is open again:
 every client may read and claim there.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			only := f.String("verbs", "", "take back only these `verbs`, separated by commas")
-			return accessChange(f, 2, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
+			return accessChange(f, []int{2, 3}, func(ctx context.Context, cl *client.Client, args []string) (grantChange, error) {
 				var verbs []rootv1.Verb
 				var err error
-				if *only != "" {
-					if verbs, err = verbsOf(*only); err != nil {
+				if len(args) == 3 {
+					if verbs, err = verbsOf(args[1]); err != nil {
 						return grantChange{}, err
 					}
 				}
-				r, err := cl.RevokeAccess(ctx, args[0], args[1], verbs...)
-				return grantChange{r.GetChanged(), showGrant(r.GetGrant()), showToken(r.GetToken())}, err
+				r, err := cl.RevokeAccess(ctx, args[0], args[len(args)-1], verbs...)
+				return grantChange{r.GetChanged(), "", showGrant(r.GetGrant()), showToken(r.GetToken())}, err
 			})
 		},
 	}
 }
 
-func accessChange(f *flags, arguments int, do func(context.Context, *client.Client, []string) (grantChange, error)) func(context.Context, *env, []string) error {
+func accessChange(f *flags, arguments []int, do func(context.Context, *client.Client, []string) (grantChange, error)) func(context.Context, *env, []string) error {
 	c := f.changing()
 	f.withOutput()
 	return func(ctx context.Context, e *env, args []string) error {
-		if len(args) != arguments {
-			return usagef("%d arguments, want %d", len(args), arguments)
+		if !slices.Contains(arguments, len(args)) {
+			return usagef("%d arguments, want %s", len(args), strings.Trim(strings.ReplaceAll(fmt.Sprint(arguments), " ", " or "), "[]"))
 		}
 		return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
 			out, err := do(ctx, cl, args)
@@ -104,6 +106,9 @@ func accessChange(f *flags, arguments int, do func(context.Context, *client.Clie
 					verbs = strings.Join(out.Grant.Verbs, ", ")
 				}
 				row(w, fmt.Sprintf("%s is granted %s on %s", out.Grant.Principal, verbs, out.Grant.Keyspace))
+				if out.Hint != "" {
+					row(w, "# "+out.Hint)
+				}
 			})
 		})
 	}

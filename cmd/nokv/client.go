@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/codes"
@@ -38,7 +41,18 @@ func (f *flags) changing() *clientFlags {
 
 // why declares --why.
 func (f *flags) why() *string {
-	return f.String("why", "", "`text` that says why, 256 bytes at most: nokv root events shows it beside the change")
+	text := new(string)
+	f.Func("why", "`text` that says why, 256 bytes at most: nokv root events shows it beside the change", func(s string) error {
+		switch {
+		case !utf8.ValidString(s):
+			return errors.New("it is not UTF-8")
+		case len(s) > state.MaxWhyBytes:
+			return fmt.Errorf("%d bytes, want at most %d", len(s), state.MaxWhyBytes)
+		}
+		*text = s
+		return nil
+	})
+	return text
 }
 
 func (f *flags) client() *clientFlags {

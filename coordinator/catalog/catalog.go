@@ -32,7 +32,12 @@ func Keyspace(st *state.State, name string) (*rootv1.Keyspace, error) {
 	if ks := st.KeyspaceByName(name); ks != nil {
 		return ks, nil
 	}
-	return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %q", name)
+	return nil, NoKeyspace(name)
+}
+
+// NoKeyspace is the refusal of Keyspace.
+func NoKeyspace(name string) error {
+	return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %q", name)
 }
 
 // Lookup finds the region that holds a key. It refuses with REASON_NOT_FOUND
@@ -64,5 +69,10 @@ func Get(st *state.State, id state.RegionID) (*state.Region, error) {
 	if r := st.Region(id); r != nil {
 		return r, nil
 	}
-	return nil, reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d", id)
+	return nil, NoRegion(id)
+}
+
+// NoRegion is the refusal of Get.
+func NoRegion(id state.RegionID) error {
+	return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no region %d", id)
 }

@@ -32,6 +32,10 @@ const (
 	// MaxID is the highest id: ids fit signed 64-bit integers.
 	MaxID = 1<<63 - 1
 
+	// MaxSkip is how far ahead of the fence the root lets a window begin where ids
+	// were given before, in ids.
+	MaxSkip = 1 << 40
+
 	maxWaiting = 4 * MaxWindow
 	// A window used up within growWithin is doubled; one that lasted
 	// shrinkAfter is halved.
@@ -49,6 +53,9 @@ type Window struct {
 	pending bool
 	rooted  bool
 	askedAt clock.Instant
+	// refused: the start may be further ahead of the fence than the root lets a
+	// window begin. It is gone to in steps.
+	refused bool
 }
 
 // New makes the window of a new era, which starts above inherited, and not
@@ -92,6 +99,9 @@ func (w *Window) NeedExtend(waiting uint64, now clock.Instant) (floor, size uint
 		return 0, 0, false
 	}
 	floor = max(w.start, 1) - 1
+	if top := w.runs.Top(); w.refused && floor > top {
+		floor = top + min(floor-top, MaxSkip)
+	}
 	base := max(w.runs.Top(), floor)
 	if base >= MaxID {
 		return 0, 0, false
@@ -128,7 +138,7 @@ func (w *Window) Extended(from, to uint64) error {
 // older windows stays usable.
 func (w *Window) Refused(fence uint64) {
 	w.runs.Skip(fence)
-	w.pending = false
+	w.pending, w.refused = false, true
 }
 
 // Exhausted reports that no further window can be rooted.

@@ -68,6 +68,34 @@ func TestStartFlag(t *testing.T) {
 	}
 }
 
+// Where ids were given before, the root lets no window begin far ahead: a start that
+// is further is gone to in steps, and nothing below it is served.
+func TestStartFarAhead(t *testing.T) {
+	w := newWindow(500, 5<<40, 10)
+	floor, _, want := w.NeedExtend(0, 0)
+	if !want || floor != 5<<40-1 {
+		t.Fatalf("asks above %d %v: a cluster's first ids may begin anywhere", floor, want)
+	}
+	w.Refused(500)
+	at, steps := uint64(500), 0
+	for w.Left() == 0 {
+		if _, ok := w.Take(1); ok {
+			t.Fatal("an id below the start was served")
+		}
+		from, to := extend(t, w, 1, 0)
+		if from > at+idalloc.MaxSkip {
+			t.Fatalf("window (%d, %d], the fence was %d", from, to, at)
+		}
+		at = to
+		if steps++; steps > 5 {
+			t.Fatalf("after %d steps it is at %d", steps, at)
+		}
+	}
+	if first, ok := w.Take(1); !ok || first != 5<<40 {
+		t.Fatalf("first id %d %v", first, ok)
+	}
+}
+
 // The root gave ids itself: the rest of the window stays usable, and what
 // reaches beyond it comes from the next run as a whole.
 func TestOthersRaiseTheFence(t *testing.T) {

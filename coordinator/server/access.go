@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
@@ -76,6 +77,16 @@ func (s *Server) conceal(ctx context.Context, results ...*rootv1.CommandResult) 
 			result.Error.Region = nil
 		}
 	}
+}
+
+// region finds a region by its id. One that the caller may not read is not there
+// for it: ids would tell what others have.
+func (v *served) region(ctx context.Context, id state.RegionID) (*state.Region, error) {
+	r, err := catalog.Get(v.state, id)
+	if err == nil && v.mayReadOf(ctx, r.Keyspace) != nil {
+		return nil, catalog.NoRegion(id)
+	}
+	return r, err
 }
 
 // Access counts refusals and callers; nil without certificates.

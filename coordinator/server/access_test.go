@@ -251,7 +251,21 @@ func TestGrantsCloseAKeyspace(t *testing.T) {
 		if err := read(a); err != nil && name != "WatchRegions of all" {
 			t.Errorf("%s by who has a grant: %v", name, err)
 		}
-		refused(t, read(b), rootv1.Reason_REASON_PERMISSION_DENIED)
+		switch name {
+		case "GetRegion", "GetKeyspace": // what nobody may see is not there
+			refused(t, read(b), rootv1.Reason_REASON_NOT_FOUND)
+		default:
+			refused(t, read(b), rootv1.Reason_REASON_PERMISSION_DENIED)
+		}
+	}
+	for hidden, missing := range map[error]error{
+		errorOf(b.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 1})):   errorOf(b.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 99})),
+		errorOf(b.GetKeyspace(within(t), &coordinatorv1.GetKeyspaceRequest{Name: "t"})): errorOf(b.GetKeyspace(within(t), &coordinatorv1.GetKeyspaceRequest{Name: "99"})),
+	} {
+		said := strings.NewReplacer("region 1", "region 99", `"t"`, `"99"`).Replace(hidden.Error())
+		if said != missing.Error() {
+			t.Errorf("what is hidden is told from what is not there: %v, %v", hidden, missing)
+		}
 	}
 	if got := listed(b); got == open || strings.Contains(" "+got+" ", " t ") || listed(a) != open {
 		t.Errorf("b sees keyspaces %q, a %q", got, listed(a))
@@ -267,6 +281,8 @@ func TestGrantsCloseAKeyspace(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func errorOf[T any](_ T, err error) error { return err }
 
 // firstOfWatch is the refusal of a watch, if it is refused.
 func firstOfWatch(t testing.TB, c coordinatorv1.CoordinatorClient, keyspace string) error {
@@ -341,9 +357,10 @@ func TestChangesNameTheirCaller(t *testing.T) {
 		if got := last(w); got.GetActor() != actor || got.GetWhy() != "words" {
 			t.Errorf("a published change came as %q, because %q", got.GetActor(), got.GetWhy())
 		}
-		long := why.With(within(t), strings.Repeat("x", state.MaxWhyBytes+1))
-		_, err := c.DrainMember(long, &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
-		refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+		for _, words := range []string{strings.Repeat("x", state.MaxWhyBytes+1), "x\xff"} {
+			_, err := c.DrainMember(why.With(within(t), words), &coordinatorv1.DrainMemberRequest{MemberId: "m1", Undo: true})
+			refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+		}
 	}
 }
 

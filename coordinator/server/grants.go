@@ -3,8 +3,12 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -16,11 +20,28 @@ func (s *Server) EndTenure(ctx context.Context, req *coordinatorv1.EndTenureRequ
 	if req.GetEra() == 0 {
 		return nil, invalid("era", "it is 0; say which era is meant, as Status shows it: by the time the call comes another may have begun")
 	}
+	if err := s.tooYoung(req.GetEra()); err != nil {
+		return nil, err
+	}
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: req.GetEra()}}})
 	if err != nil {
 		return nil, err
 	}
 	return &coordinatorv1.EndTenureResponse{Tenure: made(result).GetTenure(), Token: result.GetToken()}, nil
+}
+
+// tooYoung refuses to end an era that has just begun: the holder of the one before may
+// leave the Tenure to others still, and nobody would be left to serve. What was
+// asked before is for the root to answer.
+func (s *Server) tooYoung(era uint64) error {
+	a := s.cfg.Authority.Status()
+	left := a.TenureAt.Add(tenure.LeastEra).Sub(s.cfg.Clock.Now())
+	if a.Tenure.GetEra() != era || a.Tenure.GetRetired() || a.Tenure.GetEnd() != nil || left <= 0 {
+		return nil
+	}
+	e := reason.New(rootv1.Reason_REASON_OVERLOADED, "era %d has just begun: an era is ended %v after it began at the earliest, so that somebody serves", era, tenure.LeastEra)
+	e.Detail.RetryAfterMillis = uint64(left/time.Millisecond) + 1
+	return e
 }
 
 // GrantAccess implements coordinatorv1.CoordinatorServer.
@@ -29,7 +50,21 @@ func (s *Server) GrantAccess(ctx context.Context, req *coordinatorv1.GrantAccess
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.GrantAccessResponse{Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result)}, nil
+	return &coordinatorv1.GrantAccessResponse{
+		Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result), Hint: s.hint(ctx, req.GetGrant().GetKeyspace()),
+	}, nil
+}
+
+// hint says what about a grant may be a slip, as far as that is known.
+func (s *Server) hint(ctx context.Context, keyspace string) string {
+	if strings.HasSuffix(keyspace, "*") {
+		return ""
+	}
+	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	if err != nil || now.state.KeyspaceByName(keyspace) != nil {
+		return ""
+	}
+	return fmt.Sprintf("there is no keyspace %q yet", keyspace)
 }
 
 // RevokeAccess implements coordinatorv1.CoordinatorServer. That there is nothing to
@@ -90,13 +125,19 @@ func (s *Server) CheckAccess(ctx context.Context, req *coordinatorv1.CheckAccess
 	}
 	role, name, _ := strings.Cut(req.GetPrincipal(), "/")
 	a := v.state.Access(role, name, req.GetVerb(), req.GetKeyspace())
-	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
+	return &coordinatorv1.CheckAccessResponse{Allowed: a.Allowed, Grant: a.Grant, Why: whyAccess(role, req.GetVerb(), req.GetKeyspace(), a), Disclosure: v.disclosure()}, nil
 }
 
-func whyAccess(role, keyspace string, a state.Access) string {
+func whyAccess(role string, verb rootv1.Verb, keyspace string, a state.Access) string {
 	switch {
 	case a.Grant != nil:
-		return fmt.Sprintf("%s is granted %s", a.Grant.GetPrincipal(), a.Grant.GetKeyspace())
+		by, implies := verb, ""
+		if verbs := a.Grant.GetVerbs(); !slices.Contains(verbs, verb) {
+			by = verbs[len(verbs)-1] // ascending: publish or admin
+			implies = ", which implies read"
+		}
+		word := strings.ToLower(strings.TrimPrefix(by.String(), "VERB_"))
+		return fmt.Sprintf("%s is granted %s on %s%s", a.Grant.GetPrincipal(), word, a.Grant.GetKeyspace(), implies)
 	case role != "client" && role != "member":
 		return fmt.Sprintf("%ss need no grant", role)
 	case a.Closed:

@@ -4,9 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -24,6 +29,17 @@ func TestGrantsByTheGoClient(t *testing.T) {
 			if err != nil || r.GetChanged() != (again == 0) || len(r.GetGrant().GetVerbs()) != 1 {
 				t.Fatalf("grant %d: %v, %v", i, r, err)
 			}
+		}
+	}
+	for keyspace, want := range map[string]string{"k*": "", "default": "", "defualt": `there is no keyspace "defualt" yet`} {
+		if r, err := c.GrantAccess(ctx, "client/h", keyspace, rootv1.Verb_VERB_ADMIN); err != nil || r.GetHint() != want {
+			t.Errorf("%s: hint %q, %v, want %q", keyspace, r.GetHint(), err, want)
+		}
+		if a, err := c.CheckAccess(ctx, "client/h", rootv1.Verb_VERB_READ, "k1", client.Strong()); keyspace == "k*" && (err != nil || a.GetWhy() != "client/h is granted admin on k*, which implies read") {
+			t.Errorf("read by admin: %v, %v", a, err)
+		}
+		if _, err := c.RevokeAccess(ctx, "client/h", keyspace); err != nil {
+			t.Fatal(err)
 		}
 	}
 	var listed []string
@@ -68,5 +84,32 @@ func TestEndTenureByTheGoClient(t *testing.T) {
 	r, err := c.EndTenure(ctx, 0)
 	if err != nil || r.GetTenure().GetEra() != 1 || r.GetTenure().GetEnd().GetWhy() != "zur Übung: 100%" || r.GetTenure().GetRetired() {
 		t.Fatalf("%v, %v", r, err)
+	}
+}
+
+// An era that has just begun is not ended: whoever held the one before may leave the
+// Tenure to others still. One that was asked to end before is answered.
+func TestYoungEraIsNotEnded(t *testing.T) {
+	w := start(t)
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}})
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c9", HolderIncarnation: 9, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+	}}})
+	c, now := coordinatorv1.NewCoordinatorClient(w.conn), clock.NewSystem().Now()
+	end := func(age time.Duration, asked *rootv1.TenureEnd) error {
+		w.authority.status.Store(&tenure.Status{Tenure: &rootv1.Tenure{Era: 1, End: asked}, TenureAt: now.Add(-age)})
+		_, err := c.EndTenure(within(t), &coordinatorv1.EndTenureRequest{Era: 1})
+		return err
+	}
+	err := end(0, nil)
+	refused(t, err, rootv1.Reason_REASON_OVERLOADED)
+	if wait := reason.From(err).GetRetryAfterMillis(); wait == 0 || wait > 5001 {
+		t.Errorf("come back in %d ms", wait)
+	}
+	if err := end(tenure.LeastEra, nil); err != nil {
+		t.Errorf("an era that is old enough: %v", err)
+	}
+	if err := end(0, &rootv1.TenureEnd{}); err != nil {
+		t.Errorf("an era that was asked to end: %v", err)
 	}
 }

@@ -380,12 +380,9 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 		return nil, err
 	}
 	region, err := v.find(ctx, req.GetRead(), func() (*state.Region, error) {
-		return catalog.Get(v.state, state.RegionID(req.GetRegionId()))
+		return v.region(ctx, state.RegionID(req.GetRegionId()))
 	})
 	if err != nil {
-		return nil, err
-	}
-	if err := v.mayReadOf(ctx, region.Keyspace); err != nil {
 		return nil, err
 	}
 	return &coordinatorv1.GetRegionResponse{

@@ -49,9 +49,10 @@ const (
 	// address.
 	pollInterval       = time.Second
 	probedPollInterval = 10 * time.Second
-	// yieldFor is how long the holder of an era that was asked to end leaves the
-	// Tenure to others.
-	yieldFor = 5 * time.Second
+	// LeastEra is how long an era lasts before somebody may ask it to end: as long
+	// as the holder of one that was asked to end leaves the Tenure to others.
+	LeastEra = 5 * time.Second
+	yieldFor = LeastEra
 
 	retryLeast = 5 * time.Millisecond
 	retryMost  = 200 * time.Millisecond

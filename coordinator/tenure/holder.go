@@ -228,8 +228,10 @@ type Status struct {
 	// Values left in the windows, and served so far.
 	IDsLeft, TimestampsLeft uint64
 	Consumed                *rootv1.Frontiers
-	// Tenure is the newest known, nil for none.
-	Tenure *rootv1.Tenure
+	// Tenure is the newest known, nil for none; TenureAt is when its era was first
+	// seen here.
+	Tenure   *rootv1.Tenure
+	TenureAt clock.Instant
 }
 
 // Status describes the Holder at this moment.

@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -174,7 +175,7 @@ func (r *RawHolder) Until() clock.Instant { return r.core.Until() }
 func (r *RawHolder) Status(now clock.Instant) Status {
 	s := Status{
 		Phase: r.core.Phase(), Era: r.core.Era(), Superseded: r.core.Superseded(),
-		Stage: r.core.holding.stage, Tenure: r.core.Tenure(),
+		Stage: r.core.holding.stage, Tenure: r.core.Tenure(), TenureAt: r.core.tenureAt,
 	}
 	if e := r.era; e != nil {
 		s.Confirmed, s.ConfirmedAt = now < e.confirmedUntil(), r.core.ConfirmedAt()
@@ -287,10 +288,10 @@ func (r *RawHolder) logSuspicion() {
 // logEnd logs how the era before ended, or that it was asked to.
 func (r *RawHolder) logEnd(before, now *rootv1.Tenure) {
 	if end := now.GetEnd(); end != nil && (before.GetEra() != now.GetEra() || before.GetEnd() == nil) {
-		r.log.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
+		r.log.With(why.Logged(end.GetActor(), end.GetWhy())...).Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId())
 	}
 	if how := state.Ended(before, now); how != "" {
-		r.log.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
+		r.log.With(why.Logged(before.GetEnd().GetActor(), before.GetEnd().GetWhy())...).Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
 	}
 }
 

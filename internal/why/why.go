@@ -36,6 +36,18 @@ func Of(ctx context.Context) string {
 	return first(metadata.ValueFromIncomingContext(ctx, Key))
 }
 
+// Logged are the keys and values that a log line has of who asked, and why: none of
+// what is not known.
+func Logged(actor, text string) (pairs []any) {
+	if actor != "" {
+		pairs = append(pairs, "actor", actor)
+	}
+	if text != "" {
+		pairs = append(pairs, "why", text)
+	}
+	return pairs
+}
+
 // first takes what is not encoded as it is.
 func first(values []string) string {
 	if len(values) == 0 {

@@ -31,3 +31,12 @@ func TestWordsArrive(t *testing.T) {
 		t.Errorf("what is not encoded arrives as %q", got)
 	}
 }
+
+func TestNothingIsNotLogged(t *testing.T) {
+	if got := why.Logged("", ""); len(got) != 0 {
+		t.Errorf("of nothing: %q", got)
+	}
+	if got := why.Logged("operator/o", "drill"); len(got) != 4 || got[1] != "operator/o" || got[3] != "drill" {
+		t.Errorf("logged %q", got)
+	}
+}

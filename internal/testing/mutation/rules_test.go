@@ -219,6 +219,26 @@ var authority = []mutation{
 		[]string{state},
 	},
 	{
+		10, "a window uses up as many ids as it likes", "meta/root/state/fence.go",
+		"case size > MaxIDWindow:", "case false:",
+		[]string{state},
+	},
+	{
+		10, "a window skips as many ids as it likes", "meta/root/state/fence.go",
+		"case f.last.to > 0 && floor > f.value && floor-f.value > MaxIDSkip:", "case false:",
+		[]string{state},
+	},
+	{
+		10, "a claim fails with a window that is refused", "meta/root/replica/authority.go",
+		"c.state.CheckIDWindow(ids.floor, ids.size) == nil && ", "",
+		[]string{replica},
+	},
+	{
+		10, "a start far ahead is asked for at once, for ever", "coordinator/idalloc/window.go",
+		"w.refused && floor > top {", "false {",
+		[]string{windows},
+	},
+	{
 		10, "a window of another era is served", "coordinator/tenure/serve.go",
 		"if w.GetEra() != e.number || w.From < floor", "if w == nil || w.From < floor",
 		[]string{tenure},

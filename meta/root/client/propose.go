@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/nokv/nokv/internal/reason"
@@ -236,4 +237,18 @@ func (q *proposer) refuse(p *proposal, why error) {
 		why = unanswered(why, true, nil)
 	}
 	p.finish(nil, why)
+}
+
+// refuseUnwritable answers the proposals of a request that have no wire form, such as
+// text that is not UTF-8: sent again, they would keep the others from being sent.
+func (q *proposer) refuseUnwritable(r *request) {
+	r.proposals = slices.DeleteFunc(r.proposals, func(p *proposal) bool {
+		for _, c := range p.commands {
+			if _, err := proto.Marshal(c); err != nil {
+				q.refuse(p, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "encode command: %v", err))
+				return true
+			}
+		}
+		return false
+	})
 }

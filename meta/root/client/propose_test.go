@@ -311,6 +311,30 @@ func TestFinalRefusalIsHandedOver(t *testing.T) {
 	})
 }
 
+// A command that cannot be written is refused, and costs those that travel with it
+// nothing but another try.
+func TestCommandThatCannotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeRoot(t, 3)
+		c := r.start(r.config())
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		propose(ctx, t, c, 1)
+		begun := time.Now()
+		var callers sync.WaitGroup
+		callers.Go(func() {
+			if _, err := c.Propose(ctx, command(3), &rootv1.Command{Why: "\xff"}); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+				t.Errorf("Propose = %v", err)
+			}
+		})
+		callers.Go(func() { propose(ctx, t, c, 2) })
+		callers.Wait()
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeRoot(t, 1)

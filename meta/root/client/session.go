@@ -42,6 +42,9 @@ type session struct {
 	// refusal is the request whose refusal ended the session, when the root has
 	// certainly not judged it. The receiver sets it.
 	refusal []*request
+	// unsent is the request that the stream did not take, if it said so. The sender
+	// sets it.
+	unsent *request
 
 	mu       sync.Mutex // guards what follows
 	lastID   uint64
@@ -119,6 +122,9 @@ func (q *proposer) session(ctx context.Context, p *peer) (answered bool, err err
 	s.send(ctx)
 	receiver.Wait()
 	err = <-received
+	if s.unsent != nil {
+		q.refuseUnwritable(s.unsent)
+	}
 	// Only now: while the sender ran it would have sent them to the same peer.
 	q.giveBack(s.inFlight, false, err)
 	q.giveBack(s.refusal, true, err)
@@ -151,6 +157,7 @@ func (s *session) send(ctx context.Context) {
 			s.begin(r)
 			err := s.stream.Send(&rootv1.ProposeRequest{RequestId: r.id, Commands: r.commands, ClusterId: s.q.c.cluster.Load()})
 			if err != nil {
+				s.unsent = r
 				return // The receiver learns why.
 			}
 		}

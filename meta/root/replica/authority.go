@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -51,10 +52,10 @@ func (a *authority) begun(now clock.Instant) { a.since = max(a.since, now) }
 func (c *Core) logEnd(before *rootv1.Tenure) {
 	now := c.state.Tenure()
 	if end := now.GetEnd(); end != nil && (before.GetEra() != now.GetEra() || before.GetEnd() == nil) {
-		c.cfg.Logger.Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId(), "actor", end.GetActor(), "why", end.GetWhy())
+		c.cfg.Logger.With(why.Logged(end.GetActor(), end.GetWhy())...).Info("era was asked to end", "era", now.GetEra(), "holder", now.GetHolderId())
 	}
 	if how := state.Ended(before, now); how != "" {
-		c.cfg.Logger.Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how, "actor", before.GetEnd().GetActor(), "why", before.GetEnd().GetWhy())
+		c.cfg.Logger.With(why.Logged(before.GetEnd().GetActor(), before.GetEnd().GetWhy())...).Info("era ended", "era", before.GetEra(), "holder", before.GetHolderId(), "how", how)
 	}
 }
 
@@ -151,7 +152,7 @@ func firstWindows(claim *Claim) []*rootv1.Event {
 func (c *Core) windowsFit(claim *Claim) bool {
 	a := c.state.Allocators()
 	ids := stamps{floor: a.GetIdFence()}
-	asked := stamps{}
+	asked, runs := stamps{}, 0
 	for i, w := range claim.Windows {
 		if w.GetSize() == 0 || !slices.Contains(claim.Request.GetMandates(), w.GetMandate()) {
 			return false
@@ -159,13 +160,17 @@ func (c *Core) windowsFit(claim *Claim) bool {
 		switch e := firstWindows(claim)[i]; w.GetMandate() {
 		case rootv1.Mandate_MANDATE_ALLOC_ID:
 			ids.join(stamps{floor: w.GetFloor(), size: w.GetSize()})
+			runs++
 		case rootv1.Mandate_MANDATE_TSO:
 			asked.add(e)
 		default:
 			return false
 		}
 	}
-	return ids.end(0) <= state.MaxID && c.clockAllows(asked) == nil
+	if runs > 1 && ids.floor-a.GetIdFence() > state.MaxIDSkip {
+		return false // behind the first one the second would be too far ahead
+	}
+	return c.state.CheckIDWindow(ids.floor, ids.size) == nil && ids.end(0) <= state.MaxID && c.clockAllows(asked) == nil
 }
 
 // untilExpired is how long the holder of t may still believe in a confirmation.

@@ -451,6 +451,18 @@ func TestFirstWindows(t *testing.T) {
 		}
 	}
 
+	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 3}}})
+	for what, windows := range map[string][]*rootv1.FirstWindow{
+		"too large":                 {window(ids, 0, state.MaxIDWindow+1)},
+		"too large together":        {window(ids, 0, state.MaxIDWindow), window(ids, 0, 1)},
+		"too far ahead":             {window(ids, 22+state.MaxIDSkip, 1)},
+		"too far ahead, the second": {window(ids, 0, 1), window(ids, 23+state.MaxIDSkip, 1)},
+	} {
+		if got := take(nil, windows...); len(got) != 1 {
+			t.Errorf("%s: a window came along: %v", what, got)
+		}
+	}
+
 	// Asked again, the era is the same one and the windows are others: nobody
 	// heard of the first.
 	r := claim(t, "a", era-1, 0)
@@ -459,6 +471,18 @@ func TestFirstWindows(t *testing.T) {
 	c.settle()
 	if e := r.Response.GetResult().GetEvents(); len(e) != 2 || e[0].GetTenure().GetEra() != era || e[1].GetWindow().GetFrom() != 21 {
 		t.Errorf("a repeated claim: %v", r.Response)
+	}
+
+	// Where ids were never given, they may begin anywhere, and only the first do.
+	for _, windows := range [][]*rootv1.FirstWindow{
+		{window(ids, 1<<60, 1)}, {window(ids, 0, 1), window(ids, 1<<60, 1)}, {window(ids, 0, state.MaxIDWindow+1)},
+	} {
+		c = newCluster(t, 3, nil)
+		l, era = c.lead(1), 0
+		c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: 3}}})
+		if got := take(nil, windows...); len(got) == 2 != (windows[0].Floor > 0) {
+			t.Errorf("%v for the first era: %v", windows, got)
+		}
 	}
 	if _, err := replica.NewClaim(r.Request, make([]*rootv1.FirstWindow, 17)...); reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
 		t.Errorf("17 windows: %v", err)

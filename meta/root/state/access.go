@@ -141,7 +141,8 @@ type Access struct {
 // Access judges whether the principal ROLE/NAME may do verb to a keyspace.
 // Operators, coordinators and roots may everything. A keyspace that no grant names
 // is open: clients and members may read and claim there, and nothing else. One that
-// is named by any is for those who are named, with the verbs that they were given.
+// is named by any is for those who are named, with the verbs that they were given;
+// publish and admin imply read.
 // What a member may do because it owns a region is not judged here. It allocates
 // nothing.
 func (s *State) Access(role, name string, verb rootv1.Verb, keyspace string) Access {
@@ -174,11 +175,19 @@ func (s *State) May(role, name string, verb rootv1.Verb, keyspace string) bool {
 	return s.Access(role, name, verb, keyspace).Allowed
 }
 
+// grantedBy are the verbs that grant a verb: who may change a keyspace may read it.
+func grantedBy(verb rootv1.Verb) uint32 {
+	if verb == rootv1.Verb_VERB_READ {
+		return 1<<rootv1.Verb_VERB_READ | 1<<rootv1.Verb_VERB_PUBLISH | 1<<rootv1.Verb_VERB_ADMIN
+	}
+	return 1 << verb
+}
+
 // judge notes that a group names the keyspace, and reports whether it allows it.
 func (a *Access) judge(group *grantGroup, role, name string, verb rootv1.Verb) bool {
 	a.Closed = true
 	for _, g := range group.all {
-		if g.role == role && g.verbs&(1<<verb) != 0 && g.name.matches(name) {
+		if g.role == role && g.verbs&grantedBy(verb) != 0 && g.name.matches(name) {
 			a.Allowed, a.Grant = true, g.record
 			return true
 		}

@@ -51,7 +51,8 @@ func TestAccessIsTheSumOfGrants(t *testing.T) {
 						if matches(g.GetKeyspace(), keyspace) {
 							closed = true
 							for _, v := range g.GetVerbs() {
-								want = want || v == verb && matches(g.GetPrincipal(), who)
+								implied := verb == rootv1.Verb_VERB_READ && (v == rootv1.Verb_VERB_PUBLISH || v == rootv1.Verb_VERB_ADMIN)
+								want = want || (v == verb || implied) && matches(g.GetPrincipal(), who)
 							}
 						}
 						return true

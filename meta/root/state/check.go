@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -363,6 +364,9 @@ func checkID(what, id string) *rootv1.ErrorDetail {
 func checkText(what, text string, limit int) *rootv1.ErrorDetail {
 	if len(text) > limit {
 		return invalid("the %s has %d bytes, at most %d fit", what, len(text), limit)
+	}
+	if !utf8.ValidString(text) {
+		return invalid("the %s %q is not UTF-8", what, clip(text))
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return invalid("the %s %q has control characters", what, clip(text))

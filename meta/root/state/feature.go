@@ -102,8 +102,8 @@ func recordLevel(r *rootv1.Record) uint32 {
 }
 
 // restrictive says whether the root judges, whoever asks, what was once left to
-// honest callers: who retires and advances an era, how long its ttl is, whom a
-// coordinator follows. Builds of lower levels do not, so that it has a level.
+// honest callers: who retires and advances an era, how long its ttl is, how many ids
+// it takes, whom a coordinator follows. Builds of lower levels do not, so that it has a level.
 func (s *State) restrictive() bool { return s.FeatureLevel() >= restrictedLevel }
 
 // CheckLevel refuses what is above the rooted level: some process would have to

@@ -80,6 +80,11 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	if e.GetMandate() == rootv1.Mandate_MANDATE_TSO {
 		limit = MaxTSO
 	}
+	if e.GetMandate() == rootv1.Mandate_MANDATE_ALLOC_ID {
+		if d := t.CheckIDWindow(e.GetFloor(), e.GetSize()); d != nil {
+			return verdict{reject: d}
+		}
+	}
 	given := window{era: era, from: max(f.value, e.GetFloor())}
 	if given.from > limit || e.GetSize() > limit-given.from {
 		d := refuse(rootv1.Reason_REASON_EXHAUSTED, "%d values above %d would pass %d", e.GetSize(), given.from, limit)
@@ -100,6 +105,28 @@ func (t *turn) fenceExtended(e *rootv1.FenceExtended, r *EventResult) verdict {
 	r.Window = given.proto()
 	t.change(Change{Kind: ChangeAllocators})
 	return applied
+}
+
+// CheckIDWindow refuses, from feature level 3 on, a window of ids that would use up
+// what never comes back, whoever asks: one of more than MaxIDWindow, or, where some
+// were given before, more than MaxIDSkip ahead of the fence.
+func (s *State) CheckIDWindow(floor, size uint64) *rootv1.ErrorDetail {
+	f := &s.alloc.id
+	var d *rootv1.ErrorDetail
+	switch {
+	case !s.restrictive():
+		return nil
+	case size > MaxIDWindow:
+		d = refuse(rootv1.Reason_REASON_EXHAUSTED, "a window of %d ids: ask for at most %d", size, uint64(MaxIDWindow))
+		d.Limit = MaxIDWindow
+	case f.last.to > 0 && floor > f.value && floor-f.value > MaxIDSkip:
+		d = refuse(rootv1.Reason_REASON_EXHAUSTED, "ids above %d are more than %d ahead of the fence %d, and what is skipped never comes back: go there in steps", floor, uint64(MaxIDSkip), f.value)
+		d.Limit = f.value + MaxIDSkip
+	default:
+		return nil
+	}
+	d.Fence = f.value
+	return d
 }
 
 // mayEnd refuses an exact frontier that the era cannot have ended at.

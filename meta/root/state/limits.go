@@ -100,6 +100,11 @@ const (
 	MaxEpoch = 1 << 62
 	// MaxID is the highest id: ids fit a signed 64-bit integer.
 	MaxID = 1<<63 - 1
+	// MaxIDWindow bounds the ids of one window, and MaxIDSkip how far ahead of the
+	// fence it begins, from feature level 3 on; the first window that a cluster gives
+	// may begin anywhere.
+	MaxIDWindow = 1 << 32
+	MaxIDSkip   = 1 << 40
 	// MaxTSO is the highest timestamp: timestamps fit a signed 64-bit integer
 	// until the year 3084.
 	MaxTSO = 1<<63 - 1

@@ -29,6 +29,17 @@ func drawCommand(t *rapid.T, s *state.State) *rootv1.Command {
 	return c
 }
 
+// drawGreed has some windows of ids ask for more, or further ahead, than is fair.
+func drawGreed(t *rapid.T, c *rootv1.Command) *rootv1.Command {
+	for _, e := range c.GetEvents() {
+		if f := e.GetFenceExtended(); f.GetMandate() == rootv1.Mandate_MANDATE_ALLOC_ID && rapid.IntRange(0, 3).Draw(t, "greed") == 0 {
+			f.Floor += rapid.SampledFrom([]uint64{0, 1 << 39, 1 << 40, 1 << 50}).Draw(t, "skip")
+			f.Size += rapid.SampledFrom([]uint64{0, 1<<32 - 1, 1 << 50}).Draw(t, "share")
+		}
+	}
+	return c
+}
+
 func drawEra(t *rapid.T, s *state.State) uint64 {
 	return s.Tenure().GetEra() + uint64(rapid.SampledFrom([]int{0, 0, 0, 0, 1}).Draw(t, "later"))
 }
@@ -259,7 +270,9 @@ func drawVerbs(t *rapid.T) []rootv1.Verb {
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
-		w.entry(&rootv1.Command{Events: []*rootv1.Event{clusterEvent()}})
+		bootstrap := clusterEvent()
+		bootstrap.GetClusterBootstrapped().Cluster.FeatureLevel = rapid.SampledFrom([]uint32{1, 3}).Draw(t, "level")
+		w.entry(&rootv1.Command{Events: []*rootv1.Event{bootstrap}})
 		for _, m := range []string{"m1", "m2", "m3"} {
 			w.entry(&rootv1.Command{Events: []*rootv1.Event{memberEvent(m, 1)}})
 		}
@@ -275,7 +288,7 @@ func TestLaws(t *testing.T) {
 			}
 			var commands []*rootv1.Command
 			for range rapid.IntRange(0, 2).Draw(t, "commands") {
-				c := drawCommand(t, w.machines[0])
+				c := drawGreed(t, drawCommand(t, w.machines[0]))
 				if rapid.Bool().Draw(t, "identity") {
 					w.sequence++
 					index := w.machines[0].Token().Index
@@ -394,6 +407,21 @@ func (w *world) entry(commands ...*rootv1.Command) {
 		w.checkRegions(s)
 	}
 	w.checkAuthority(commands, out[0])
+	w.checkSkipped(fork, commands)
+}
+
+// checkSkipped: from feature level 3 on no event uses up more than a bounded share of
+// the ids, but the first that ever gives any.
+func (w *world) checkSkipped(before *state.State, commands []*rootv1.Command) {
+	const share = state.MaxIDSkip + state.MaxIDWindow + state.MaxEventsPerCommand
+	events := uint64(0)
+	for _, c := range commands {
+		events += uint64(len(c.GetEvents()))
+	}
+	had, has := before.Allocators(), w.machines[0].Allocators()
+	if before.FeatureLevel() >= 3 && had.GetLastIdWindow().GetTo() > 0 && has.GetIdFence() > had.GetIdFence()+events*share {
+		w.t.Fatalf("%v raised the fence from %d to %d", commands, had.GetIdFence(), has.GetIdFence())
+	}
 }
 
 // retry: an entry of one applied command, sent again at once, changes nothing.

@@ -5604,7 +5604,9 @@ type GrantAccessResponse struct {
 	Grant *v1.Grant     `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
 	Token *v1.RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// False: all of it was granted already.
-	Changed       bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// What may be a slip: that no keyspace has this name. Empty: nothing.
+	Hint          string `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5658,6 +5660,13 @@ func (x *GrantAccessResponse) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *GrantAccessResponse) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
 }
 
 type RevokeAccessRequest struct {
@@ -6802,11 +6811,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"z\n" +
 	"\x12GrantAccessRequest\x12)\n" +
 	"\x05grant\x18\x01 \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\x129\n" +
-	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\x89\x01\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\x9d\x01\n" +
 	"\x13GrantAccessResponse\x12)\n" +
 	"\x05grant\x18\x01 \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
-	"\achanged\x18\x03 \x01(\bR\achanged\"\xb4\x01\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12\x12\n" +
+	"\x04hint\x18\x04 \x01(\tR\x04hint\"\xb4\x01\n" +
 	"\x13RevokeAccessRequest\x12\x1c\n" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12(\n" +
