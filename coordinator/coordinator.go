@@ -24,9 +24,12 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
+	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/seal"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
@@ -64,6 +67,8 @@ type Config struct {
 	// are plain where others reach them.
 	TLS      *mtls.Source
 	Insecure bool
+	// Secret seals the keys that are made here, and opens them. Nil: they are not sealed.
+	Secret *seal.Key
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
@@ -138,7 +143,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
+		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err
@@ -194,6 +199,11 @@ func (c *Coordinator) Healthy(ctx context.Context) error {
 		return fmt.Errorf("read index: %w", err)
 	}
 	return nil
+}
+
+// Verify is whose a bearer token is, by the newest view.
+func (c *Coordinator) Verify(token string) (principal.Principal, error) {
+	return bearer.Verify(token, c.follower.View().State, c.cfg.Secret)
 }
 
 // rootSource is the root client as a source of views.

@@ -175,7 +175,9 @@ func (b *bundle) accept(ctx context.Context, raw net.Conn, now time.Time, protoc
 		who, err = b.named(cs.PeerCertificates[0], nil)
 		return err
 	}
-	c = tls.Server(raw, cfg)
+	t := &turn{Conn: raw, ctx: ctx}
+	defer t.end()
+	c = tls.Server(t, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {
 		return nil, who, b.accepting(err, now)
 	}

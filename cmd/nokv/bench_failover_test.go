@@ -73,7 +73,7 @@ func TestBenchFailoverKill(t *testing.T) {
 func TestBenchFailoverHang(t *testing.T) {
 	for victim, want := range map[string][]string{"holder": {"before", "wait", "commit", "confirm", "client"}, "leader": {"before", "election", "client"}} {
 		r := proctest.Run(t, proctest.Options{Name: "nokv", Path: nokvPath(t), Env: nokvEnv(t), Args: []string{
-			"bench", "failover", "--hang", victim, "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "10s", "-o", "json",
+			"bench", "failover", "--tls", "--hang", victim, "--rounds", "2", "--duration", "300ms", "--clients", "2", "--timeout", "10s", "-o", "json",
 		}})
 		if r.Code != 0 {
 			t.Fatalf("exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)

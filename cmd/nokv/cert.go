@@ -28,10 +28,10 @@ func (f *flags) authorityDir() *string {
 	return f.String("ca", "ca", "`folder` of the authority: ca.crt and ca.key")
 }
 
-// life declares -valid; def 0 has no default of its own.
-func (f *flags) life(def time.Duration, says string) *time.Duration {
+// life declares -valid, or -ttl; def 0 has no default of its own.
+func (f *flags) life(name string, def time.Duration, says string) *time.Duration {
 	d := def
-	f.Func("valid", "how `long` it is valid, such as 12h, 90d or 10y "+says, func(s string) (err error) {
+	f.Func(name, "how `long` it is valid, such as 12h, 90d or 10y "+says, func(s string) (err error) {
 		d, err = parseLife(s)
 		return err
 	})
@@ -81,7 +81,7 @@ certificate, and then leave the old one away with --only.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			cluster := f.String("cluster", "", "`name` of the cluster, in every certificate of it")
 			dir := f.authorityDir()
-			life := f.life(ca.DefaultAuthorityLife, "(default 10y)")
+			life := f.life("valid", ca.DefaultAuthorityLife, "(default 10y)")
 			again := f.Bool("again", false, "make the next authority of the cluster, and believe the one before as well")
 			only := f.Bool("only", false, "believe the newest authority alone")
 			force := f.Bool("force", false, "replace an authority, so that its certificates are worth nothing")
@@ -163,7 +163,7 @@ coordinator id.`,
 				hosts = append(hosts, s)
 				return nil
 			})
-			life := f.life(ca.DefaultLife, "(default 90d), and not longer than the authority")
+			life := f.life("valid", ca.DefaultLife, "(default 90d), and not longer than the authority")
 			force := f.Bool("force", false, "replace what is in the folder")
 			f.withOutput()
 			return func(_ context.Context, e *env, args []string) error {
@@ -229,7 +229,7 @@ Processes that use the folder take the new certificate within a second of the
 next connection, without a restart. ca.crt becomes that of the authority.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			dir := f.authorityDir()
-			life := f.life(0, "(default: as long as the one before)")
+			life := f.life("valid", 0, "(default: as long as the one before)")
 			f.withOutput()
 			return func(_ context.Context, e *env, args []string) error {
 				if len(args) != 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 )
@@ -62,6 +63,7 @@ type coordinatorOptions struct {
 	idStart, tsoStart uint64
 	certs             *mtls.Source   // nil: none
 	insecure          bool           // others reach it all the same
+	secret            *seal.Key      // nil: none
 	budget            *budget.Budget // nil: one of its own
 }
 
@@ -98,6 +100,9 @@ func serveCoordinator(ctx context.Context, e *env, s *serverFlags, o *coordinato
 	o.certs, o.insecure, err = s.secure(principal.Coordinator, o.id, logger, listening{"-addr", addr}, listening{"-advertise-addr", o.advertise},
 		listening{"-metrics-addr", *s.metricsAddr})
 	if err != nil {
+		return err
+	}
+	if o.secret, err = seal.Open(*s.secretFile); err != nil {
 		return err
 	}
 	lis, err := listen("coordinator "+o.id, addr)
@@ -145,7 +150,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	}
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
-		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Budget: o.budget, Logger: logger,
+		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, Budget: o.budget, Logger: logger,
 	})
 	if err != nil {
 		return usagef("%s", err)
@@ -159,7 +164,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { reportRoot(watchCtx, c.Healthy, logger) })
-	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Logger: logger}, func(ctx context.Context) error { return c.Run(ctx, lis) })
+	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Verify: c.Verify, Logger: logger}, func(ctx context.Context) error { return c.Run(ctx, lis) })
 	stopWatch()
 	watch.Wait()
 	logger.Info("coordinator stopped", "coordinator", o.id)

@@ -286,7 +286,7 @@ func (d *dev) start(rootsCtx, ctx context.Context, stop context.CancelCauseFunc,
 	}
 	for i, peer := range d.peers {
 		roots.Go(func() {
-			ended(fmt.Sprintf("meta-root %d", i+1), serveMetrics(rootsCtx, d.metricsLis[i], debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: d.own(i)},
+			ended(fmt.Sprintf("meta-root %d", i+1), serveMetrics(rootsCtx, d.metricsLis[i], debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: d.own(i), Verify: peer.Verify},
 				func(ctx context.Context) error { return peer.Run(ctx, d.rootLis[i], d.transportLis[i]) }))
 		})
 	}

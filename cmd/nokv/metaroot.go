@@ -11,6 +11,7 @@ import (
 
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/meta/root/state"
 )
@@ -88,6 +89,10 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	if err != nil {
 		return err
 	}
+	secret, err := seal.Open(*s.secretFile)
+	if err != nil {
+		return err
+	}
 	lis, err := listen(fmt.Sprintf("meta-root %d gRPC", o.node), addr)
 	if err != nil {
 		return err
@@ -110,12 +115,12 @@ func (o *metaRootOptions) serve(ctx context.Context, e *env, s *serverFlags) err
 	}
 	peer, err := root.Open(root.Config{
 		NodeID: o.node, Workdir: o.workdir, Peers: o.peers, Transport: o.reached(peerLis), Join: o.join,
-		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, TLS: certs, Insecure: insecure, Budget: s.budget(), Logger: logger,
+		Advertise: o.advertise, ElectionTimeout: o.election, CheckpointEntries: o.checkpoint, TLS: certs, Insecure: insecure, Secret: secret, Budget: s.budget(), Logger: logger,
 	})
 	if err != nil {
 		return err
 	}
-	return serveMetrics(ctx, metrics, debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: certs, Logger: logger}, func(ctx context.Context) error {
+	return serveMetrics(ctx, metrics, debugvars.Source{Vars: peer.Vars, Healthy: peer.Healthy, TLS: certs, Verify: peer.Verify, Logger: logger}, func(ctx context.Context) error {
 		return peer.Run(ctx, lis, peerLis)
 	})
 }

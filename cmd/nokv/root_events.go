@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -44,6 +45,11 @@ asked for; whether its command applied is a matter of the state it met.`,
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
+				}
+				if role, name, _ := strings.Cut(*actor, "/"); f.given("actor") {
+					if _, err := principal.ParseRole(role); err != nil || name == "" {
+						return usagef("--actor %q: want ROLE/NAME, such as operator/ann or coordinator/*", *actor)
+					}
 				}
 				timeout := *r.timeout
 				if *follow {
@@ -197,10 +203,14 @@ func kindOf(event *rootv1.Event) string {
 
 // hideSecrets takes keys out of what is printed.
 func hideSecrets(event *rootv1.Event) *rootv1.Event {
-	if event.GetPinKeyRotated() == nil {
-		return event
+	c := event
+	if event.GetPinKeyRotated() != nil {
+		c = proto.CloneOf(event)
+		c.GetPinKeyRotated().Secret = nil
 	}
-	c := proto.CloneOf(event)
-	c.GetPinKeyRotated().Secret = nil
+	if event.GetTokenKeyRotated() != nil {
+		c = proto.CloneOf(event)
+		c.GetTokenKeyRotated().Secret = nil
+	}
 	return c
 }

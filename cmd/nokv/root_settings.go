@@ -22,6 +22,7 @@ type settingsOutput struct {
 func rootSettings() *command {
 	return &command{
 		name: "settings", args: "[flags]", summary: "show what is set for the whole cluster, or set it",
+		long:     "\n`nokv root settings set` sets it; --help there says what there is to set.",
 		children: []*command{rootSettingsSet()},
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			r := f.root()

@@ -23,6 +23,7 @@ import (
 type serverFlags struct {
 	addr, metricsAddr, configPath, scope, logLevel, certs *string
 	insecure                                              *bool
+	secretFile                                            *string
 	memory                                                budget.Size
 	flags                                                 *flags
 }
@@ -36,6 +37,7 @@ func (f *flags) server(defaultAddr string) *serverFlags {
 		configPath:  f.String("config", "", "raft_config.json `file` with addresses and folders; flags win"),
 		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
 		certs:       f.certsFlag(),
+		secretFile:  f.String("secret-file", "", "`file` of 32 bytes of chance or more, the same for every process: seals the keys that the root keeps (default: they are not sealed)"),
 		insecure:    f.Bool("insecure", false, "let anybody in: listen without certificates on addresses that other machines reach"),
 		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
 	}

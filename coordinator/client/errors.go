@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,7 +24,8 @@ var ErrUnreachable = errors.New("coordinator unreachable")
 
 // Error is why a call ended without an answer. It is equal, by errors.Is, to
 // the Err value of its reason, and to its cause: context.DeadlineExceeded,
-// context.Canceled, ErrClosed or ErrUnreachable.
+// context.Canceled, ErrClosed or ErrUnreachable. The cause is a *mtls.Refusal when
+// no coordinator can be talked to with the certificates of either side.
 type Error struct {
 	// Op is the call, such as "GetRegionByKey".
 	Op string
@@ -48,12 +50,18 @@ type Try struct {
 	Times int
 	// Said is its last answer, for people.
 	Said string
+
+	// refusal is why there was no connection, if it does not pass by itself.
+	refusal *mtls.Refusal
 }
 
 // Error implements error.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Op)
+	if _, refused := errors.AsType[*mtls.Refusal](e.Cause); refused {
+		return e.Op + ": " + e.Cause.Error() // names the coordinator
+	}
 	if e.Cause != nil && !errors.Is(e.Cause, errRefused) {
 		fmt.Fprintf(&b, ": %v", e.Cause)
 	}
@@ -97,6 +105,9 @@ const (
 	later
 	// redirect: the coordinator named by the refusal at once.
 	redirect
+	// barred: there is no connection for reasons that do not pass by themselves. The
+	// next coordinator at once; final when that is so with all.
+	barred
 )
 
 // classify says what to do about err of a try whose own context has not ended.
@@ -106,6 +117,9 @@ func classify(err error) (class, *rootv1.ErrorDetail) {
 	}
 	if d := reason.From(err); d != nil {
 		return classOfReason(d), d
+	}
+	if _, refused := mtls.RefusalOf(err); refused {
+		return barred, nil
 	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.Aborted, codes.Canceled, codes.DeadlineExceeded:
@@ -153,6 +167,9 @@ func said(err error) string {
 	if d := reason.From(err); d != nil {
 		return (&reason.Error{Detail: d}).Error()
 	}
+	if refused, ok := mtls.RefusalOf(err); ok {
+		return refused.Error()
+	}
 	s, ok := status.FromError(err)
 	if ok && s.Code() == codes.DeadlineExceeded {
 		return errSilent.Error() // whoever's deadline it was
@@ -178,14 +195,28 @@ func (t *trail) note(endpoint string, err error) {
 	if d := reason.From(err); d != nil {
 		t.refusal, t.refusedAt = d, endpoint
 	}
+	try := Try{Endpoint: endpoint, Times: 1, Said: said(err)}
+	if class, _ := classify(err); class == barred {
+		try.refusal, _ = mtls.RefusalOf(err)
+	}
 	for i := range t.tries {
 		if t.tries[i].Endpoint == endpoint {
-			t.tries[i].Times++
-			t.tries[i].Said = said(err)
+			try.Times += t.tries[i].Times
+			t.tries[i] = try
 			return
 		}
 	}
-	t.tries = append(t.tries, Try{Endpoint: endpoint, Times: 1, Said: said(err)})
+	t.tries = append(t.tries, try)
+}
+
+// barred says that none of these can be talked to, as they said last.
+func (t *trail) barred(at []*endpoint) bool {
+	for _, try := range t.tries {
+		if try.refusal == nil && slices.ContainsFunc(at, func(e *endpoint) bool { return e.address == try.Endpoint }) {
+			return false
+		}
+	}
+	return true
 }
 
 // noteEnd is note for a try that the end of the call cut off: it adds to what
@@ -229,6 +260,9 @@ func (t *trail) fail(op string, cause error) *Error {
 func causeOf(err error) error {
 	if reason.From(err) != nil {
 		return errRefused
+	}
+	if refused, ok := mtls.RefusalOf(err); ok {
+		return refused
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:

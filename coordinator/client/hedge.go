@@ -134,7 +134,7 @@ func (a *asked) others(ctx context.Context, pays bool, ask func(context.Context,
 		case settles(err):
 			return e
 		}
-		if class, detail := classify(err); class == elsewhere && detail == nil {
+		if class, detail := classify(err); unreached(class, detail) {
 			a.c.ends.shun(e)
 		}
 		a.answered(e, err)

@@ -110,7 +110,7 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 	if detail.GetReason() == rootv1.Reason_REASON_CLUSTER_MISMATCH {
 		w.c.count.otherClusters.Add(1)
 	}
-	if class == elsewhere && detail == nil {
+	if unreached(class, detail) {
 		w.c.ends.shun(e)
 	} else {
 		w.c.ends.answered(e)
@@ -133,11 +133,20 @@ func (w *walk) failed(ctx context.Context, e *endpoint, err error) error {
 		if w.c.ends.pick(nil, w.tried) == nil {
 			return w.trail.fail(w.op.name, nil)
 		}
+	case barred:
+		if w.c.ends.pick(nil, w.tried) == nil && w.trail.barred(w.tried) {
+			return w.trail.fail(w.op.name, nil)
+		}
 	}
 	if pause < 0 && w.c.ends.pick(nil, w.tried) != nil {
 		return nil
 	}
 	return w.wait(ctx, max(pause, w.backoff()))
+}
+
+// unreached says that a try did not get to a coordinator, or had no answer from it.
+func unreached(class class, detail *rootv1.ErrorDetail) bool {
+	return class == barred || class == elsewhere && detail == nil
 }
 
 // redirected follows a refusal to the holder it names, unless the holder could

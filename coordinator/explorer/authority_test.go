@@ -124,6 +124,7 @@ func (b *beside) newClaim(incarnation uint64, era uint8) *replica.Claim {
 	c, err := replica.NewClaim(&rootv1.TenureClaimed{
 		HolderId: "c", HolderIncarnation: incarnation, HolderAddress: "c:1", ExpectedEra: uint64(era),
 		TtlMillis: uint64((time.Duration(b.ttl) * unit).Milliseconds()), Mandates: []rootv1.Mandate{b.mandate},
+		RetireDigest: digestOf(secretOf(uint8(incarnation))),
 	})
 	if err != nil {
 		panic(err)
@@ -205,7 +206,7 @@ func (b *beside) commit() error {
 func (b *beside) propose(c command, incarnation uint64, judged, applies bool) error {
 	events := b.roots.events(b.root(&b.w), c)
 	if t := events[0].GetTenureRetired(); t != nil {
-		t.HolderIncarnation = incarnation
+		t.HolderIncarnation, t.RetireSecret = incarnation, secretOf(uint8(incarnation))
 	}
 	p, err := replica.NewProposal([]*rootv1.Command{{Events: events}})
 	if err != nil {

@@ -79,7 +79,7 @@ func (p *replicaPeer) SetPeers(*rootv1.Cluster) {}
 
 func newQuorum(seed uint64) (*quorum, error) {
 	q := &quorum{now: 1, away: -1, leader: -1, done: map[replica.Request]bool{}}
-	bootstrap := &rootv1.Cluster{ClusterId: 1, Incarnation: 1}
+	bootstrap := &rootv1.Cluster{ClusterId: 1, Incarnation: 1, FeatureLevel: state.FeatureLevel}
 	for id := uint64(1); id <= 3; id++ {
 		bootstrap.Peers = append(bootstrap.Peers, &rootv1.RootPeer{NodeId: id, Incarnation: id, TransportAddress: fmt.Sprint("root:", id)})
 	}

@@ -1,6 +1,8 @@
 package explorer
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"strings"
@@ -74,7 +76,7 @@ func newRoots(m rootv1.Mandate) *roots {
 	s := state.New()
 	out := apply(s, &rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
 		Cluster: &rootv1.Cluster{
-			ClusterId: 1, Incarnation: 1,
+			ClusterId: 1, Incarnation: 1, FeatureLevel: state.FeatureLevel,
 			Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "root:1"}},
 		},
 	}}})
@@ -142,7 +144,7 @@ func (r *roots) events(x *rooted, c command) []*rootv1.Event {
 	case claimTenure:
 		all := []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
 			HolderId: "c", HolderIncarnation: uint64(c.a), HolderAddress: "c:1", ExpectedEra: era(c.b),
-			PredecessorExpired: c.flag, Mandates: []rootv1.Mandate{r.mandate},
+			PredecessorExpired: c.flag, Mandates: []rootv1.Mandate{r.mandate}, RetireDigest: digestOf(secretOf(c.a)),
 		}}}}
 		if c.c > 0 { // the first window, as replica's firstWindows has it
 			all = append(all, &rootv1.Event{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
@@ -156,13 +158,13 @@ func (r *roots) events(x *rooted, c command) []*rootv1.Event {
 		}}}}
 	case retireTenure:
 		return []*rootv1.Event{{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
-			Era: era(c.a), HolderId: "c", HolderIncarnation: uint64(c.b), Consumed: r.frontiers(c.c),
+			Era: era(c.a), HolderId: "c", HolderIncarnation: uint64(c.b), Consumed: r.frontiers(c.c), RetireSecret: secretOf(c.b),
 		}}}}
 	case advanceHandover:
 		var events []*rootv1.Event
 		for s := rootv1.HandoverStage(c.b) + 1; s <= rootv1.HandoverStage(c.c); s++ {
 			events = append(events, &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{
-				HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era(c.a), Stage: s},
+				HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era(c.a), Stage: s, HolderId: "c", HolderIncarnation: uint64(x.holder)},
 			}})
 		}
 		return events
@@ -172,6 +174,15 @@ func (r *roots) events(x *rooted, c command) []*rootv1.Event {
 			KeyspaceId: uint32(state.DefaultKeyspace), StartKey: key(c.a), EndKey: key(c.a + 1),
 		}}}}}
 	}
+}
+
+// secretOf is what a process retires its era with: who knows no more than its name
+// does not.
+func secretOf(process uint8) []byte { return bytes.Repeat([]byte{process}, state.RetireSecretBytes) }
+
+func digestOf(secret []byte) []byte {
+	d := sha256.Sum256(secret)
+	return d[:]
 }
 
 func (r *roots) frontiers(v uint8) *rootv1.Frontiers {
@@ -249,10 +260,31 @@ func (r *roots) refuses(x *rooted) {
 	if x.retired {
 		never = append(never, command{kind: extendFence, a: x.era, b: x.fence, c: x.fence + 1})
 	}
+	if x.era > 0 {
+		for what, e := range r.forged(x) {
+			if o := apply(x.state.Fork(), e); o.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
+				r.wrong("era %d, retired %v, fence %d: %s was not refused but %v", x.era, x.retired, x.fence, what, o.Outcome)
+			}
+		}
+	}
 	for _, c := range never {
 		if o := apply(x.state.Fork(), r.events(x, c)...); o.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
 			r.wrong("era %d, retired %v, fence %d: %v was not refused but %v", x.era, x.retired, x.fence, c, o.Outcome)
 		}
+	}
+}
+
+// forged are acts in the holder's name by who knows that name and no more, and one
+// that asks an era to end that is not the current one.
+func (r *roots) forged(x *rooted) map[string]*rootv1.Event {
+	era := uint64(x.era) + x.skipped
+	retire := r.events(x, command{kind: retireTenure, a: x.era, b: x.holder, c: x.fence})[0]
+	retire.GetTenureRetired().RetireSecret = secretOf(99)
+	advance := r.events(x, command{kind: advanceHandover, a: x.era, b: 1, c: 2})[0]
+	advance.GetHandoverAdvanced().HolderIncarnation = 99
+	return map[string]*rootv1.Event{
+		"a forged retirement": retire, "a forged advance": advance,
+		"an end of the next era": {Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: era + 1}}},
 	}
 }
 

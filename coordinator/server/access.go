@@ -7,7 +7,6 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
-	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -26,7 +25,7 @@ func (s *Server) permitted(ctx context.Context, cmds []*rootv1.Command) (kept []
 		return cmds, nil, nil
 	}
 	// The view may be behind what its caller knows: it is refused by what is rooted now.
-	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	now, err := s.strong(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -269,7 +269,6 @@ type outlet struct {
 	pending int       // bytes
 	moved   time.Time // when pending last fell, or rose from nothing
 	full    bool      // the watch is to be told of room
-	closed  bool
 }
 
 // room says whether more may be given now; if not, the watch is told when it may.

@@ -341,12 +341,19 @@ func startOn(t testing.TB, root *memoryRoot, change ...func(*server.Config)) *wo
 	return w
 }
 
+// unavailableAfter is the silence that tells that the root is away: a slow machine is
+// none.
+const unavailableAfter = 5 * time.Second
+
 // run starts everything and stops it at the end of the test.
 func (w *world) run(t testing.TB, change []func(*server.Config)) {
 	t.Helper()
 	monotonic := clock.NewMonotonic()
 	var err error
-	w.follower, err = rootview.New(rootview.Config{Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000})
+	w.follower, err = rootview.New(rootview.Config{
+		Core: rootview.CoreConfig{UnavailableAfter: unavailableAfter},
+		Root: w.root, ReadIndexer: w.root, Clock: monotonic, RetainedChanges: 1000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,7 +433,7 @@ func (w *world) must(t testing.TB, events ...*rootv1.Event) *rootv1.CommandResul
 
 // within is a context for one call.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

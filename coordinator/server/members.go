@@ -2,8 +2,8 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
 
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -76,10 +76,9 @@ func (s *Server) AssignRegions(ctx context.Context, req *coordinatorv1.AssignReg
 // RotatePinKey implements coordinatorv1.CoordinatorServer. The secret is made
 // here and leaves the cluster's processes in no answer.
 func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinKeyRequest) (*coordinatorv1.RotatePinKeyResponse, error) {
-	secret := make([]byte, state.MaxPinSecretBytes)
-	_, _ = rand.Read(secret) // never fails: crypto/rand crashes the process instead
+	secret, sealed := s.newKey(seal.Pins, req.GetExpectedId())
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{
-		ExpectedId: req.GetExpectedId(), Secret: secret,
+		ExpectedId: req.GetExpectedId(), Secret: secret, Sealed: sealed,
 	}}})
 	if err != nil {
 		return nil, err

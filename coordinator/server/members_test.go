@@ -99,8 +99,9 @@ func TestADelayedRegistrationIsOvertaken(t *testing.T) {
 	if again, err := register(2, 0); err != nil || again.GetIncarnation() != living.GetIncarnation() {
 		t.Errorf("%v, %v", again, err)
 	}
+	strong := &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}
 	for id, want := range map[string]int{"m1": 1, "m2": 0} {
-		list, err := w.client.ListMembers(ctx, &coordinatorv1.ListMembersRequest{MemberId: id})
+		list, err := w.client.ListMembers(ctx, &coordinatorv1.ListMembersRequest{MemberId: id, Read: strong})
 		if err != nil || len(list.GetMembers()) != want || want == 1 && list.GetMembers()[0].GetMember().GetIncarnation() != living.GetIncarnation() {
 			t.Errorf("%s: %v, %v", id, list, err)
 		}

@@ -449,6 +449,7 @@ func TestALookupThatWaitsHoldsUpNobody(t *testing.T) {
 		}
 		ask(stream, 9, future)
 		want(stream, 9, rootv1.Reason_REASON_OVERLOADED)
+		synctest.Wait() // each of the three has its place
 		// All streams together are bounded too.
 		other, err := w.client.RouteStream(ctx)
 		if err != nil {

@@ -53,6 +53,7 @@ import (
 	"github.com/nokv/nokv/internal/listen"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -101,6 +102,8 @@ type Config struct {
 	Access *access.Gate
 	// TLS has every caller show a certificate of the cluster. Nil: plain connections.
 	TLS *mtls.Source
+	// Secret seals the keys that are made here, and opens them. Nil: they are not sealed.
+	Secret *seal.Key
 	// Insecure says that connections are plain where others reach them, for Status.
 	Insecure bool
 	// ServerOptions come after the server's own, so they may replace them.
@@ -238,7 +241,6 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
-		grpc.SharedWriteBuffer(true), // a silent connection has none
 		grpc.ConnectionTimeout(5*time.Second),
 		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.

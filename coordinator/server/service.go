@@ -29,6 +29,9 @@ func Changes(method string) bool {
 		coordinatorv1.Coordinator_EndTenure_FullMethodName,
 		coordinatorv1.Coordinator_GrantAccess_FullMethodName,
 		coordinatorv1.Coordinator_RevokeAccess_FullMethodName,
+		coordinatorv1.Coordinator_CreateToken_FullMethodName,
+		coordinatorv1.Coordinator_RevokeToken_FullMethodName,
+		coordinatorv1.Coordinator_RotateTokenKey_FullMethodName,
 		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
 		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:
 		return true

@@ -134,7 +134,7 @@ func TestACutOffHolderServesNoAuthority(t *testing.T) {
 					t.Error("an idle holder says that it does not serve")
 				}
 				root.setDown(true)
-				time.Sleep(2 * time.Second)
+				time.Sleep(unavailableAfter + time.Second)
 				if serving() {
 					t.Error("a holder that is cut off says that it serves")
 				}

@@ -163,6 +163,9 @@ func (r *run) live() error {
 	}
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.disturb)
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.revive)
+	if r.k.variant == noVariant { // seeds that are known to show something still do
+		r.roots.Operate(func() bool { return !r.calm })
+	}
 	if r.k.loses {
 		r.After(r.Between(300*time.Millisecond, 900*time.Millisecond), func() {
 			r.roots.Lose(r.roots.Peers[r.Rand.IntN(len(r.roots.Peers))])

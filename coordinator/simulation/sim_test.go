@@ -30,6 +30,7 @@ var kinds = []string{
 	"root's wall clock stepped", "coordinator killed", "coordinator shut down", "coordinator paused", "machine suspended",
 	"paused between generate and check", "wall clock stepped", "wall clock strobed", "clock refused", "holder suspected",
 	"root cut from roots", "link between roots cut", "coordinator cut from roots", "link between coordinator and root cut",
+	"grant given", "grant taken", "settings changed", "era asked to end",
 	"coordinator cut from clients", "coordinator cut until its era was claimed", "message lost", "message late", "message repeated", "stream broken", "bootstrap required",
 }
 

@@ -94,6 +94,10 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_ListGrants_FullMethodName:   row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_CheckAccess_FullMethodName:  row(No, No, No, No, Allowed),
 
+	coordinatorv1.Coordinator_CreateToken_FullMethodName:    row(No, No, No, No, Allowed),
+	coordinatorv1.Coordinator_RevokeToken_FullMethodName:    row(No, No, No, No, Allowed),
+	coordinatorv1.Coordinator_RotateTokenKey_FullMethodName: row(No, No, No, No, Allowed),
+
 	coordinatorv1.Coordinator_ListMembers_FullMethodName:      row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_ListCoordinators_FullMethodName: row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Status_FullMethodName:           row(No, Allowed, Allowed, Allowed, Allowed),
@@ -141,6 +145,8 @@ var kinds = byNumber(map[protoreflect.Name]kind{
 	"access_granted":           {nobody, operators},
 	"access_revoked":           {nobody, operators},
 	"pin_key_rotated":          {nobody, operators},
+	"token_key_rotated":        {nobody, operators},
+	"token_revoked":            {nobody, operators},
 	"cluster_settings_changed": {nobody, operators},
 
 	"member_joined":        {nobody, row(No, No, Own, No, Allowed)},

@@ -11,10 +11,11 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/flow"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -76,11 +77,11 @@ type arrival struct {
 }
 
 // open opens the watches of a keyspace, and waits until each has its beginning.
-func (w Watches) open(ctx context.Context, address, keyspace string) (*audience, error) {
+func (w Watches) open(ctx context.Context, certs *mtls.Source, address, keyspace string) (*audience, error) {
 	ctx, stop := context.WithCancel(ctx)
 	a, begun := &audience{ctx: ctx, stop: stop}, time.Now()
 	for range w.Connections {
-		options := append(flow.Client(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(tokens{encoding.GetCodecV2(protocodec.Name)}), grpc.MaxCallRecvMsgSize(64<<20)))
 		conn, err := grpc.NewClient("passthrough:///"+address, options...)
 		if err != nil {
@@ -220,7 +221,7 @@ func (c *Config) prepareWatches(ctx context.Context, cl *client.Client) (work, f
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.audience, err = c.Watches.open(ctx, cl.Endpoints()[0], "bench-publish"); err != nil {
+	if c.audience, err = c.Watches.open(ctx, c.TLS, cl.Endpoints()[0], "bench-publish"); err != nil {
 		return nil, nil, err
 	}
 	begun := time.Now()

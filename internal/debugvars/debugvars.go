@@ -4,7 +4,7 @@
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
 // component's own check passed within its bound, and answers everybody; (3) with
-// certificates the rest is for those that allowed names.
+// certificates the rest is for those that allowed names, by certificate or token.
 package debugvars
 
 import (
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,31 +46,49 @@ type Source struct {
 	// TLS are the certificates of the process; nil: it has none, and everybody on
 	// this machine may see everything.
 	TLS *mtls.Source
+	// Verify is whose a bearer token is. With certificates it stands for one; without,
+	// it would be read on the way and is not asked for. Nil: there are none.
+	Verify func(token string) (principal.Principal, error)
 	// Logger hears of connections that fail, at Debug. Nil: nothing is logged.
 	Logger hclog.Logger
 }
 
 // allowed says who may see what is not for everybody. It is the one place that
 // judges callers of this port.
-func (s *Source) allowed(r *http.Request) bool {
+func (s *Source) allowed(r *http.Request) (bool, error) {
 	if s.TLS == nil {
-		return true
+		return true, nil
 	}
-	switch s.TLS.Caller(r.TLS).Role {
+	p, err := s.caller(r)
+	switch p.Role {
 	case principal.Operator, principal.Root, principal.Coordinator:
-		return true
+		return true, nil
 	}
-	return false
+	return false, err
+}
+
+// caller is who asks, where there are certificates: by the token of the request, or,
+// if it has none, by the certificate of the connection.
+func (s *Source) caller(r *http.Request) (principal.Principal, error) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if s.Verify != nil && strings.EqualFold(scheme, "Bearer") {
+		return s.Verify(strings.TrimSpace(token))
+	}
+	return s.TLS.Caller(r.TLS), nil
 }
 
 // guard lets those in that allowed names.
 func (s *Source) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.allowed(r) {
-			http.Error(w, "this is for operators: show a client certificate of role operator", http.StatusForbidden)
-			return
+		switch ok, err := s.allowed(r); {
+		case err != nil:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+		case !ok:
+			http.Error(w, "this is for operators: show a client certificate of role operator, or the token of one", http.StatusForbidden)
+		default:
+			h.ServeHTTP(w, r)
 		}
-		h.ServeHTTP(w, r)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nokv/nokv/internal/debugvars"
+	"github.com/nokv/nokv/internal/principal"
 )
 
 func TestHandler(t *testing.T) {
@@ -46,6 +47,22 @@ func TestHandler(t *testing.T) {
 	health = errors.New("no quorum")
 	if w := get("/healthz"); w.Code != 503 || !strings.Contains(w.Body.String(), "no quorum") {
 		t.Errorf("unhealthy: %d %q", w.Code, w.Body)
+	}
+}
+
+// Without certificates a token would be read on the way: nobody is asked for one.
+func TestPlainPortsTakeNoTokens(t *testing.T) {
+	h := debugvars.Handler(debugvars.Source{Vars: func() any { return 1 }, Verify: func(string) (principal.Principal, error) {
+		t.Error("a token is verified")
+		return principal.Principal{}, errors.New("no")
+	}})
+	for _, path := range []string{"/debug/vars", "/debug/pprof/goroutine?debug=1"} {
+		r, w := httptest.NewRequest(http.MethodGet, path, nil), httptest.NewRecorder()
+		r.RemoteAddr = "127.0.0.1:9"
+		r.Header.Set("Authorization", "Bearer nokv_x")
+		if h.ServeHTTP(w, r); w.Code != http.StatusOK {
+			t.Errorf("%s: %d", path, w.Code)
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Source) profiles(mux *http.ServeMux) {
 	} {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			if !s.operates(r) {
-				http.Error(w, "profiles are for operators: show a client certificate of role operator, or, where there are none, ask on this machine", http.StatusForbidden)
+				http.Error(w, "profiles are for operators: show a client certificate of role operator or the token of one, or, where there are none, ask on this machine", http.StatusForbidden)
 				return
 			}
 			if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(profiledWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -64,7 +64,8 @@ func (s *Source) profiles(mux *http.ServeMux) {
 // operates says whether an operator asks.
 func (s *Source) operates(r *http.Request) bool {
 	if s.TLS != nil {
-		return s.TLS.Caller(r.TLS).Role == principal.Operator
+		p, err := s.caller(r)
+		return err == nil && p.Role == principal.Operator
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	return err == nil && net.ParseIP(host).IsLoopback()

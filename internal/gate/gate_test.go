@@ -74,7 +74,7 @@ func serve(t testing.TB, total budget.Size) *world {
 	server := grpc.NewServer(append(flow.Server(),
 		grpc.Creds(w.gate.Credentials(nil)), grpc.InTapHandle(w.gate.Tap), grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}),
 		grpc.ChainUnaryInterceptor(w.gate.Unary), grpc.ChainStreamInterceptor(w.gate.Stream),
-		grpc.MaxConcurrentStreams(4096), grpc.MaxHeaderListSize(16<<10), grpc.MaxRecvMsgSize(5*mib), grpc.SharedWriteBuffer(true))...)
+		grpc.MaxConcurrentStreams(4096), grpc.MaxHeaderListSize(16<<10), grpc.MaxRecvMsgSize(5*mib))...)
 	server.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "t.T", HandlerType: (*service)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(_ any, ctx context.Context, dec func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {

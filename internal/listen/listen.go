@@ -20,6 +20,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -112,6 +113,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			c = l.admit(conn)
 		}
 		if c != nil {
+			runtime.Gosched() // A crowd at the door does not hold up what is inside.
 			return c, nil
 		}
 		l.refused.Add(1)

@@ -19,9 +19,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/internal/bearer"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/rpcstats"
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/server"
 	"github.com/nokv/nokv/meta/root/state"
@@ -57,6 +60,9 @@ type Config struct {
 	// others reach them.
 	TLS      *mtls.Source
 	Insecure bool
+	// Secret opens the keys that are sealed. Nil: bearer tokens are verified only by
+	// keys that are not.
+	Secret *seal.Key
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
@@ -255,4 +261,13 @@ func (p *Peer) Healthy(ctx context.Context) error {
 		return fmt.Errorf("read index: %w", err)
 	}
 	return nil
+}
+
+// Verify is whose a bearer token is, by what this peer has applied.
+func (p *Peer) Verify(token string) (principal.Principal, error) {
+	rep, _, _ := p.parts()
+	if rep == nil {
+		return principal.Principal{}, errors.New(waiting[p.cfg.Join])
+	}
+	return bearer.Verify(token, rep.View().State, p.cfg.Secret)
 }

@@ -41,16 +41,30 @@ peers=(-peer 1=127.0.0.1:$((port + 3)) -peer 2=127.0.0.1:$((port + 4)) -peer 3=1
 roots=(-root-peer 1=127.0.0.1:$port -root-peer 2=127.0.0.1:$((port + 1)) -root-peer 3=127.0.0.1:$((port + 2)))
 coordinator=127.0.0.1:$((port + 6))
 
+# BENCH_TLS=1: every process has a certificate, and NOKV_CERTS is an operator's.
+certs_of() { :; }
+unset NOKV_CERTS
+secure() {
+  "$nokv" cert init --cluster bench --ca "$dir/ca" >/dev/null
+  local name
+  for name in root-{1,2,3} coordinator-c{1..9} operator-bench; do
+    "$nokv" cert issue --ca "$dir/ca" --role "${name%-*}" --name "${name#*-}" --out "$dir/certs/$name" >/dev/null
+  done
+  certs_of() { echo --certs "$dir/certs/$1"; }
+  export NOKV_CERTS=$dir/certs/operator-bench
+}
+[ -z "${BENCH_TLS:-}" ] || secure
+
 # root N: a root peer; its process id is pid_of[root-N].
 declare -A pid_of
 root() {
   start "$dir/root-$1.log" "$nokv" meta-root -addr 127.0.0.1:$((port + $1 - 1)) -workdir "$dir/root-$1" -node-id "$1" \
-    -transport-addr 127.0.0.1:$((port + $1 + 2)) -metrics-addr 127.0.0.1:$((port + $1 + 7)) "${peers[@]}"
+    -transport-addr 127.0.0.1:$((port + $1 + 2)) -metrics-addr 127.0.0.1:$((port + $1 + 7)) "${peers[@]}" $(certs_of root-$1)
   pid_of[root-$1]=$!
 }
 coordinator() {
   start "$dir/coordinator-$1.log" "$nokv" coordinator -addr 127.0.0.1:$((port + 5 + $1)) -coordinator-id "c$1" \
-    -metrics-addr 127.0.0.1:$((port + 10 + $1)) "${roots[@]}"
+    -metrics-addr 127.0.0.1:$((port + 10 + $1)) "${roots[@]}" $(certs_of coordinator-c$1)
   pid_of[coordinator-$1]=$!
 }
 

@@ -9,12 +9,14 @@ set -m
 
 usage() {
   cat <<'EOT'
-Usage: ./scripts/dev/cluster.sh [--config FILE] [--scope host|docker] [--coordinators N] [--clean] [--clean-only]
+Usage: ./scripts/dev/cluster.sh [--config FILE] [--scope host|docker] [--coordinators N] [--tls] [--clean] [--clean-only]
 
   --config FILE      addresses and work directories (default ./raft_config.example.json)
   --scope SCOPE      which of the file's scopes (default host)
   --coordinators N   how many coordinators: 1 to 9 (default 1). The first one listens on the
                      config's address, the others on the ports behind the root peers'
+  --tls              make certificates, in "certs" beside the work directories, unless they are
+                     there, and let nobody in without one
   --clean            remove the work directories before the start: ALL rooted data is lost
   --clean-only       remove the work directories and stop
   --timeout SECONDS  how long to wait until the cluster is healthy (default 60)
@@ -25,7 +27,7 @@ EOT
 
 die() { echo "cluster.sh: $*" >&2; exit 2; }
 
-config=./raft_config.example.json scope=host coordinators=1 clean=no start=yes timeout=60
+config=./raft_config.example.json scope=host coordinators=1 clean=no start=yes timeout=60 tls=no
 while [ $# -gt 0 ]; do
   case "$1" in
     --config|--scope|--coordinators|--timeout)
@@ -35,6 +37,7 @@ while [ $# -gt 0 ]; do
         --coordinators) coordinators=$2 ;; --timeout) timeout=$2 ;;
       esac
       shift 2 ;;
+    --tls) tls=yes; shift ;;
     --clean) clean=yes; shift ;;
     --clean-only) clean=yes start=no; shift ;;
     -h|--help) usage; exit 0 ;;
@@ -79,6 +82,21 @@ if [ "$clean" = yes ]; then
   [ "$start" = yes ] || exit 0
 fi
 
+# Every process has certificates of its own: those of the caller are none of theirs.
+unset NOKV_CERTS
+certs=${root_dirs[0]%/*}/certs try=""
+certs_of() { :; }
+if [ "$tls" = yes ]; then
+  [ -e "$certs/ca/ca.crt" ] || "$nokv" cert init --cluster dev --ca "$certs/ca" >/dev/null
+  for name in root-{1,2,3} coordinator-c{1..9} operator-dev; do
+    [ -e "$certs/$name/tls.crt" ] || "$nokv" cert issue --ca "$certs/ca" --role "${name%-*}" --name "${name#*-}" --out "$certs/$name" >/dev/null
+  done
+  certs_of() { printf '%s\n' --certs "$certs/$1"; }
+  export NOKV_CERTS=$certs/operator-dev
+  try="export NOKV_CERTS=$certs/operator-dev
+  "
+fi
+
 # Each peer's raft transport is 1000 above its gRPC port.
 transport() { echo "${1%:*}:$((${1##*:} + 1000))"; }
 peers=() roots=()
@@ -89,8 +107,9 @@ done
 
 for i in 0 1 2; do
   mkdir -p "${root_dirs[$i]}"
+  mapfile -t own < <(certs_of "root-$((i + 1))")
   "$nokv" meta-root -addr "${root_addrs[$i]}" -workdir "${root_dirs[$i]}" -node-id "$((i + 1))" \
-    -transport-addr "$(transport "${root_addrs[$i]}")" "${peers[@]}" </dev/null >>"${root_dirs[$i]}.log" 2>&1 &
+    -transport-addr "$(transport "${root_addrs[$i]}")" "${peers[@]}" "${own[@]}" </dev/null >>"${root_dirs[$i]}.log" 2>&1 &
   pids+=($!)
 done
 
@@ -99,7 +118,8 @@ for ((n = 1; n <= coordinators; n++)); do
   addr=$coordinator_addr
   [ "$n" = 1 ] || addr="${coordinator_addr%:*}:$((${root_addrs[2]##*:} + n - 1))"
   coordinator_addrs+=("$addr")
-  "$nokv" coordinator -addr "$addr" -coordinator-id "c$n" "${roots[@]}" </dev/null >>"${root_dirs[0]%/*}/coordinator-$n.log" 2>&1 &
+  mapfile -t own < <(certs_of "coordinator-c$n")
+  "$nokv" coordinator -addr "$addr" -coordinator-id "c$n" "${roots[@]}" "${own[@]}" </dev/null >>"${root_dirs[0]%/*}/coordinator-$n.log" 2>&1 &
   pids+=($!)
 done
 
@@ -126,7 +146,7 @@ cluster is healthy
   logs:         ${root_dirs[0]%/*}/*.log
 
 try:
-  go run ./cmd/nokv status --coordinator-addr $all
+  ${try}go run ./cmd/nokv status --coordinator-addr $all
   go run ./cmd/nokv id --coordinator-addr $all
   go run ./cmd/nokv tso --coordinator-addr $all
 

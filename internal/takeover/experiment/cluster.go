@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/takeover"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/ca"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 )
 
@@ -33,6 +37,7 @@ type cluster struct {
 	self      string
 	processes []*procs.Process
 	http      http.Client
+	certs     *mtls.Source // of who asks; nil: none
 	// admin asks coordinators, root the root peers, how they are.
 	admin    *client.Client
 	root     *rootclient.Client
@@ -40,7 +45,7 @@ type cluster struct {
 }
 
 // newCluster starts the processes in dir.
-func newCluster(dir, self string, coordinators int, ttl time.Duration) (*cluster, error) {
+func newCluster(dir, self string, coordinators int, ttl time.Duration, secure bool) (*cluster, error) {
 	layout, err := procs.NewLayout(dir, coordinators)
 	if err != nil {
 		return nil, err
@@ -48,14 +53,20 @@ func newCluster(dir, self string, coordinators int, ttl time.Duration) (*cluster
 	layout.RootPeerFlags = []string{"-o", "json"}
 	layout.CoordinatorFlags = []string{"-o", "json", "-log-level", "debug", "-tenure-ttl", ttl.String()}
 	c := &cluster{Layout: layout, self: self, processes: make([]*procs.Process, layout.Size()), stopRoot: func() {}}
-	if c.admin, err = client.New(client.Config{Endpoints: layout.CoordinatorAddrs}); err != nil {
+	if secure {
+		if err := c.secure(filepath.Join(dir, "certs")); err != nil {
+			return nil, err
+		}
+	}
+	c.http.Transport = c.certs.Transport()
+	if c.admin, err = client.New(client.Config{Endpoints: layout.CoordinatorAddrs, TLS: c.certs}); err != nil {
 		return nil, err
 	}
 	peers := make(map[uint64]string)
 	for i, a := range layout.RootAddrs {
 		peers[uint64(i)+1] = a
 	}
-	if c.root, err = rootclient.New(rootclient.Config{Peers: peers}); err != nil {
+	if c.root, err = rootclient.New(rootclient.Config{Peers: peers, TLS: c.certs}); err != nil {
 		return nil, errors.Join(err, c.admin.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -69,6 +80,37 @@ func newCluster(dir, self string, coordinators int, ttl time.Duration) (*cluster
 		}
 	}
 	return c, nil
+}
+
+// secure makes certificates in dir for every member, and for who asks.
+func (c *cluster) secure(dir string) error {
+	authority, err := ca.New("bench", time.Now(), ca.DefaultAuthorityLife)
+	if err != nil {
+		return err
+	}
+	issue := func(name string, r ca.Request) (err error) {
+		r.Life = ca.DefaultLife
+		pair, err := authority.Issue(r, time.Now())
+		if err == nil {
+			err = pair.Save(filepath.Join(dir, name))
+		}
+		return err
+	}
+	c.CertsOf = func(member int) string { return filepath.Join(dir, c.Name(member)) }
+	for member := range c.Size() {
+		r := ca.Request{Role: principal.Root, Name: fmt.Sprint(member + 1)}
+		if member >= procs.RootPeers {
+			r = ca.Request{Role: principal.Coordinator, Name: fmt.Sprintf("c%d", member-procs.RootPeers+1)}
+		}
+		if err := issue(c.Name(member), r); err != nil {
+			return err
+		}
+	}
+	if err := issue("operator", ca.Request{Role: principal.Operator, Name: "bench"}); err != nil {
+		return err
+	}
+	c.certs, err = mtls.Open(filepath.Join(dir, "operator"), mtls.Options{})
+	return err
 }
 
 // close ends every process, at once.
@@ -225,7 +267,7 @@ func (c *cluster) knowRegions(ctx context.Context, n uint64) error {
 func (c *cluster) healthy(ctx context.Context, member int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.MetricsAddrs[member]+"/healthz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.certs.Scheme()+"://"+c.MetricsAddrs[member]+"/healthz", nil)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,8 @@ type Config struct {
 	// Clients have connections of their own. Timeout is each call's.
 	Clients, Coordinators int
 	Timeout               time.Duration
+	// TLS gives every process a certificate.
+	TLS bool
 	// KeepCalls keeps every call for Draw.
 	KeepCalls bool
 	// Progress is told of rounds that take long; of every one with Verbose.
@@ -116,10 +118,10 @@ type measuredRound struct {
 func Open(c Config) (*Experiment, error) {
 	x := &Experiment{c: c, start: time.Now()}
 	var err error
-	if x.cluster, err = newCluster(c.Dir, c.NoKV, c.Coordinators, c.TTL); err != nil {
+	if x.cluster, err = newCluster(c.Dir, c.NoKV, c.Coordinators, c.TTL, c.TLS); err != nil {
 		return nil, err
 	}
-	if x.load, err = newLoad(x.start, x.cluster.CoordinatorAddrs, c.Clients, c.Timeout); err != nil {
+	if x.load, err = newLoad(x.start, x.cluster.CoordinatorAddrs, x.cluster.certs, c.Clients, c.Timeout); err != nil {
 		x.cluster.close()
 		return nil, err
 	}

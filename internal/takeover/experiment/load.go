@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/bench"
 	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/mtls"
 )
 
 // The load: every client has callers of each kind, who
@@ -66,11 +67,11 @@ type load struct {
 }
 
 // newLoad makes clients; each has an order of endpoints of its own.
-func newLoad(start time.Time, endpoints []string, clients int, timeout time.Duration) (*load, error) {
+func newLoad(start time.Time, endpoints []string, certs *mtls.Source, clients int, timeout time.Duration) (*load, error) {
 	l := &load{start: start, timeout: timeout, stop: func() {}}
 	for i := range clients {
 		at := i % len(endpoints)
-		cl, err := client.New(client.Config{Endpoints: slices.Concat(endpoints[at:], endpoints[:at])})
+		cl, err := client.New(client.Config{Endpoints: slices.Concat(endpoints[at:], endpoints[:at]), TLS: certs})
 		if err != nil {
 			l.close()
 			return nil, err

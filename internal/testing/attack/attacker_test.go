@@ -200,8 +200,13 @@ func (w *wire) call(method string, more ...hpack.HeaderField) (uint32, error) {
 	defer w.mu.Unlock()
 	w.head.Reset()
 	for _, f := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method}, {Name: ":authority", Value: w.a.Target},
-		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"}, {Name: "grpc-timeout", Value: "3600000S"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
+		{Name: ":path", Value: method},
+		{Name: ":authority", Value: w.a.Target},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
+		{Name: "grpc-timeout", Value: "3600000S"},
 	}, more...) {
 		if err := w.enc.WriteField(f); err != nil {
 			return 0, err

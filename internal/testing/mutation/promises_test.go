@@ -1,6 +1,6 @@
 package mutation
 
-// promises has rules 12 to 14.
+// promises has rules 12 to 15.
 var promises = []mutation{
 	{
 		12, "what is older than the bound is served", "coordinator/rootview/serve.go",
@@ -94,7 +94,7 @@ var promises = []mutation{
 	},
 	{
 		12, "connections without number are let in", "internal/listen/listen.go",
-		"if l.closed || len(l.open) >= l.limit {", "if l.closed {",
+		"if l.closed || len(l.open) >= l.limit || ", "if l.closed || ",
 		[]string{accepts},
 	},
 	{
@@ -340,7 +340,7 @@ var promises = []mutation{
 	},
 	{
 		13, "a change that comes without an identity gets none", "coordinator/server/publish.go",
-		"\ts.identify(cmds)\n", "",
+		"\ts.identify(kept)\n", "",
 		[]string{server},
 	},
 	{
@@ -376,7 +376,7 @@ var promises = []mutation{
 	},
 	{
 		14, "an old leader judges the feature level", "meta/root/server/propose.go",
-		"return s.currentAsLeader(ctx)", "return st, nil",
+		"st, err := s.currentAsLeader(ctx)", "st, err := known.State, error(nil)",
 		[]string{peers},
 	},
 	{

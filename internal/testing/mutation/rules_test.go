@@ -16,10 +16,16 @@ const (
 	accepts = "./internal/listen"
 	peers   = "./meta/root/server"
 	wires   = "./meta/root/transport"
+	permits = "./internal/access"
+	certs   = "./mtls"
+	gates   = "./internal/gate"
+	budgets = "./internal/budget"
+	shares  = "./internal/places"
+	judges  = "./meta/root/witness"
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 15
+const rules = 16
 
 // mutation breaks one rule at one place.
 type mutation struct {
@@ -27,7 +33,8 @@ type mutation struct {
 	// root; 12: what readers are told, and how much is let in;
 	// 13: a change is carried out once, and by the cluster that it is for;
 	// 14: nobody has to read what it does not understand;
-	// 15: what the root judges whoever asks, and who may do what.
+	// 15: what the root judges whoever asks, and who may do what;
+	// 16: who does not belong gets nothing, and nobody takes what others need.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -36,7 +43,7 @@ type mutation struct {
 	by   []string // packages, one of which must fail
 }
 
-var mutations = slices.Concat(authority, promises)
+var mutations = slices.Concat(authority, promises, bounds)
 
 // authority has rules 1 to 11.
 var authority = []mutation{
@@ -85,7 +92,7 @@ var authority = []mutation{
 
 	{
 		3, "an era expires at once", "meta/root/replica/authority.go",
-		"if wait := c.untilExpired(t); wait > 0 {", "if wait := c.untilExpired(t); wait > 1<<62 {",
+		"wait := c.untilExpired(t)\n", "wait := min(c.untilExpired(t), 0)\n",
 		[]string{replica},
 	},
 	{

@@ -113,3 +113,14 @@ func (c *Cluster) Vars(member int, to any) error {
 		NoKV any `json:"nokv"`
 	}{to})
 }
+
+// ProcessVars reads what a member shows under "process" at /debug/vars.
+func (c *Cluster) ProcessVars(member int, to any) error {
+	raw, err := c.get(member, "/debug/vars")
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, &struct {
+		Process any `json:"process"`
+	}{to})
+}

@@ -113,7 +113,7 @@ func final(err error) bool {
 
 var (
 	errNoCluster = errors.New("the root has no cluster yet: there is nothing to back up")
-	errNoSecrets = errors.New("the root gave pin keys without their secrets: ask as a reader with an id")
+	errNoSecrets = errors.New("the root gave keys without their secrets: ask as a reader with an id")
 )
 
 // fetch builds the state of one snapshot and checks what the last chunk says.
@@ -146,7 +146,7 @@ func fetch(ctx context.Context, from Source, least state.Token) (*state.State, e
 	if st.Cluster() == nil {
 		return nil, errNoCluster
 	}
-	if slices.ContainsFunc(st.PinKeys(), func(k *rootv1.PinKey) bool { return len(k.GetSecret()) == 0 }) {
+	if slices.ContainsFunc(slices.Concat(st.PinKeys(), st.TokenKeys()), func(k *rootv1.PinKey) bool { return len(k.GetSecret()) == 0 }) {
 		return nil, errNoSecrets
 	}
 	return st, nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/backup"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
@@ -167,20 +168,25 @@ func TestBackupAndRestore(t *testing.T) {
 // given no secrets is refused, and no file is left.
 func TestBackupHasSecrets(t *testing.T) {
 	st, file := truth(t, 3), filepath.Join(t.TempDir(), "backup")
-	secret := bytes.Repeat([]byte{0xa7}, state.MaxPinSecretBytes)
+	secret := bytes.Repeat([]byte{0xa7}, state.KeySecretBytes)
+	sealed, _ := seal.New(secret).Seal(seal.Tokens, 1, bytes.Repeat([]byte{0xb8}, state.KeySecretBytes))
+	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: st.FeatureLevel(), To: state.SupportedLevel()}}})
 	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}})
-	stripped := &peer{st: st, change: func(_, _ int, c *rootv1.SnapshotChunk) error {
-		for i, r := range c.Records {
-			if r.GetPinKey() != nil {
-				r = proto.CloneOf(r)
-				r.GetPinKey().Secret = nil
-				c.Records[i] = r
+	apply(t, st, &rootv1.Event{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{Secret: sealed, Sealed: true}}})
+	for name, key := range map[string]func(*rootv1.Record) *rootv1.PinKey{"pins": (*rootv1.Record).GetPinKey, "tokens": (*rootv1.Record).GetTokenKey} {
+		stripped := &peer{st: st, change: func(_, _ int, c *rootv1.SnapshotChunk) error {
+			for i, r := range c.Records {
+				if key(r) != nil {
+					r = proto.CloneOf(r)
+					key(r).Secret = nil
+					c.Records[i] = r
+				}
 			}
+			return nil
+		}}
+		if _, err := backup.Take(t.Context(), stripped, disk.OS(), file); err == nil || !strings.Contains(err.Error(), "secrets") || stripped.calls != 1 {
+			t.Errorf("without the secrets of %s, after %d calls: %v", name, stripped.calls, err)
 		}
-		return nil
-	}}
-	if _, err := backup.Take(t.Context(), stripped, disk.OS(), file); err == nil || !strings.Contains(err.Error(), "secrets") || stripped.calls != 1 {
-		t.Errorf("without secrets, after %d calls: %v", stripped.calls, err)
 	}
 	if _, err := backup.Take(t.Context(), &peer{st: st}, disk.OS(), file); err != nil {
 		t.Fatal(err)
@@ -188,6 +194,9 @@ func TestBackupHasSecrets(t *testing.T) {
 	c, err := backup.Open(disk.OS(), file)
 	if err != nil || len(c.State.PinKeys()) != 1 || !bytes.Equal(c.State.PinKeys()[0].GetSecret(), secret) {
 		t.Errorf("opened: %v", err)
+	}
+	if keys := c.State.TokenKeys(); len(keys) != 1 || !keys[0].GetSealed() || !bytes.Equal(keys[0].GetSecret(), sealed) {
+		t.Error("what was sealed is not in the backup as it was")
 	}
 }
 

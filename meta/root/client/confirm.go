@@ -81,21 +81,21 @@ func (one *confirmStream) ask(ctx context.Context, patience time.Duration, r *ro
 
 // take returns a stream to the leader; nil: there is none to be had.
 func (s *confirms) take(leader uint64) *confirmStream {
+	p, err := s.c.peers.get(leader)
+	if err != nil {
+		return nil
+	}
 	s.mu.Lock()
 	var one *confirmStream
 	if n := len(s.idle); n > 0 {
 		one, s.idle = s.idle[n-1], s.idle[:n-1]
 	}
 	s.mu.Unlock()
-	if one != nil && one.p.id == leader {
+	if one != nil && one.p == p {
 		return one
 	}
 	if one != nil {
 		s.c.end(one)
-	}
-	p, err := s.c.peers.get(leader)
-	if err != nil {
-		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &confirmStream{

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -42,6 +43,10 @@ type fakePeer struct {
 	server  *grpc.Server
 	lis     *bufconn.Listener
 	down    bool
+	// at is where it listens when that is not address(id); deaf: whoever dials the
+	// address that it has left hears nothing.
+	at   string
+	deaf bool
 
 	// Guarded by root.mu.
 	silent     bool // accepts and says nothing
@@ -102,17 +107,25 @@ func address(id uint64) string { return string(rune('a'+id)) + ":1" }
 func (r *fakeRoot) dial(ctx context.Context, addr string) (net.Conn, error) {
 	r.mu.Lock()
 	var lis *bufconn.Listener
+	deaf := false
 	for id, p := range r.peers {
-		if address(id) == addr && !p.down {
+		if p.where() == addr && !p.down {
 			lis = p.lis
 		}
+		deaf = deaf || p.deaf && address(id) == addr
 	}
 	r.mu.Unlock()
+	if lis == nil && deaf {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if lis == nil {
 		return nil, &net.OpError{Op: "dial", Err: net.UnknownNetworkError("refused")}
 	}
 	return lis.DialContext(ctx)
 }
+
+func (p *fakePeer) where() string { return cmp.Or(p.at, address(p.id)) }
 
 func (r *fakeRoot) lead(id uint64) {
 	r.mu.Lock()
@@ -168,7 +181,7 @@ func (p *fakePeer) admit(ctx context.Context, cluster uint64) error {
 	if p.root.leader != p.id {
 		err := reason.New(rootv1.Reason_REASON_NOT_LEADER, "peer %d does not lead", p.id)
 		if p.root.hints && p.root.leader != 0 {
-			err.Detail.LeaderId, err.Detail.LeaderAddress = p.root.leader, address(p.root.leader)
+			err.Detail.LeaderId, err.Detail.LeaderAddress = p.root.leader, p.root.peers[p.root.leader].where()
 		}
 		return err
 	}
@@ -290,7 +303,7 @@ func (p *fakePeer) Status(ctx context.Context, _ *rootv1.StatusRequest) (*rootv1
 	}
 	st := &rootv1.StatusResponse{ClusterId: p.cluster, NodeId: p.id}
 	for _, id := range p.names {
-		st.Peers = append(st.Peers, &rootv1.RootPeerStatus{NodeId: id, Address: address(id)})
+		st.Peers = append(st.Peers, &rootv1.RootPeerStatus{NodeId: id, Address: p.root.peers[id].where()})
 	}
 	return st, nil
 }

@@ -13,6 +13,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 )
 
@@ -33,8 +34,12 @@ type peerTable struct {
 
 	mu        sync.Mutex // guards what follows
 	addresses map[uint64]string
-	open      map[uint64]*peer
-	closed    bool
+	// told are other addresses, of peers that moved since somebody wrote a list:
+	// what was given, or what an answer named last. They are tried in turn while the
+	// peer is not reached.
+	told   map[uint64]string
+	open   map[uint64]*peer
+	closed bool
 }
 
 func newPeerTable(cfg Config) *peerTable {
@@ -54,6 +59,7 @@ func newPeerTable(cfg Config) *peerTable {
 	return &peerTable{
 		options:   append(options, cfg.DialOptions...),
 		addresses: maps.Clone(cfg.Peers),
+		told:      map[uint64]string{},
 		open:      map[uint64]*peer{},
 	}
 }
@@ -69,11 +75,15 @@ func (t *peerTable) ids() []uint64 {
 	return slices.Sorted(maps.Keys(t.addresses))
 }
 
-// learn adds a peer that an answer named; addresses that were given stay.
+// learn takes a peer's address from an answer. One that is known stays where it is
+// while it is reached there.
 func (t *peerTable) learn(id uint64, address string) (known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.addresses[id]; ok {
+	if has, ok := t.addresses[id]; ok {
+		if address != "" && address != has {
+			t.told[id] = address
+		}
 		return true
 	}
 	if id == 0 || address == "" || len(t.addresses) >= maxPeers {
@@ -81,6 +91,28 @@ func (t *peerTable) learn(id uint64, address string) (known bool) {
 	}
 	t.addresses[id] = address
 	return true
+}
+
+// reached says that nothing tells that p cannot be reached where it is dialled.
+func (p *peer) reached() bool {
+	now := p.conn.GetState()
+	return now != connectivity.TransientFailure && now != connectivity.Connecting
+}
+
+// turn has a peer dialled at its other address from now on, if there is one. Its
+// calls at the old one end.
+func (t *peerTable) turn(p *peer) (to string, turned bool) {
+	t.mu.Lock()
+	to, turned = t.told[p.id]
+	if turned = turned && t.open[p.id] == p; turned {
+		t.addresses[p.id], t.told[p.id] = to, p.address
+		delete(t.open, p.id)
+	}
+	t.mu.Unlock()
+	if turned {
+		_ = p.conn.Close() // Only says that it was closed before.
+	}
+	return to, turned
 }
 
 // get returns a peer by id. It opens the connection's bookkeeping but does no

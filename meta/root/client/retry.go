@@ -37,6 +37,7 @@ func (c *Client) judge(p *peer, err error) verdict {
 		v := judgeCode(status.Code(err))
 		if v != later {
 			c.leader.failed(p.id)
+			c.unreached(p)
 		}
 		return v
 	}
@@ -70,11 +71,28 @@ func judgeCode(code codes.Code) verdict {
 // redirect follows the hint of a peer that does not lead.
 func (c *Client) redirect(p *peer, detail *rootv1.ErrorDetail) {
 	hint := detail.GetLeaderId()
-	if hint != 0 && hint != p.id && c.peers.learn(hint, detail.GetLeaderAddress()) {
+	known := c.peers.learn(hint, detail.GetLeaderAddress())
+	if known && hint != p.id {
 		c.leader.learn(hint)
 		return
 	}
 	c.leader.failed(p.id)
+	if known {
+		c.moved(p) // Another peer has its address by now, and says where it leads.
+	}
+}
+
+// unreached has a peer that is not reached where it is listed tried where others say
+// that it is, and the other way round.
+func (c *Client) unreached(p *peer) (turned bool) { return !p.reached() && c.moved(p) }
+
+func (c *Client) moved(p *peer) (turned bool) {
+	to, turned := c.peers.turn(p)
+	if turned {
+		c.log.Warn("root peer is not reached at its address and is tried at another one that was given or heard: correct -root-peer at the next start",
+			"peer", p.id, "address", p.address, "elsewhere", to)
+	}
+	return turned
 }
 
 // spacing spaces attempts: peers are tried without a wait until each had its turn,

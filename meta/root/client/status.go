@@ -20,14 +20,13 @@ type PeerStatus struct {
 	Err    error
 }
 
-// Status asks every known peer at the same time, then those that an answer
-// names besides, and returns the answers in order of node id. A peer that does
+// Status asks every known peer at the same time, then those that an answer names
+// besides or elsewhere, if they were not reached, and returns the answers in order of node id. A peer that does
 // not answer within AttemptTimeout has an Err; so has one of another cluster,
 // which then says REASON_CLUSTER_MISMATCH beside its Status, and one that has
 // another node id, with REASON_INVALID_REQUEST.
 func (c *Client) Status(ctx context.Context) []PeerStatus {
-	known := c.peers.ids()
-	out := c.statusOfEach(ctx, known)
+	out := c.statusOfEach(ctx, c.peers.ids())
 	for _, answer := range out {
 		if answer.Err != nil {
 			continue
@@ -36,7 +35,13 @@ func (c *Client) Status(ctx context.Context) []PeerStatus {
 			c.peers.learn(p.GetNodeId(), p.GetAddress())
 		}
 	}
-	more := slices.DeleteFunc(c.peers.ids(), func(id uint64) bool { return slices.Contains(known, id) })
+	out = slices.DeleteFunc(out, func(s PeerStatus) bool {
+		p, err := c.peers.get(s.NodeID)
+		return s.Err != nil && err == nil && c.unreached(p)
+	})
+	more := slices.DeleteFunc(c.peers.ids(), func(id uint64) bool {
+		return slices.ContainsFunc(out, func(s PeerStatus) bool { return s.NodeID == id })
+	})
 	out = append(out, c.statusOfEach(ctx, more)...)
 	slices.SortFunc(out, func(a, b PeerStatus) int { return cmp.Compare(a.NodeID, b.NodeID) })
 	return out

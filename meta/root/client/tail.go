@@ -108,6 +108,7 @@ func (t *tail) broken(err error) error {
 		t.c.tails.succeeded(t.p.id)
 	} else if context.Cause(t.ctx) != errTailClosed {
 		t.c.tails.failed(t.p.id)
+		t.c.unreached(t.p)
 	}
 	t.cancel(err)
 	return fmt.Errorf("tail root peer %d at %s: %w", t.p.id, t.p.address, reason.FromGRPC(err))
@@ -136,6 +137,7 @@ func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) er
 	defer silence.Stop()
 	failed := func(err error) error {
 		c.tails.failed(p.id)
+		c.unreached(p)
 		return fmt.Errorf("snapshot of root peer %d at %s: %w", p.id, p.address, reason.FromGRPC(causeOf(ctx, err)))
 	}
 	if err := c.identify(ctx, p); err != nil {

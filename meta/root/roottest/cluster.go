@@ -6,6 +6,7 @@ import (
 
 	"github.com/nokv/nokv/internal/disk"
 	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -101,7 +102,7 @@ func (c *Cluster) machine(id storage.Identity) (*Peer, error) {
 const ClusterID = 0xc1c1
 
 func (c *Cluster) identity() *rootv1.Cluster {
-	id := &rootv1.Cluster{ClusterId: ClusterID, Incarnation: 1}
+	id := &rootv1.Cluster{ClusterId: ClusterID, Incarnation: 1, FeatureLevel: state.FeatureLevel}
 	for _, p := range c.machines[:c.founders] {
 		id.Peers = append(id.Peers, &rootv1.RootPeer{NodeId: p.ID, Incarnation: p.identity.Incarnation, TransportAddress: fmt.Sprintf("root-%d:1", p.ID)})
 	}

@@ -150,6 +150,7 @@ func TestRootSimulation(t *testing.T) {
 				writers = append(writers, wr)
 				wr.loop()
 			}
+			c.Operate(func() bool { return active })
 			w.After(500*time.Millisecond, func() { disturb(w, c, &active) })
 			w.After(500*time.Millisecond, func() { revive(t, w, c, &active) })
 			if losing := i >= len(regressions) && seed%*lose == 0; losing {
@@ -189,7 +190,7 @@ func TestRootSimulation(t *testing.T) {
 	if total < 20**seeds {
 		t.Errorf("only %d writes were acknowledged in %d seeds: the load was too low", total, *seeds)
 	}
-	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "leadership transfer", "message lost"} {
+	for _, kind := range []string{"process killed", "power cut", "crash inside a disk operation", "process paused", "slow append", "link cut", "leadership transfer", "message lost", "grant given", "settings changed", "era asked to end"} {
 		if faults[kind] == 0 && *seeds >= 50 {
 			t.Errorf("fault %q never happened", kind)
 		}

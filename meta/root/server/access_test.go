@@ -305,7 +305,7 @@ func TestNobodyIsNamedWithoutCertificates(t *testing.T) {
 // backup too.
 func TestSecretsGoToCoordinators(t *testing.T) {
 	r, s := secure(t)
-	secret := bytes.Repeat([]byte("sEcReT!?"), state.MaxPinSecretBytes/8)
+	secret := bytes.Repeat([]byte("sEcReT!?"), state.KeySecretBytes/8)
 	r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}}}}})
 	want := r.View().State
 	for _, c := range []struct {

@@ -14,18 +14,20 @@ import (
 )
 
 // TestSecretsGoToReadersWithAnID: to a reader without one neither the tail nor a
-// snapshot has a byte of a pin key's secret, and what it builds of them has the
+// snapshot has a byte of a key's secret, and what it builds of them has the
 // hash of the root's.
 func TestSecretsGoToReadersWithAnID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFakeReplica(t)
-		secret := bytes.Repeat([]byte("sEcReT!?"), state.MaxPinSecretBytes/8)
+		secret := bytes.Repeat([]byte("sEcReT!?"), state.KeySecretBytes/8)
 		rotated := r.apply([]*rootv1.Command{
 			joined("a", 100),
+			{Events: []*rootv1.Event{{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.SupportedLevel()}}}}},
 			{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{Secret: secret}}}}},
+			{Events: []*rootv1.Event{{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{Secret: secret}}}}},
 		})
-		if rotated[1].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
-			t.Fatal(rotated[1])
+		if got := rotated[2:]; got[0].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED || got[1].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+			t.Fatal(got)
 		}
 		r.apply([]*rootv1.Command{joined("b", 100)})
 		root := serve(t, r, nil).root()
@@ -40,7 +42,11 @@ func TestSecretsGoToReadersWithAnID(t *testing.T) {
 				if err != nil || got.Hash() != want.Hash() || got.Token() != want.Token() {
 					t.Fatalf("%s of reader %q: %v", name, id, err)
 				}
-				if opens := bytes.Equal(got.PinKeys()[0].GetSecret(), secret); has != (id != "") || opens != has {
+				opens := bytes.Equal(got.PinKeys()[0].GetSecret(), secret)
+				if bytes.Equal(got.TokenKeys()[0].GetSecret(), secret) != opens {
+					t.Errorf("%s of reader %q: one key opens, the other does not", name, id)
+				}
+				if has != (id != "") || opens != has {
 					t.Errorf("%s of reader %q: the secret is on the wire: %t, in the state: %t", name, id, has, opens)
 				}
 			}

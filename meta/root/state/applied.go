@@ -61,6 +61,7 @@ type EventResult struct {
 	Coordinator *rootv1.Coordinator
 	Settings    *rootv1.ClusterSettings
 	Grant       *rootv1.Grant
+	TokenKeyID  uint32
 }
 
 // Proto is the event result on the wire.
@@ -68,7 +69,7 @@ func (e *EventResult) Proto() *rootv1.EventResult {
 	return &rootv1.EventResult{
 		Region: e.Region.Proto(), RightRegion: e.Right.Proto(), Keyspace: e.Keyspace, Member: e.Member,
 		Tenure: e.Tenure, Handover: e.Handover, Transition: e.Transition, Window: e.Window, Coordinator: e.Coordinator,
-		Settings: e.Settings, Grant: e.Grant,
+		Settings: e.Settings, Grant: e.Grant, TokenKeyId: e.TokenKeyID,
 	}
 }
 
@@ -89,6 +90,8 @@ const (
 	ChangeCluster
 	ChangeSettings
 	ChangeGrant
+	ChangeTokenKey // its field is PinKey
+	ChangeRevokedToken
 )
 
 // Change is one change of one record. The field of its kind is set: to the new
@@ -109,5 +112,6 @@ type Change struct {
 	Cluster     *rootv1.Cluster
 	Settings    *rootv1.ClusterSettings
 	// Grant has no verbs when Removed.
-	Grant *rootv1.Grant
+	Grant        *rootv1.Grant
+	RevokedToken *rootv1.RevokedToken
 }

@@ -187,7 +187,7 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 	case *rootv1.Event_KeyspaceDeleted:
 		return t.keyspaceDeleted(k.KeyspaceDeleted)
 	case *rootv1.Event_PinKeyRotated:
-		return t.pinKeyRotated(k.PinKeyRotated)
+		return t.keyRotated(forPins, k.PinKeyRotated)
 	case *rootv1.Event_RootPeerAdded:
 		return t.rootPeerAdded(k.RootPeerAdded)
 	case *rootv1.Event_RootPeerPromoted:
@@ -206,6 +206,10 @@ func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
 		return t.accessGranted(k.AccessGranted, r)
 	case *rootv1.Event_AccessRevoked:
 		return t.accessRevoked(k.AccessRevoked, r)
+	case *rootv1.Event_TokenKeyRotated:
+		return t.tokenKeyRotated(k.TokenKeyRotated, r)
+	case *rootv1.Event_TokenRevoked:
+		return t.tokenRevoked(k.TokenRevoked)
 	default:
 		return t.regionEvent(e, r)
 	}

@@ -87,7 +87,11 @@ func checkEvent(e *rootv1.Event) *rootv1.ErrorDetail {
 	case *rootv1.Event_KeyspaceDeleted:
 		return checkWhich(k.KeyspaceDeleted.GetKeyspaceId(), k.KeyspaceDeleted.GetName())
 	case *rootv1.Event_PinKeyRotated:
-		return checkPinKey(k.PinKeyRotated.GetSecret(), k.PinKeyRotated.GetDigest())
+		return checkKey(forPins, k.PinKeyRotated)
+	case *rootv1.Event_TokenKeyRotated:
+		return checkKey(forTokens, k.TokenKeyRotated)
+	case *rootv1.Event_TokenRevoked:
+		return checkNumber("id of the key", uint64(k.TokenRevoked.GetKeyId()))
 	case *rootv1.Event_RootPeerAdded:
 		return checkRootPeer(k.RootPeerAdded)
 	case *rootv1.Event_FeatureLevelRaised:

@@ -13,8 +13,8 @@ const (
 	// BaseFeatureLevel is what every build understands, and where a cluster begins.
 	BaseFeatureLevel = 1
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
-	// cluster's settings, grants, the end of an era that was asked for, and what the
-	// root judges whoever asks: see restrictive.
+	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
+	// that was asked for, and what the root judges whoever asks: see restrictive.
 	FeatureLevel = 3
 
 	movesLevel      = 2
@@ -64,8 +64,13 @@ func eventLevel(e *rootv1.Event) uint32 {
 		if k.TransitionCompleted.GetSetFrontier() || len(k.TransitionCompleted.GetFrontier()) > 0 {
 			return movesLevel
 		}
-	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked:
+	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked,
+		*rootv1.Event_TokenKeyRotated, *rootv1.Event_TokenRevoked:
 		return restrictedLevel
+	case *rootv1.Event_PinKeyRotated:
+		if k.PinKeyRotated.GetSealed() {
+			return restrictedLevel
+		}
 	case *rootv1.Event_TenureClaimed:
 		if len(k.TenureClaimed.GetRetireDigest()) > 0 || k.TenureClaimed.GetUnlessConfirmed() {
 			return restrictedLevel
@@ -89,7 +94,8 @@ func recordLevel(r *rootv1.Record) uint32 {
 		return movesLevel
 	}
 	if t := r.GetTenure(); t.GetEnd() != nil || len(t.GetRetireDigest()) > 0 ||
-		r.GetHandover().GetLegacy().GetEnd() != nil || r.GetClusterSettings() != nil || r.GetGrant() != nil {
+		r.GetHandover().GetLegacy().GetEnd() != nil || r.GetClusterSettings() != nil || r.GetGrant() != nil ||
+		r.GetPinKey().GetSealed() || r.GetTokenKey() != nil || r.GetRevokedToken() != nil {
 		return restrictedLevel
 	}
 	return BaseFeatureLevel

@@ -50,6 +50,8 @@ const (
 
 	tagClusterSettings = 14
 	tagGrant           = 15
+	tagTokenKey        = 16
+	tagRevokedToken    = 17
 )
 
 // Hash is the State's hash: equal for equal States, in constant time.

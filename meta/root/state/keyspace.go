@@ -1,8 +1,6 @@
 package state
 
 import (
-	"slices"
-
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
@@ -252,40 +250,4 @@ func (s *State) dropKeyspace(id KeyspaceID) {
 	s.sum -= hashRecord(tagKeyspace, k.record)
 	s.keyspaces.Delete(id)
 	s.keyspaceNames.Delete(k.record.GetName())
-}
-
-// pinKeyRotated adds a pin key. Already applied: the key behind the expected
-// one is the newest, and is this.
-func (t *turn) pinKeyRotated(e *rootv1.PinKeyRotated) verdict {
-	sum := e.GetDigest()
-	if len(e.GetSecret()) > 0 {
-		sum = digest(e.GetSecret())
-	}
-	var newest *rootv1.PinKey
-	if n := len(t.pinKeys); n > 0 {
-		newest = t.pinKeys[n-1]
-	}
-	if newest != nil && newest.GetId() == e.GetExpectedId()+1 && slices.Equal(newest.GetDigest(), sum) {
-		return already
-	}
-	if newest.GetId() != e.GetExpectedId() {
-		return rejected(rootv1.Reason_REASON_VERSION_STALE, "the newest pin key is %d, not %d", newest.GetId(), e.GetExpectedId())
-	}
-	if newest.GetId() == ^uint32(0) {
-		return rejected(rootv1.Reason_REASON_EXHAUSTED, "there is no pin key behind %d", newest.GetId())
-	}
-	key := &rootv1.PinKey{Id: newest.GetId() + 1, Secret: e.GetSecret(), Digest: sum, Revision: t.token.Index}
-	t.pushPinKey(key)
-	t.change(Change{Kind: ChangePinKey, PinKey: key})
-	return applied
-}
-
-// pushPinKey adds a key and forgets the oldest above MaxPinKeys.
-func (s *State) pushPinKey(k *rootv1.PinKey) {
-	s.sum += hashPinKey(k)
-	s.pinKeys = append(slices.Clip(s.pinKeys), k)
-	if len(s.pinKeys) > MaxPinKeys {
-		s.sum -= hashPinKey(s.pinKeys[0])
-		s.pinKeys = s.pinKeys[1:]
-	}
 }

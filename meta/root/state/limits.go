@@ -48,8 +48,10 @@ const (
 	MostMaxTenureTTLMillis    = 300_000
 	// RetireSecretBytes is the size of what retires an era, in bytes.
 	RetireSecretBytes = 32
-	// MaxPinSecretBytes is the size of a pin key, in bytes.
-	MaxPinSecretBytes = 32
+	// KeySecretBytes is the size of a key that the root keeps, SealedSecretBytes that
+	// of a sealed one, in bytes.
+	KeySecretBytes    = 32
+	SealedSecretBytes = 1 + 12 + KeySecretBytes + 16
 
 	// MaxActorBytes and MaxWhyBytes bound who asked for a command, and why, in bytes.
 	MaxActorBytes = MaxPrincipalNameBytes + 16
@@ -87,8 +89,11 @@ const (
 	MaxReplacedPeers = 4096
 	// MaxHandovers bounds the handovers that are remembered, newest last.
 	MaxHandovers = 32
-	// MaxPinKeys bounds the pin keys that are kept: the newest seals, all open.
+	// MaxPinKeys bounds the keys that are kept, of pins and of bearer tokens: the
+	// newest seals or signs, all open or verify.
 	MaxPinKeys = 2
+	// MaxRevokedTokens bounds the bearer tokens that are revoked by their ids.
+	MaxRevokedTokens = 1024
 
 	// MaxEpoch is the highest version, and conf version, that a region is
 	// published with; there is room for the root to go on from it.

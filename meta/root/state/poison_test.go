@@ -245,7 +245,7 @@ func TestGolden(t *testing.T) {
 // and conditions: they have every kind of event.
 func writeGolden(t *testing.T) {
 	var lines strings.Builder
-	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access"} {
+	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access", "token"} {
 		text, err := os.ReadFile("testdata/scripts/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -99,7 +99,7 @@ var drawSettings = []*rootv1.KeyspaceSettings{
 }
 
 func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
-	kind := rapid.IntRange(0, 29).Draw(t, "kind")
+	kind := rapid.IntRange(0, 31).Draw(t, "kind")
 	region := s.Region(state.RegionID(drawRegionID(t)))
 	var id uint64
 	if region != nil {
@@ -203,8 +203,19 @@ func drawEvent(t *rapid.T, s *state.State) *rootv1.Event {
 		from := s.FeatureLevel()
 		e.Kind = &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: from, To: min(from+rapid.Uint32Range(0, 1).Draw(t, "levels"), state.SupportedLevel())}}
 	case 24:
-		secret := bytes.Repeat([]byte{rapid.Byte().Draw(t, "secret")}, state.MaxPinSecretBytes)
+		secret := bytes.Repeat([]byte{rapid.Byte().Draw(t, "secret")}, state.KeySecretBytes)
 		e.Kind = &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{ExpectedId: rapid.Uint32Range(0, 3).Draw(t, "pin key"), Secret: secret}}
+	case 29:
+		r := &rootv1.TokenKeyRotated{ExpectedId: rapid.Uint32Range(0, 3).Draw(t, "token key"), Sealed: rapid.Bool().Draw(t, "sealed")}
+		r.Secret = bytes.Repeat([]byte{rapid.Byte().Draw(t, "secret")}, state.KeySecretBytes)
+		if r.Sealed {
+			r.Secret = append(r.Secret, make([]byte, state.SealedSecretBytes-state.KeySecretBytes)...)
+		}
+		e.Kind = &rootv1.Event_TokenKeyRotated{TokenKeyRotated: r}
+	case 30:
+		e.Kind = &rootv1.Event_TokenRevoked{TokenRevoked: &rootv1.TokenRevoked{
+			KeyId: rapid.Uint32Range(1, 4).Draw(t, "token key"), Serial: rapid.Uint64Range(0, 3).Draw(t, "serial"),
+		}}
 	case 25:
 		e.Kind = &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: drawEra(t, s)}}
 	case 26:

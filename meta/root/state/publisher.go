@@ -20,7 +20,8 @@ func PublisherOf(e *rootv1.Event) Publisher {
 	switch e.GetKind().(type) {
 	case *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed, *rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced,
 		*rootv1.Event_CoordinatorJoined, *rootv1.Event_CoordinatorLeft, *rootv1.Event_MemberJoined, *rootv1.Event_PinKeyRotated,
-		*rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked:
+		*rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked,
+		*rootv1.Event_TokenKeyRotated, *rootv1.Event_TokenRevoked:
 		return ByCoordinators
 	case *rootv1.Event_MemberStateChanged,
 		*rootv1.Event_KeyspaceCreated, *rootv1.Event_KeyspaceUpdated, *rootv1.Event_KeyspaceDeleted,
@@ -48,6 +49,8 @@ func Publishable(e *rootv1.Event) *rootv1.ErrorDetail {
 		why = "members register by RegisterMember"
 	case *rootv1.Event_PinKeyRotated:
 		why = "keys are made by RotatePinKey"
+	case *rootv1.Event_TokenKeyRotated, *rootv1.Event_TokenRevoked:
+		why = "keys of tokens are made by RotateTokenKey, and tokens are revoked by RevokeToken"
 	case *rootv1.Event_TenureEnded:
 		why = "an era is ended by EndTenure"
 	case *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked:

@@ -17,6 +17,7 @@ func TestEveryEventHasAPublisher(t *testing.T) {
 		"handover_advanced": state.ByCoordinators, "coordinator_joined": state.ByCoordinators, "coordinator_left": state.ByCoordinators,
 		"pin_key_rotated": state.ByCoordinators, "member_joined": state.ByCoordinators, "tenure_ended": state.ByCoordinators,
 		"cluster_settings_changed": state.ByCoordinators, "access_granted": state.ByCoordinators, "access_revoked": state.ByCoordinators,
+		"token_key_rotated": state.ByCoordinators, "token_revoked": state.ByCoordinators,
 		"member_state_changed": state.ByCallers, "keyspace_created": state.ByCallers,
 		"keyspace_updated": state.ByCallers, "keyspace_deleted": state.ByCallers, "region_bootstrapped": state.ByCallers,
 		"region_published": state.ByCallers, "region_tombstoned": state.ByCallers, "regions_assigned": state.ByCallers,

@@ -77,6 +77,12 @@ func (s *State) records(e emitter) error {
 	s.Grants("", "", func(g *rootv1.Grant) bool {
 		return e.emit(&rootv1.Record{Kind: &rootv1.Record_Grant{Grant: g}})
 	})
+	for _, k := range s.tokenKeys {
+		e.emit(&rootv1.Record{Kind: &rootv1.Record_TokenKey{TokenKey: k}})
+	}
+	for _, r := range s.revoked {
+		e.emit(&rootv1.Record{Kind: &rootv1.Record_RevokedToken{RevokedToken: r}})
+	}
 	return e.err
 }
 

@@ -406,6 +406,8 @@ func (t *turn) found(e *rootv1.Event, given uint64, r *EventResult) {
 		r.Grant = t.grantOr(k.AccessGranted.GetGrant().GetPrincipal(), k.AccessGranted.GetGrant().GetKeyspace())
 	case *rootv1.Event_AccessRevoked:
 		r.Grant = t.grantOr(k.AccessRevoked.GetPrincipal(), k.AccessRevoked.GetKeyspace())
+	case *rootv1.Event_TokenKeyRotated:
+		r.TokenKeyID = t.tokenKeys.newest().GetId()
 	default:
 		t.foundRegion(e, given, r)
 	}

@@ -144,7 +144,7 @@ func (b *builder) add(r *rootv1.Record) error {
 	case *rootv1.Record_Transition:
 		return b.transition(k.Transition)
 	case *rootv1.Record_PinKey:
-		return b.pinKey(k.PinKey)
+		return b.key(forPins, k.PinKey)
 	case *rootv1.Record_RememberedCommands:
 		return b.rememberedCommands(k.RememberedCommands)
 	case *rootv1.Record_RemovedRegion:
@@ -153,6 +153,10 @@ func (b *builder) add(r *rootv1.Record) error {
 		b.setSettings(k.ClusterSettings)
 	case *rootv1.Record_Grant:
 		return b.grant(k.Grant)
+	case *rootv1.Record_TokenKey:
+		return b.key(forTokens, k.TokenKey)
+	case *rootv1.Record_RevokedToken:
+		return b.revokedToken(k.RevokedToken)
 	}
 	return nil
 }
@@ -344,17 +348,6 @@ func (b *builder) transition(p *rootv1.Transition) error {
 		}
 	}
 	b.setTransition(nil, p)
-	return nil
-}
-
-func (b *builder) pinKey(k *rootv1.PinKey) error {
-	if n := len(b.pinKeys); n > 0 && b.pinKeys[n-1].GetId() >= k.GetId() {
-		return fmt.Errorf("pin key %d is out of order", k.GetId())
-	}
-	if d := checkPinKey(k.GetSecret(), k.GetDigest()); d != nil || len(k.GetDigest()) == 0 {
-		return fmt.Errorf("pin key %d has no digest, or another: %s", k.GetId(), d.GetMessage())
-	}
-	b.pushPinKey(k)
 	return nil
 }
 

@@ -169,6 +169,7 @@ func (m *machine) showOther() string {
 			state.ChangeCoordinator: "coordinator", state.ChangeTenure: "tenure", state.ChangeHandover: "handover",
 			state.ChangeTransition: "transition", state.ChangeAllocators: "allocators", state.ChangePinKey: "pin_key",
 			state.ChangeCluster: "cluster", state.ChangeSettings: "settings", state.ChangeGrant: "grant",
+			state.ChangeTokenKey: "token_key", state.ChangeRevokedToken: "revoked_token",
 		}[c.Kind]
 		if c.Removed {
 			name = "-" + name

@@ -11,13 +11,29 @@ import (
 
 // What is told to readers without secrets has none, and makes the same State.
 func TestStrippedOfSecrets(t *testing.T) {
+	pin := func(e *rootv1.PinKeyRotated) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: e}}
+	}
+	token := func(e *rootv1.PinKeyRotated) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{
+			ExpectedId: e.ExpectedId, Secret: e.Secret, Sealed: e.Sealed,
+		}}}
+	}
+	for _, size := range []int{state.KeySecretBytes, state.SealedSecretBytes} {
+		strippedOfSecrets(t, pin, (*state.State).PinKeys, size)
+		strippedOfSecrets(t, token, (*state.State).TokenKeys, size)
+	}
+}
+
+func strippedOfSecrets(t *testing.T, event func(*rootv1.PinKeyRotated) *rootv1.Event, keys func(*state.State) []*rootv1.PinKey, size int) {
+	t.Helper()
 	whole, bare := state.New(), state.New()
-	secret := bytes.Repeat([]byte("s3cret"), 6)[:32]
+	secret := bytes.Repeat([]byte("s3cret"), 11)[:size]
 	rotate := func(expected uint32) *rootv1.Command {
-		return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{ExpectedId: expected, Secret: secret}}}}}
+		return &rootv1.Command{Events: []*rootv1.Event{event(&rootv1.PinKeyRotated{ExpectedId: expected, Secret: secret, Sealed: size != state.KeySecretBytes})}}
 	}
 	for i, commands := range [][]*rootv1.Command{
-		{{Events: []*rootv1.Event{clusterEvent()}}},
+		{{Events: []*rootv1.Event{clusterEvent(), raised()}}},
 		{publish(&rootv1.Region{KeyspaceId: 1, Frontier: []byte{0xb2, 1}}), rotate(0)},
 		{rotate(0), rotate(1)},
 		{publish(&rootv1.Region{KeyspaceId: 1, Frontier: []byte{0xb2, 1, 2}})},
@@ -41,8 +57,8 @@ func TestStrippedOfSecrets(t *testing.T) {
 			t.Fatalf("entry %d: the states differ: %v, %v", i, a.Results, b.Results)
 		}
 	}
-	if k := whole.PinKeys(); len(k) != 2 || !bytes.Equal(k[1].GetSecret(), secret) || len(bare.PinKeys()[1].GetSecret()) != 0 {
-		t.Fatalf("keys %v, without secrets %v", k, bare.PinKeys())
+	if k := keys(whole); len(k) != 2 || !bytes.Equal(k[1].GetSecret(), secret) || len(keys(bare)[1].GetSecret()) != 0 {
+		t.Fatalf("keys %v, without secrets %v", k, keys(bare))
 	}
 	found := 0
 	err := whole.EncodedRecords(func(record []byte) error {
@@ -58,4 +74,8 @@ func TestStrippedOfSecrets(t *testing.T) {
 	if err != nil || found != 2 || restored(t, bare).Hash() != whole.Hash() {
 		t.Errorf("%d records had secrets, %v", found, err)
 	}
+}
+
+func raised() *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: state.BaseFeatureLevel, To: state.SupportedLevel()}}}
 }

@@ -18,8 +18,11 @@ type State struct {
 	tenure   *rootv1.Tenure
 	// handovers is oldest first. A new slice replaces it: forks share it.
 	handovers []*rootv1.Handover
-	// pinKeys is oldest first. A new slice replaces it: forks share it.
-	pinKeys []*rootv1.PinKey
+	pinKeys   keyring
+	tokenKeys keyring
+	// revoked are the bearer tokens that were, by key and serial. A new slice replaces
+	// it: forks share it.
+	revoked []*rootv1.RevokedToken
 
 	coordinators cow.Map[CoordinatorID, *rootv1.Coordinator]
 	members      cow.Map[MemberID, *rootv1.Member]

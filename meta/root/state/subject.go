@@ -28,8 +28,8 @@ func subject(c *rootv1.Command) uint32 {
 }
 
 // named is an event without what others than its sender fill in: a coordinator
-// the settings of a new keyspace from a preset, the layout of a known one and a
-// secret, the root leader its word on an expired era.
+// the settings of a new keyspace from a preset, the layout of a known one, a
+// secret and which key of tokens it follows, the root leader its word on an expired era.
 func named(e *rootv1.Event) *rootv1.Event {
 	switch k := e.GetKind().(type) {
 	case *rootv1.Event_KeyspaceCreated:
@@ -42,6 +42,8 @@ func named(e *rootv1.Event) *rootv1.Event {
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: bare}}
 	case *rootv1.Event_PinKeyRotated:
 		return &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{ExpectedId: k.PinKeyRotated.GetExpectedId()}}}
+	case *rootv1.Event_TokenKeyRotated:
+		return &rootv1.Event{Kind: &rootv1.Event_TokenKeyRotated{TokenKeyRotated: &rootv1.TokenKeyRotated{}}}
 	case *rootv1.Event_TenureClaimed:
 		bare := proto.CloneOf(k.TenureClaimed)
 		bare.PredecessorExpired = false

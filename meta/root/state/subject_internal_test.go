@@ -14,6 +14,11 @@ var filledIn = map[protoreflect.FullName]bool{
 	"nokv.root.v1.KeyspaceSettings.layout":           true,
 	"nokv.root.v1.PinKeyRotated.secret":              true,
 	"nokv.root.v1.PinKeyRotated.digest":              true,
+	"nokv.root.v1.PinKeyRotated.sealed":              true,
+	"nokv.root.v1.TokenKeyRotated.expected_id":       true,
+	"nokv.root.v1.TokenKeyRotated.secret":            true,
+	"nokv.root.v1.TokenKeyRotated.digest":            true,
+	"nokv.root.v1.TokenKeyRotated.sealed":            true,
 	"nokv.root.v1.TenureClaimed.predecessor_expired": true,
 }
 

@@ -1,6 +1,8 @@
 package witness
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +31,12 @@ type Audit struct {
 	handover *rootv1.Handover
 	retired  bool
 	mandates []rootv1.Mandate
-	serve    Frontiers
+	// asked is where the era was asked to end, and digest what its retirement has to
+	// show the secret of; level is the feature level.
+	asked  state.Token
+	digest []byte
+	level  uint32
+	serve  Frontiers
 	// rootTop is the highest id that the root itself gave out.
 	rootTop uint64
 	// First and last end of the era's timestamp windows; 0: none.
@@ -61,6 +68,7 @@ func givenOf(era uint64, w *rootv1.Window, before, usedUp uint64) given {
 func NewAudit(t Truth) *Audit {
 	a := &Audit{
 		last: t.Token, tenures: t.Tenures(), retired: t.Tenure.GetRetired(), mandates: t.Tenure.GetMandates(),
+		asked: askedAt(t.Tenure.GetEnd()), digest: t.Tenure.GetRetireDigest(), level: t.Cluster.GetFeatureLevel(),
 		serve: Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()},
 	}
 	a.ids = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastIdWindow(), t.Allocators.GetIdBeforeLast(), t.Allocators.GetIdUsedUp())
@@ -133,8 +141,14 @@ func (a *Audit) Event(at state.Token, e *rootv1.Event, r *state.EventResult) {
 		a.extended(at, k.FenceExtended, r.Window)
 	case *rootv1.Event_TenureRetired:
 		a.ended(at, k.TenureRetired)
+	case *rootv1.Event_TenureEnded:
+		a.askedToEnd(at, k.TenureEnded)
 	case *rootv1.Event_HandoverAdvanced:
 		a.advanced(at, k.HandoverAdvanced)
+	case *rootv1.Event_ClusterBootstrapped:
+		a.level = k.ClusterBootstrapped.GetCluster().GetFeatureLevel()
+	case *rootv1.Event_FeatureLevelRaised:
+		a.level = max(a.level, k.FeatureLevelRaised.GetTo())
 	}
 }
 
@@ -152,6 +166,9 @@ func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Hando
 	}
 	a.settleOpen(at)
 	a.findings.handover(a.handover, h)
+	if said := askedAt(h.GetLegacy().GetEnd()); said != a.asked {
+		a.add(LineageMismatch, era, at, "the Legacy of era %d says that it was asked to end at %s, by the log that was at %s", before, said, a.asked)
+	}
 	starts := frontiers(h.GetInherited())
 	a.covers(h.GetEra(), at, "may have served", before, a.serve, starts)
 	a.handover, a.era, a.retired, a.mandates = h, h.GetEra(), false, e.GetMandates()
@@ -162,6 +179,7 @@ func (a *Audit) claimed(at state.Token, e *rootv1.TenureClaimed, h *rootv1.Hando
 	a.serve = Frontiers{max(a.serve.ID, starts.ID), max(a.serve.TSO, starts.TSO)}
 	a.firstTSO, a.lastTSO = 0, 0
 	a.ids, a.stamps, a.refusedEnd = given{}, given{}, ""
+	a.asked, a.digest = state.Token{}, e.GetRetireDigest()
 	a.tenures = append(a.tenures, tenureOf(h))
 }
 
@@ -233,6 +251,8 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 		return
 	case a.retired:
 		return // said again
+	case len(a.digest) > 0 && !showsSecret(e.GetRetireSecret(), a.digest):
+		a.add(TwoActive, e.GetEra(), at, "era %d was retired in the name of %s (%x) by who does not know the secret that it was claimed with", e.GetEra(), e.GetHolderId(), e.GetHolderIncarnation())
 	case c.ID > a.serve.ID:
 		a.add(ConsumedUnfenced, e.GetEra(), at, "era %d retired at id %d, it was given up to %d", e.GetEra(), c.ID, a.serve.ID)
 	case c.TSO > a.serve.TSO:
@@ -240,7 +260,32 @@ func (a *Audit) ended(at state.Token, e *rootv1.TenureRetired) {
 	case below != "":
 		a.add(ConsumedBelow, e.GetEra(), at, "%s", below)
 	}
+	if len(a.digest) == 0 && a.level >= secretsLevel {
+		a.unproven(e.GetEra(), at)
+	}
 	a.retired, a.serve = true, Frontiers{max(c.ID, a.rootTop, a.ids.usedUp), max(c.TSO, a.stamps.usedUp)}
+}
+
+// showsSecret says whether a retirement is by whoever made the claim.
+func showsSecret(secret, digest []byte) bool {
+	sum := sha256.Sum256(secret)
+	return bytes.Equal(sum[:], digest)
+}
+
+// askedAt is where an era was asked to end; the zero Token: it was not.
+func askedAt(end *rootv1.TenureEnd) state.Token { return state.TokenFromProto(end.GetAskedAt()) }
+
+// askedToEnd judges that an era was asked to end: it goes on, and its holder alone
+// retires it.
+func (a *Audit) askedToEnd(at state.Token, e *rootv1.TenureEnded) {
+	switch {
+	case e.GetEra() != a.era:
+		a.add(EraGap, e.GetEra(), at, "era %d was asked to end, the current one is era %d", e.GetEra(), a.era)
+	case a.retired:
+		a.add(TenureMismatch, e.GetEra(), at, "era %d was asked to end after it had retired", e.GetEra())
+	case a.asked == state.Token{}: // Otherwise it is said again.
+		a.asked = at
+	}
 }
 
 // advanced judges a stage, by the rules for records.
@@ -270,6 +315,9 @@ func (a *Audit) Report(t Truth) *Report {
 		word := map[bool]string{true: "retired", false: "active"}
 		a.add(TenureMismatch, a.era, a.last, "by the log era %d is %s, by the Tenure era %d is %s",
 			a.era, word[a.retired], t.Tenure.GetEra(), word[t.Tenure.GetRetired()])
+	}
+	if said := askedAt(t.Tenure.GetEnd()); a.era == t.Tenure.GetEra() && said != a.asked {
+		a.add(TenureMismatch, a.era, a.last, "by the log era %d was asked to end at %s, by the Tenure at %s", a.era, a.asked, said)
 	}
 	if ran := a.ran(); ran > openEvidence && a.era == t.Tenure.GetEra() && a.handover.GetStage() < closed && !a.retired {
 		a.add(OpenPastDeadline, a.era, a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",

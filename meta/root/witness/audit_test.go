@@ -113,7 +113,7 @@ func TestAuditFindsEveryFault(t *testing.T) {
 		"claim over an active era": {alter(claim3, func(s *step) { s.event.GetTenureClaimed().PredecessorExpired = false }), witness.TwoActive, claim3},
 		"retired by another":       {alter(retire1, func(s *step) { s.event.GetTenureRetired().HolderIncarnation = 5 }), witness.TwoActive, retire1},
 		"handover to another":      {alter(claim3, func(s *step) { s.handed.SuccessorIncarnation = 5 }), witness.TenureMismatch, claim3},
-		"last claim lost":          {drop(claim3, ids3, tso3, confirm3, close3, tso3Later), witness.TenureMismatch, close2},
+		"last claim lost":          {drop(claim3, ids3, tso3, confirm3, close3, tso3Later), witness.TenureMismatch, ask2},
 
 		"starts below what was consumed": {alter(claim2, func(s *step) { s.handed.Inherited.AllocId = 56 }), witness.SuccessorIncomplete, claim2},
 		"timestamps start below":         {alter(claim2, func(s *step) { s.handed.Inherited.Tso = at(19_999) }), witness.SuccessorIncomplete, claim2},
@@ -136,6 +136,12 @@ func TestAuditFindsEveryFault(t *testing.T) {
 			steps[tso1Later].event, steps[retire1].event = steps[retire1].event, steps[tso1Later].event
 			return steps
 		}, witness.WindowAfterEnd, retire1},
+
+		"asked to end by nobody":       {drop(ask2), witness.LineageMismatch, claim3},
+		"another era asked to end":     {alter(ask2, func(s *step) { s.event.GetTenureEnded().Era = 1 }), witness.EraGap, ask2},
+		"asked to end after its end":   {alter(claim2, func(s *step) { s.event = askToEnd(1) }), witness.TenureMismatch, claim2},
+		"asked to end, and forgotten":  {alter(tso3Later, func(s *step) { s.event = askToEnd(3) }), witness.TenureMismatch, tso3Later},
+		"retired by who has no secret": {alter(claim1, func(s *step) { s.event.GetTenureClaimed().RetireDigest = digestOf(secretOf(11)) }), witness.TwoActive, retire1},
 
 		"confirm lost":           {drop(confirm2), witness.CloseWithoutConfirm, close2},
 		"confirm and close lost": {drop(confirm1, close1), witness.MissingConfirm, claim2},
@@ -179,6 +185,51 @@ func TestHandoverCutShortIsANote(t *testing.T) {
 	}
 }
 
+// Who retired an era that was claimed without a digest cannot be told, which is said
+// of clusters whose claims have one; an older cluster's are none the worse for it.
+func TestARetirementWithoutADigestIsANote(t *testing.T) {
+	for name, c := range map[string]struct {
+		levels         []uint32 // raised to, before the claim and before the retirement
+		digest, secret []byte
+		noted          bool
+	}{
+		"level 1":                {[]uint32{0, 0}, nil, nil, false},
+		"level 2":                {[]uint32{2, 0}, nil, nil, false},
+		"claimed before level 3": {[]uint32{0, 3}, nil, nil, true},
+		"level 3":                {[]uint32{3, 0}, nil, nil, true},
+		"level 3, with a digest": {[]uint32{3, 0}, digestOf(secretOf(11)), secretOf(11), false},
+	} {
+		b := newBook(t)
+		raised := func(to uint32) {
+			if to > 0 {
+				b.must(raise(to))
+			}
+		}
+		begin, end := claim("c1", 11, 0, false), retire("c1", 11, 1, 10, 0)
+		begin.GetTenureClaimed().RetireDigest, end.GetTenureRetired().RetireSecret = c.digest, c.secret
+		raised(c.levels[0])
+		b.must(begin)
+		b.must(extend(idMandate, 1, 0, 10))
+		for _, stage := range []rootv1.HandoverStage{confirmed, closed} {
+			e := advance(1, stage)
+			if c.levels[0] == 3 {
+				e = by("c1", 11, e)
+			}
+			b.must(e)
+		}
+		raised(c.levels[1])
+		b.must(end)
+		records := witness.Judge(witness.Of(b.state))
+		b.must(claim("c2", 22, 1, false)) // behind which the records do not show it
+		for how, r := range map[string]*witness.Report{"the log": audit(b.steps, witness.Of(b.state)), "the records": records} {
+			a := find(r, witness.RetirementUnproven)
+			if (a != nil) != c.noted || a != nil && (!a.Note || a.Era != 1) || r.Findings[witness.Inheritance].Verdict != witness.Holds {
+				t.Errorf("%s, by %s: %v %+v", name, how, r.Verdict(), r.Anomalies)
+			}
+		}
+	}
+}
+
 // A log that ends with a handover open does not say for how long.
 func TestOpenAtTheEndCannotBeTold(t *testing.T) {
 	b := newBook(t)
@@ -196,7 +247,7 @@ func TestOpenAtTheEndCannotBeTold(t *testing.T) {
 // The audit goes on from the records of a checkpoint.
 func TestAuditGoesOnFromRecords(t *testing.T) {
 	b := newBook(t)
-	for _, s := range good(t).steps[claim1 : close2+1] {
+	for _, s := range good(t).steps[claim1:claim3] {
 		b.must(s.event)
 	}
 	a := witness.NewAudit(witness.Of(b.state.Fork()))
@@ -233,14 +284,15 @@ func TestMandatesCount(t *testing.T) {
 
 // judged are the events that the model follows; the others have no part in
 // authority, but for ids that the root gives, which noteRootIDs finds.
-var judged = []string{"tenure_claimed", "fence_extended", "tenure_retired", "handover_advanced"}
+var judged = []string{"tenure_claimed", "fence_extended", "tenure_retired", "handover_advanced", "tenure_ended", "cluster_bootstrapped", "feature_level_raised"}
 
 var noAuthority = []string{
-	"cluster_bootstrapped", "coordinator_joined", "coordinator_left", "member_joined", "member_state_changed", "keyspace_created",
+	"coordinator_joined", "coordinator_left", "member_joined", "member_state_changed", "keyspace_created",
 	"keyspace_updated", "keyspace_deleted", "region_bootstrapped", "region_published", "region_tombstoned", "regions_assigned",
 	"peer_change_planned", "split_planned", "merge_planned", "transition_completed", "transition_cancelled", "pin_key_rotated",
 	"root_peer_added", "root_peer_promoted", "root_peers_settled", "root_peer_dropped",
-	"feature_level_raised", "move_planned", "move_ready",
+	"move_planned", "move_ready", "cluster_settings_changed", "access_granted", "access_revoked",
+	"token_key_rotated", "token_revoked",
 }
 
 // An event that changes authority and is not judged would make the audit

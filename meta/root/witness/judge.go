@@ -47,6 +47,9 @@ func (f *findings) records(t *Truth) {
 		prev = h
 	}
 	f.tenure(t.Tenure, prev)
+	if n := t.Tenure; n.GetRetired() && !n.GetVoided() && len(n.GetRetireDigest()) == 0 && t.Cluster.GetFeatureLevel() >= secretsLevel {
+		f.unproven(n.GetEra(), state.Token{})
+	}
 	f.windows(t.Tenure, t.Allocators)
 	if prev != nil && prev.GetStage() < closed && t.OpenFor > HandoverDeadline {
 		f.add(OpenPastDeadline, prev.GetEra(), state.TokenFromProto(prev.GetOpenedAt()),
@@ -142,6 +145,16 @@ func (f *findings) unfinished(h *rootv1.Handover, at state.Token, note bool, evi
 		"era %d, begun at %s, ended with its handover %s%s", h.GetEra(), state.TokenFromProto(h.GetOpenedAt()), stageName(h.GetStage()), evidence)})
 }
 
+// secretsLevel is the feature level from which on a claim has a digest, and a
+// retirement shows its secret.
+const secretsLevel = 3
+
+// unproven notes a retirement that cannot be judged.
+func (f *findings) unproven(era uint64, at state.Token) {
+	f.put(Anomaly{Kind: RetirementUnproven, Era: era, At: at, Note: true, Numbers: fmt.Sprintf(
+		"era %d was claimed without a digest: whether it was its holder that said how far it got cannot be told", era)})
+}
+
 func stageName(s rootv1.HandoverStage) string {
 	return strings.ToLower(strings.TrimPrefix(s.String(), "HANDOVER_STAGE_"))
 }
@@ -161,6 +174,8 @@ func (f *findings) tenure(t *rootv1.Tenure, h *rootv1.Handover) {
 	case t.GetHolderId() != h.GetSuccessorId() || t.GetHolderIncarnation() != h.GetSuccessorIncarnation():
 		wrong("era %d is %s's (%x) by its Tenure, %s's (%x) by its handover",
 			t.GetEra(), t.GetHolderId(), t.GetHolderIncarnation(), h.GetSuccessorId(), h.GetSuccessorIncarnation())
+	case t.GetEnd() != nil && askedAt(t.GetEnd()).Compare(at) <= 0:
+		wrong("era %d began at %s and was asked to end at %s", t.GetEra(), at, askedAt(t.GetEnd()))
 	case frontiers(t.GetInherited()) != frontiers(h.GetInherited()):
 		wrong("era %d starts above %v by its Tenure, %v by its handover", t.GetEra(), frontiers(t.GetInherited()), frontiers(h.GetInherited()))
 	}

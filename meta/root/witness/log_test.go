@@ -1,6 +1,8 @@
 package witness_test
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"testing"
 
 	"github.com/nokv/nokv/meta/root/state"
@@ -86,8 +88,32 @@ func retire(holder string, process, era, id, tso uint64) *rootv1.Event {
 	}}}
 }
 
+func raise(to uint32) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: to}}}
+}
+
+func askToEnd(era uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: era}}}
+}
+
+// secretOf is what a process retires its eras with.
+func secretOf(process uint64) []byte {
+	return bytes.Repeat([]byte{byte(process)}, state.RetireSecretBytes)
+}
+
+func digestOf(secret []byte) []byte {
+	d := sha256.Sum256(secret)
+	return d[:]
+}
+
 func advance(era uint64, to rootv1.HandoverStage) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: era, Stage: to}}}
+}
+
+// by names who advances a handover, as it has to be from feature level 3 on.
+func by(holder string, process uint64, e *rootv1.Event) *rootv1.Event {
+	e.GetHandoverAdvanced().HolderId, e.GetHandoverAdvanced().HolderIncarnation = holder, process
+	return e
 }
 
 // at is a timestamp at so many milliseconds after a certain moment.
@@ -108,6 +134,8 @@ const (
 	tso2
 	confirm2
 	close2
+	raise2
+	ask2
 	claim3
 	ids3
 	tso3
@@ -116,7 +144,7 @@ const (
 	tso3Later
 )
 
-// good is a log of three eras: the first retires, the second dies, the third
+// good is a log of three eras: the first retires, the second is asked to and dies, the third
 // is active. The first and the third run for 20 seconds.
 func good(t *testing.T) *book {
 	b := newBook(t)
@@ -133,11 +161,13 @@ func good(t *testing.T) *book {
 		extend(tsoMandate, 2, at(20_000), at(24_000)),
 		advance(2, confirmed),
 		advance(2, closed),
+		raise(state.FeatureLevel),
+		askToEnd(2),
 		claim("c1", 33, 2, true),
 		extend(idMandate, 3, 157, 257),
 		extend(tsoMandate, 3, at(24_000), at(28_000)),
-		advance(3, confirmed),
-		advance(3, closed),
+		by("c1", 33, advance(3, confirmed)),
+		by("c1", 33, advance(3, closed)),
 		extend(tsoMandate, 3, at(28_000), at(50_000)),
 	} {
 		b.must(e)

@@ -21,6 +21,9 @@ func TestStateMachineNeverBreaksAGuarantee(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		b := newBook(t)
 		a, whole := witness.NewAudit(witness.Of(b.state)), witness.NewAudit(witness.Of(b.state))
+		if seed%2 == 0 {
+			b.apply(raise(state.FeatureLevel))
+		}
 		for range 150 {
 			entry, out := b.apply(anything(r, b.state))
 			a.Entry(out.Token, entry, out)
@@ -68,9 +71,15 @@ func anything(r *rand.Rand, s *state.State) *rootv1.Event {
 	}
 	holder, process := []string{"c1", "c2", "c3"}[r.IntN(3)], uint64(r.IntN(4))+1
 	fences := s.Allocators()
-	switch r.IntN(9) {
+	restrictive := s.FeatureLevel() >= 3
+	switch r.IntN(10) {
+	case 9:
+		return askToEnd(era)
 	case 0:
 		c := claim(holder, process, era, r.IntN(3) > 0)
+		if restrictive && r.IntN(4) > 0 {
+			c.GetTenureClaimed().RetireDigest = digestOf(secretOf(process))
+		}
 		if r.IntN(3) == 0 {
 			c.GetTenureClaimed().Mandates = both[r.IntN(2):][:1]
 		}
@@ -82,12 +91,20 @@ func anything(r *rand.Rand, s *state.State) *rootv1.Event {
 		from := near(fences.GetTsoFence())
 		return extend(tsoMandate, era, from, max(from, at(0))+uint64(r.IntN(20)))
 	case 5:
-		return advance(era, rootv1.HandoverStage(1+r.IntN(3)))
+		e := advance(era, rootv1.HandoverStage(1+r.IntN(3)))
+		if restrictive {
+			return by(s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation(), e)
+		}
+		return e
 	case 6:
 		if r.IntN(2) == 0 {
 			holder, process = s.Tenure().GetHolderId(), s.Tenure().GetHolderIncarnation()
 		}
-		return retire(holder, max(process, 1), era, near(fences.GetIdFence()-uint64(r.IntN(5))), near(fences.GetTsoFence()))
+		e := retire(holder, max(process, 1), era, near(fences.GetIdFence()-uint64(r.IntN(5))), near(fences.GetTsoFence()))
+		if restrictive {
+			e.GetTenureRetired().RetireSecret = secretOf(e.GetTenureRetired().GetHolderIncarnation())
+		}
+		return e
 	case 7:
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
 			Name: string(rune('a' + r.IntN(26))), Settings: &rootv1.KeyspaceSettings{

@@ -32,17 +32,18 @@ func TestRecordsAreJudged(t *testing.T) {
 		spoil func(*witness.Truth)
 		want  witness.Kind
 	}{
-		"handover lost":       {func(r *witness.Truth) { r.Handovers = append(r.Handovers[:1:1], r.Handovers[2]) }, witness.EraGap},
-		"wrong predecessor":   {func(r *witness.Truth) { r.Handovers[1].PredecessorEra = 0 }, witness.EraGap},
-		"positions go back":   {func(r *witness.Truth) { r.Handovers[1].OpenedAt.Index = 1 }, witness.EraGap},
-		"Tenure lost":         {func(r *witness.Truth) { r.Tenure = nil }, witness.TenureMismatch},
-		"handovers lost":      {func(r *witness.Truth) { r.Handovers = nil }, witness.TenureMismatch},
-		"Tenure of last era":  {func(r *witness.Truth) { r.Tenure.Era = 2 }, witness.TenureMismatch},
-		"Tenure of another":   {func(r *witness.Truth) { r.Tenure.HolderIncarnation = 4 }, witness.TenureMismatch},
-		"Tenure starts lower": {func(r *witness.Truth) { r.Tenure.Inherited.AllocId-- }, witness.TenureMismatch},
-		"not covered":         {func(r *witness.Truth) { r.Handovers[1].Inherited.AllocId = 56 }, witness.SuccessorIncomplete},
-		"inherits less":       {func(r *witness.Truth) { r.Handovers[2].Inherited.Tso = 3 }, witness.SuccessorIncomplete},
-		"fence too low":       {func(r *witness.Truth) { r.Allocators.TsoFence = 3 }, witness.SuccessorIncomplete},
+		"handover lost":               {func(r *witness.Truth) { r.Handovers = append(r.Handovers[:1:1], r.Handovers[2]) }, witness.EraGap},
+		"wrong predecessor":           {func(r *witness.Truth) { r.Handovers[1].PredecessorEra = 0 }, witness.EraGap},
+		"positions go back":           {func(r *witness.Truth) { r.Handovers[1].OpenedAt.Index = 1 }, witness.EraGap},
+		"Tenure lost":                 {func(r *witness.Truth) { r.Tenure = nil }, witness.TenureMismatch},
+		"handovers lost":              {func(r *witness.Truth) { r.Handovers = nil }, witness.TenureMismatch},
+		"Tenure of last era":          {func(r *witness.Truth) { r.Tenure.Era = 2 }, witness.TenureMismatch},
+		"Tenure of another":           {func(r *witness.Truth) { r.Tenure.HolderIncarnation = 4 }, witness.TenureMismatch},
+		"Tenure starts lower":         {func(r *witness.Truth) { r.Tenure.Inherited.AllocId-- }, witness.TenureMismatch},
+		"Tenure ends before it began": {func(r *witness.Truth) { r.Tenure.End = &rootv1.TenureEnd{AskedAt: r.Tenure.GetIssuedAt()} }, witness.TenureMismatch},
+		"not covered":                 {func(r *witness.Truth) { r.Handovers[1].Inherited.AllocId = 56 }, witness.SuccessorIncomplete},
+		"inherits less":               {func(r *witness.Truth) { r.Handovers[2].Inherited.Tso = 3 }, witness.SuccessorIncomplete},
+		"fence too low":               {func(r *witness.Truth) { r.Allocators.TsoFence = 3 }, witness.SuccessorIncomplete},
 		"inherits less than inherited": {func(r *witness.Truth) {
 			h := r.Handovers[2]
 			h.Inherited.Tso, h.Legacy.Consumed.Tso, r.Tenure.Inherited.Tso = 3, 2, 3

@@ -32,6 +32,9 @@ func TestRestoredClusters(t *testing.T) {
 				}}},
 				{Kind: &rootv1.Event_HandoverAdvanced{HandoverAdvanced: &rootv1.HandoverAdvanced{Era: void + 1, Stage: closed}}},
 			} {
+				if e.GetHandoverAdvanced() != nil && st.FeatureLevel() >= 3 {
+					by("c9", 9, e)
+				}
 				entry, out := b.apply(e)
 				audit.Entry(b.state.Token(), entry, out)
 			}

@@ -94,6 +94,10 @@ const (
 	// ConsumedBelow (Inheritance): an era retired below what it has used up of
 	// its windows.
 	ConsumedBelow Kind = "consumed_below"
+	// RetirementUnproven (Inheritance): an era that was claimed without a digest
+	// retired. Nothing shows that it was its holder who said how far it had got: a
+	// note, as there is none below feature level 3.
+	RetirementUnproven Kind = "retirement_unproven"
 	// WindowAfterEnd (Silence): an era that had ended was given values.
 	WindowAfterEnd Kind = "window_after_end"
 	// MissingConfirm (Finality): an era ended, its handover never confirmed.
@@ -114,7 +118,7 @@ func (k Kind) guarantee() Guarantee {
 	switch k {
 	case EraGap, TwoActive, TenureMismatch:
 		return Primacy
-	case SuccessorIncomplete, LineageMismatch, OverlappingWindows, ConsumedUnfenced, ConsumedBelow:
+	case SuccessorIncomplete, LineageMismatch, OverlappingWindows, ConsumedUnfenced, ConsumedBelow, RetirementUnproven:
 		return Inheritance
 	case WindowAfterEnd:
 		return Silence

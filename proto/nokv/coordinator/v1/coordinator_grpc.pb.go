@@ -60,6 +60,9 @@ const (
 	Coordinator_RevokeAccess_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RevokeAccess"
 	Coordinator_ListGrants_FullMethodName        = "/nokv.coordinator.v1.Coordinator/ListGrants"
 	Coordinator_CheckAccess_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CheckAccess"
+	Coordinator_CreateToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CreateToken"
+	Coordinator_RevokeToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RevokeToken"
+	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -162,6 +165,14 @@ type CoordinatorClient interface {
 	ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error)
 	// CheckAccess says whether a principal may do something, and by which grant.
 	CheckAccess(ctx context.Context, in *CheckAccessRequest, opts ...grpc.CallOption) (*CheckAccessResponse, error)
+	// CreateToken makes a bearer token for the HTTP ports. Nothing keeps it; the
+	// first one makes the first key.
+	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
+	// RevokeToken ends one token before its time.
+	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
+	// RotateTokenKey makes the next key for tokens: what the key before the newest
+	// signed ends.
+	RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error)
 }
 
 type coordinatorClient struct {
@@ -583,6 +594,36 @@ func (c *coordinatorClient) CheckAccess(ctx context.Context, in *CheckAccessRequ
 	return out, nil
 }
 
+func (c *coordinatorClient) CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateTokenResponse)
+	err := c.cc.Invoke(ctx, Coordinator_CreateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeTokenResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RevokeToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateTokenKeyResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RotateTokenKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -683,6 +724,14 @@ type CoordinatorServer interface {
 	ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error)
 	// CheckAccess says whether a principal may do something, and by which grant.
 	CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error)
+	// CreateToken makes a bearer token for the HTTP ports. Nothing keeps it; the
+	// first one makes the first key.
+	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	// RevokeToken ends one token before its time.
+	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
+	// RotateTokenKey makes the next key for tokens: what the key before the newest
+	// signed ends.
+	RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -809,6 +858,15 @@ func (UnimplementedCoordinatorServer) ListGrants(context.Context, *ListGrantsReq
 }
 func (UnimplementedCoordinatorServer) CheckAccess(context.Context, *CheckAccessRequest) (*CheckAccessResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckAccess not implemented")
+}
+func (UnimplementedCoordinatorServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
+}
+func (UnimplementedCoordinatorServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
+}
+func (UnimplementedCoordinatorServer) RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateTokenKey not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1482,6 +1540,60 @@ func _Coordinator_CheckAccess_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_CreateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).CreateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_CreateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).CreateToken(ctx, req.(*CreateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RevokeToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RevokeToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RevokeToken(ctx, req.(*RevokeTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_RotateTokenKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateTokenKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RotateTokenKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RotateTokenKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RotateTokenKey(ctx, req.(*RotateTokenKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1624,6 +1736,18 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckAccess",
 			Handler:    _Coordinator_CheckAccess_Handler,
+		},
+		{
+			MethodName: "CreateToken",
+			Handler:    _Coordinator_CreateToken_Handler,
+		},
+		{
+			MethodName: "RevokeToken",
+			Handler:    _Coordinator_RevokeToken_Handler,
+		},
+		{
+			MethodName: "RotateTokenKey",
+			Handler:    _Coordinator_RotateTokenKey_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -245,6 +245,8 @@ type Event struct {
 	//	*Event_ClusterSettingsChanged
 	//	*Event_AccessGranted
 	//	*Event_AccessRevoked
+	//	*Event_TokenKeyRotated
+	//	*Event_TokenRevoked
 	Kind          isEvent_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -584,6 +586,24 @@ func (x *Event) GetAccessRevoked() *AccessRevoked {
 	return nil
 }
 
+func (x *Event) GetTokenKeyRotated() *TokenKeyRotated {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_TokenKeyRotated); ok {
+			return x.TokenKeyRotated
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetTokenRevoked() *TokenRevoked {
+	if x != nil {
+		if x, ok := x.Kind.(*Event_TokenRevoked); ok {
+			return x.TokenRevoked
+		}
+	}
+	return nil
+}
+
 type isEvent_Kind interface {
 	isEvent_Kind()
 }
@@ -720,6 +740,14 @@ type Event_AccessRevoked struct {
 	AccessRevoked *AccessRevoked `protobuf:"bytes,33,opt,name=access_revoked,json=accessRevoked,proto3,oneof"`
 }
 
+type Event_TokenKeyRotated struct {
+	TokenKeyRotated *TokenKeyRotated `protobuf:"bytes,34,opt,name=token_key_rotated,json=tokenKeyRotated,proto3,oneof"`
+}
+
+type Event_TokenRevoked struct {
+	TokenRevoked *TokenRevoked `protobuf:"bytes,35,opt,name=token_revoked,json=tokenRevoked,proto3,oneof"`
+}
+
 func (*Event_ClusterBootstrapped) isEvent_Kind() {}
 
 func (*Event_FenceExtended) isEvent_Kind() {}
@@ -785,6 +813,10 @@ func (*Event_ClusterSettingsChanged) isEvent_Kind() {}
 func (*Event_AccessGranted) isEvent_Kind() {}
 
 func (*Event_AccessRevoked) isEvent_Kind() {}
+
+func (*Event_TokenKeyRotated) isEvent_Kind() {}
+
+func (*Event_TokenRevoked) isEvent_Kind() {}
 
 // ClusterBootstrapped is the first event of a cluster. It also makes keyspace
 // 1, "default": ranges, reported.
@@ -2629,11 +2661,14 @@ type PinKeyRotated struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key id the caller saw as newest; 0 for none.
 	ExpectedId uint32 `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
-	// 32 bytes. Left out of what is sent to readers that need no secrets: the
-	// digest then stands for it, and the state's hash is the same.
+	// 32 bytes; sealed, 61. Left out of what is sent to readers that need no secrets:
+	// the digest then stands for it, and the state's hash is the same.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// SHA-256 of the secret. Empty with a secret: the root makes it.
-	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The secret is sealed by the key that processes have from --secret-file: the
+	// root keeps it so. Of feature level 3.
+	Sealed        bool `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2689,6 +2724,140 @@ func (x *PinKeyRotated) GetDigest() []byte {
 	return nil
 }
 
+func (x *PinKeyRotated) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
+// TokenKeyRotated adds a key for bearer tokens. The newest signs, the last two
+// verify: after two rotations whatever was signed before is worth nothing.
+type TokenKeyRotated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key id the caller saw as newest; 0 for none. A coordinator fills it in.
+	ExpectedId uint32 `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
+	// As those of PinKeyRotated.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	Digest        []byte `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Sealed        bool   `protobuf:"varint,4,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenKeyRotated) Reset() {
+	*x = TokenKeyRotated{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenKeyRotated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenKeyRotated) ProtoMessage() {}
+
+func (x *TokenKeyRotated) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenKeyRotated.ProtoReflect.Descriptor instead.
+func (*TokenKeyRotated) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *TokenKeyRotated) GetExpectedId() uint32 {
+	if x != nil {
+		return x.ExpectedId
+	}
+	return 0
+}
+
+func (x *TokenKeyRotated) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *TokenKeyRotated) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *TokenKeyRotated) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
+}
+
+// TokenRevoked has one bearer token verified no more. It is forgotten together
+// with the key that signed the token.
+type TokenRevoked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key that signed it, and the token's own number: its id.
+	KeyId         uint32 `protobuf:"varint,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Serial        uint64 `protobuf:"fixed64,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenRevoked) Reset() {
+	*x = TokenRevoked{}
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenRevoked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenRevoked) ProtoMessage() {}
+
+func (x *TokenRevoked) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenRevoked.ProtoReflect.Descriptor instead.
+func (*TokenRevoked) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *TokenRevoked) GetKeyId() uint32 {
+	if x != nil {
+		return x.KeyId
+	}
+	return 0
+}
+
+func (x *TokenRevoked) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
 // FeatureLevelRaised allows what every process understands by now. Only root
 // peers make it.
 type FeatureLevelRaised struct {
@@ -2702,7 +2871,7 @@ type FeatureLevelRaised struct {
 
 func (x *FeatureLevelRaised) Reset() {
 	*x = FeatureLevelRaised{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2883,7 @@ func (x *FeatureLevelRaised) String() string {
 func (*FeatureLevelRaised) ProtoMessage() {}
 
 func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2896,7 @@ func (x *FeatureLevelRaised) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FeatureLevelRaised.ProtoReflect.Descriptor instead.
 func (*FeatureLevelRaised) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FeatureLevelRaised) GetFrom() uint32 {
@@ -2758,7 +2927,7 @@ type RootPeerAdded struct {
 
 func (x *RootPeerAdded) Reset() {
 	*x = RootPeerAdded{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2939,7 @@ func (x *RootPeerAdded) String() string {
 func (*RootPeerAdded) ProtoMessage() {}
 
 func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2952,7 @@ func (x *RootPeerAdded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerAdded.ProtoReflect.Descriptor instead.
 func (*RootPeerAdded) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RootPeerAdded) GetPeer() *RootPeer {
@@ -2811,7 +2980,7 @@ type RootPeerPromoted struct {
 
 func (x *RootPeerPromoted) Reset() {
 	*x = RootPeerPromoted{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +2992,7 @@ func (x *RootPeerPromoted) String() string {
 func (*RootPeerPromoted) ProtoMessage() {}
 
 func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +3005,7 @@ func (x *RootPeerPromoted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerPromoted.ProtoReflect.Descriptor instead.
 func (*RootPeerPromoted) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RootPeerPromoted) GetNodeId() uint64 {
@@ -2856,7 +3025,7 @@ type RootPeersSettled struct {
 
 func (x *RootPeersSettled) Reset() {
 	*x = RootPeersSettled{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3037,7 @@ func (x *RootPeersSettled) String() string {
 func (*RootPeersSettled) ProtoMessage() {}
 
 func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3050,7 @@ func (x *RootPeersSettled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeersSettled.ProtoReflect.Descriptor instead.
 func (*RootPeersSettled) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RootPeersSettled) GetNodeId() uint64 {
@@ -2901,7 +3070,7 @@ type RootPeerDropped struct {
 
 func (x *RootPeerDropped) Reset() {
 	*x = RootPeerDropped{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2913,7 +3082,7 @@ func (x *RootPeerDropped) String() string {
 func (*RootPeerDropped) ProtoMessage() {}
 
 func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2926,7 +3095,7 @@ func (x *RootPeerDropped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootPeerDropped.ProtoReflect.Descriptor instead.
 func (*RootPeerDropped) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RootPeerDropped) GetNodeId() uint64 {
@@ -2959,7 +3128,7 @@ type CommandResult struct {
 
 func (x *CommandResult) Reset() {
 	*x = CommandResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3140,7 @@ func (x *CommandResult) String() string {
 func (*CommandResult) ProtoMessage() {}
 
 func (x *CommandResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3153,7 @@ func (x *CommandResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResult.ProtoReflect.Descriptor instead.
 func (*CommandResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CommandResult) GetOutcome() Outcome {
@@ -3046,14 +3215,16 @@ type EventResult struct {
 	Coordinator *Coordinator     `protobuf:"bytes,9,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
 	Settings    *ClusterSettings `protobuf:"bytes,10,opt,name=settings,proto3" json:"settings,omitempty"`
 	// Grant as it is; one that is gone has no verbs.
-	Grant         *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Id of the newest key of bearer tokens.
+	TokenKeyId    uint32 `protobuf:"varint,12,opt,name=token_key_id,json=tokenKeyId,proto3" json:"token_key_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventResult) Reset() {
 	*x = EventResult{}
-	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3236,7 @@ func (x *EventResult) String() string {
 func (*EventResult) ProtoMessage() {}
 
 func (x *EventResult) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_events_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_events_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3249,7 @@ func (x *EventResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventResult.ProtoReflect.Descriptor instead.
 func (*EventResult) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_events_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EventResult) GetRegion() *Region {
@@ -3158,6 +3329,13 @@ func (x *EventResult) GetGrant() *Grant {
 	return nil
 }
 
+func (x *EventResult) GetTokenKeyId() uint32 {
+	if x != nil {
+		return x.TokenKeyId
+	}
+	return 0
+}
+
 var File_nokv_root_v1_events_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_events_proto_rawDesc = "" +
@@ -3171,7 +3349,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x10\n" +
 	"\x03why\x18\x05 \x01(\tR\x03why\":\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xe1\x13\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xf1\x14\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
@@ -3207,7 +3385,9 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\ftenure_ended\x18\x1e \x01(\v2\x19.nokv.root.v1.TenureEndedH\x00R\vtenureEnded\x12`\n" +
 	"\x18cluster_settings_changed\x18\x1f \x01(\v2$.nokv.root.v1.ClusterSettingsChangedH\x00R\x16clusterSettingsChanged\x12D\n" +
 	"\x0eaccess_granted\x18  \x01(\v2\x1b.nokv.root.v1.AccessGrantedH\x00R\raccessGranted\x12D\n" +
-	"\x0eaccess_revoked\x18! \x01(\v2\x1b.nokv.root.v1.AccessRevokedH\x00R\raccessRevokedB\x06\n" +
+	"\x0eaccess_revoked\x18! \x01(\v2\x1b.nokv.root.v1.AccessRevokedH\x00R\raccessRevoked\x12K\n" +
+	"\x11token_key_rotated\x18\" \x01(\v2\x1d.nokv.root.v1.TokenKeyRotatedH\x00R\x0ftokenKeyRotated\x12A\n" +
+	"\rtoken_revoked\x18# \x01(\v2\x1a.nokv.root.v1.TokenRevokedH\x00R\ftokenRevokedB\x06\n" +
 	"\x04kind\"F\n" +
 	"\x13ClusterBootstrapped\x12/\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterR\acluster\"|\n" +
@@ -3333,12 +3513,22 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x13TransitionCancelled\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12\x18\n" +
 	"\aaborted\x18\x02 \x01(\bR\aaborted\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"`\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"x\n" +
 	"\rPinKeyRotated\x12\x1f\n" +
 	"\vexpected_id\x18\x01 \x01(\rR\n" +
 	"expectedId\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
-	"\x06digest\x18\x03 \x01(\fR\x06digest\"8\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06sealed\x18\x04 \x01(\bR\x06sealed\"z\n" +
+	"\x0fTokenKeyRotated\x12\x1f\n" +
+	"\vexpected_id\x18\x01 \x01(\rR\n" +
+	"expectedId\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06sealed\x18\x04 \x01(\bR\x06sealed\"=\n" +
+	"\fTokenRevoked\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\rR\x05keyId\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\x06R\x06serial\"8\n" +
 	"\x12FeatureLevelRaised\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\rR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\rR\x02to\"W\n" +
@@ -3359,7 +3549,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
 	"repetition\x18\x05 \x01(\bR\n" +
 	"repetition\x12\x1c\n" +
-	"\tshortened\x18\x06 \x01(\bR\tshortened\"\xc3\x04\n" +
+	"\tshortened\x18\x06 \x01(\bR\tshortened\"\xe5\x04\n" +
 	"\vEventResult\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x127\n" +
 	"\fright_region\x18\x02 \x01(\v2\x14.nokv.root.v1.RegionR\vrightRegion\x122\n" +
@@ -3374,7 +3564,9 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\vcoordinator\x18\t \x01(\v2\x19.nokv.root.v1.CoordinatorR\vcoordinator\x129\n" +
 	"\bsettings\x18\n" +
 	" \x01(\v2\x1d.nokv.root.v1.ClusterSettingsR\bsettings\x12)\n" +
-	"\x05grant\x18\v \x01(\v2\x13.nokv.root.v1.GrantR\x05grant*j\n" +
+	"\x05grant\x18\v \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\x12 \n" +
+	"\ftoken_key_id\x18\f \x01(\rR\n" +
+	"tokenKeyId*j\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_APPLIED\x10\x01\x12\x14\n" +
@@ -3394,7 +3586,7 @@ func file_nokv_root_v1_events_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_events_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_nokv_root_v1_events_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_nokv_root_v1_events_proto_goTypes = []any{
 	(Outcome)(0),                   // 0: nokv.root.v1.Outcome
 	(*Command)(nil),                // 1: nokv.root.v1.Command
@@ -3429,42 +3621,44 @@ var file_nokv_root_v1_events_proto_goTypes = []any{
 	(*TransitionCompleted)(nil),    // 30: nokv.root.v1.TransitionCompleted
 	(*TransitionCancelled)(nil),    // 31: nokv.root.v1.TransitionCancelled
 	(*PinKeyRotated)(nil),          // 32: nokv.root.v1.PinKeyRotated
-	(*FeatureLevelRaised)(nil),     // 33: nokv.root.v1.FeatureLevelRaised
-	(*RootPeerAdded)(nil),          // 34: nokv.root.v1.RootPeerAdded
-	(*RootPeerPromoted)(nil),       // 35: nokv.root.v1.RootPeerPromoted
-	(*RootPeersSettled)(nil),       // 36: nokv.root.v1.RootPeersSettled
-	(*RootPeerDropped)(nil),        // 37: nokv.root.v1.RootPeerDropped
-	(*CommandResult)(nil),          // 38: nokv.root.v1.CommandResult
-	(*EventResult)(nil),            // 39: nokv.root.v1.EventResult
-	(*CommandIdentity)(nil),        // 40: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),                // 41: nokv.root.v1.Cluster
-	(Mandate)(0),                   // 42: nokv.root.v1.Mandate
-	(*Frontiers)(nil),              // 43: nokv.root.v1.Frontiers
-	(*ClusterSettings)(nil),        // 44: nokv.root.v1.ClusterSettings
-	(*Grant)(nil),                  // 45: nokv.root.v1.Grant
-	(Verb)(0),                      // 46: nokv.root.v1.Verb
-	(HandoverStage)(0),             // 47: nokv.root.v1.HandoverStage
-	(*Member)(nil),                 // 48: nokv.root.v1.Member
-	(MemberState)(0),               // 49: nokv.root.v1.MemberState
-	(*KeyspaceSettings)(nil),       // 50: nokv.root.v1.KeyspaceSettings
-	(*Region)(nil),                 // 51: nokv.root.v1.Region
-	(*RegionEpoch)(nil),            // 52: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),                  // 53: nokv.root.v1.Owner
-	(OperationReason)(0),           // 54: nokv.root.v1.OperationReason
-	(TransitionKind)(0),            // 55: nokv.root.v1.TransitionKind
-	(*RootPeer)(nil),               // 56: nokv.root.v1.RootPeer
-	(*RootToken)(nil),              // 57: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),            // 58: nokv.root.v1.ErrorDetail
-	(*Keyspace)(nil),               // 59: nokv.root.v1.Keyspace
-	(*Tenure)(nil),                 // 60: nokv.root.v1.Tenure
-	(*Handover)(nil),               // 61: nokv.root.v1.Handover
-	(*Transition)(nil),             // 62: nokv.root.v1.Transition
-	(*Window)(nil),                 // 63: nokv.root.v1.Window
-	(*Coordinator)(nil),            // 64: nokv.root.v1.Coordinator
+	(*TokenKeyRotated)(nil),        // 33: nokv.root.v1.TokenKeyRotated
+	(*TokenRevoked)(nil),           // 34: nokv.root.v1.TokenRevoked
+	(*FeatureLevelRaised)(nil),     // 35: nokv.root.v1.FeatureLevelRaised
+	(*RootPeerAdded)(nil),          // 36: nokv.root.v1.RootPeerAdded
+	(*RootPeerPromoted)(nil),       // 37: nokv.root.v1.RootPeerPromoted
+	(*RootPeersSettled)(nil),       // 38: nokv.root.v1.RootPeersSettled
+	(*RootPeerDropped)(nil),        // 39: nokv.root.v1.RootPeerDropped
+	(*CommandResult)(nil),          // 40: nokv.root.v1.CommandResult
+	(*EventResult)(nil),            // 41: nokv.root.v1.EventResult
+	(*CommandIdentity)(nil),        // 42: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),                // 43: nokv.root.v1.Cluster
+	(Mandate)(0),                   // 44: nokv.root.v1.Mandate
+	(*Frontiers)(nil),              // 45: nokv.root.v1.Frontiers
+	(*ClusterSettings)(nil),        // 46: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),                  // 47: nokv.root.v1.Grant
+	(Verb)(0),                      // 48: nokv.root.v1.Verb
+	(HandoverStage)(0),             // 49: nokv.root.v1.HandoverStage
+	(*Member)(nil),                 // 50: nokv.root.v1.Member
+	(MemberState)(0),               // 51: nokv.root.v1.MemberState
+	(*KeyspaceSettings)(nil),       // 52: nokv.root.v1.KeyspaceSettings
+	(*Region)(nil),                 // 53: nokv.root.v1.Region
+	(*RegionEpoch)(nil),            // 54: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),                  // 55: nokv.root.v1.Owner
+	(OperationReason)(0),           // 56: nokv.root.v1.OperationReason
+	(TransitionKind)(0),            // 57: nokv.root.v1.TransitionKind
+	(*RootPeer)(nil),               // 58: nokv.root.v1.RootPeer
+	(*RootToken)(nil),              // 59: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),            // 60: nokv.root.v1.ErrorDetail
+	(*Keyspace)(nil),               // 61: nokv.root.v1.Keyspace
+	(*Tenure)(nil),                 // 62: nokv.root.v1.Tenure
+	(*Handover)(nil),               // 63: nokv.root.v1.Handover
+	(*Transition)(nil),             // 64: nokv.root.v1.Transition
+	(*Window)(nil),                 // 65: nokv.root.v1.Window
+	(*Coordinator)(nil),            // 66: nokv.root.v1.Coordinator
 }
 var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	3,  // 0: nokv.root.v1.Command.events:type_name -> nokv.root.v1.Event
-	40, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
+	42, // 1: nokv.root.v1.Command.identity:type_name -> nokv.root.v1.CommandIdentity
 	1,  // 2: nokv.root.v1.Entry.commands:type_name -> nokv.root.v1.Command
 	4,  // 3: nokv.root.v1.Event.cluster_bootstrapped:type_name -> nokv.root.v1.ClusterBootstrapped
 	5,  // 4: nokv.root.v1.Event.fence_extended:type_name -> nokv.root.v1.FenceExtended
@@ -3488,68 +3682,70 @@ var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	30, // 22: nokv.root.v1.Event.transition_completed:type_name -> nokv.root.v1.TransitionCompleted
 	31, // 23: nokv.root.v1.Event.transition_cancelled:type_name -> nokv.root.v1.TransitionCancelled
 	32, // 24: nokv.root.v1.Event.pin_key_rotated:type_name -> nokv.root.v1.PinKeyRotated
-	34, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
-	35, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
-	36, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
-	37, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
-	33, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
+	36, // 25: nokv.root.v1.Event.root_peer_added:type_name -> nokv.root.v1.RootPeerAdded
+	37, // 26: nokv.root.v1.Event.root_peer_promoted:type_name -> nokv.root.v1.RootPeerPromoted
+	38, // 27: nokv.root.v1.Event.root_peers_settled:type_name -> nokv.root.v1.RootPeersSettled
+	39, // 28: nokv.root.v1.Event.root_peer_dropped:type_name -> nokv.root.v1.RootPeerDropped
+	35, // 29: nokv.root.v1.Event.feature_level_raised:type_name -> nokv.root.v1.FeatureLevelRaised
 	28, // 30: nokv.root.v1.Event.move_planned:type_name -> nokv.root.v1.MovePlanned
 	29, // 31: nokv.root.v1.Event.move_ready:type_name -> nokv.root.v1.MoveReady
 	8,  // 32: nokv.root.v1.Event.tenure_ended:type_name -> nokv.root.v1.TenureEnded
 	9,  // 33: nokv.root.v1.Event.cluster_settings_changed:type_name -> nokv.root.v1.ClusterSettingsChanged
 	10, // 34: nokv.root.v1.Event.access_granted:type_name -> nokv.root.v1.AccessGranted
 	11, // 35: nokv.root.v1.Event.access_revoked:type_name -> nokv.root.v1.AccessRevoked
-	41, // 36: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
-	42, // 37: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
-	42, // 38: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
-	43, // 39: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
-	44, // 40: nokv.root.v1.ClusterSettingsChanged.settings:type_name -> nokv.root.v1.ClusterSettings
-	45, // 41: nokv.root.v1.AccessGranted.grant:type_name -> nokv.root.v1.Grant
-	46, // 42: nokv.root.v1.AccessRevoked.verbs:type_name -> nokv.root.v1.Verb
-	47, // 43: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
-	48, // 44: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
-	49, // 45: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
-	50, // 46: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	50, // 47: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	51, // 48: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
-	51, // 49: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
-	52, // 50: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	52, // 51: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	24, // 52: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
-	52, // 53: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	53, // 54: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
-	54, // 55: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
-	52, // 56: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	55, // 57: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
-	53, // 58: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	52, // 59: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	52, // 60: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	52, // 61: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	52, // 62: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	53, // 63: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
-	53, // 64: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
-	54, // 65: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	56, // 66: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
-	0,  // 67: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	57, // 68: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	58, // 69: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	39, // 70: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	51, // 71: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	51, // 72: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	59, // 73: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	48, // 74: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	60, // 75: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	61, // 76: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	62, // 77: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	63, // 78: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	64, // 79: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	44, // 80: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
-	45, // 81: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
-	82, // [82:82] is the sub-list for method output_type
-	82, // [82:82] is the sub-list for method input_type
-	82, // [82:82] is the sub-list for extension type_name
-	82, // [82:82] is the sub-list for extension extendee
-	0,  // [0:82] is the sub-list for field type_name
+	33, // 36: nokv.root.v1.Event.token_key_rotated:type_name -> nokv.root.v1.TokenKeyRotated
+	34, // 37: nokv.root.v1.Event.token_revoked:type_name -> nokv.root.v1.TokenRevoked
+	43, // 38: nokv.root.v1.ClusterBootstrapped.cluster:type_name -> nokv.root.v1.Cluster
+	44, // 39: nokv.root.v1.FenceExtended.mandate:type_name -> nokv.root.v1.Mandate
+	44, // 40: nokv.root.v1.TenureClaimed.mandates:type_name -> nokv.root.v1.Mandate
+	45, // 41: nokv.root.v1.TenureRetired.consumed:type_name -> nokv.root.v1.Frontiers
+	46, // 42: nokv.root.v1.ClusterSettingsChanged.settings:type_name -> nokv.root.v1.ClusterSettings
+	47, // 43: nokv.root.v1.AccessGranted.grant:type_name -> nokv.root.v1.Grant
+	48, // 44: nokv.root.v1.AccessRevoked.verbs:type_name -> nokv.root.v1.Verb
+	49, // 45: nokv.root.v1.HandoverAdvanced.stage:type_name -> nokv.root.v1.HandoverStage
+	50, // 46: nokv.root.v1.MemberJoined.member:type_name -> nokv.root.v1.Member
+	51, // 47: nokv.root.v1.MemberStateChanged.state:type_name -> nokv.root.v1.MemberState
+	52, // 48: nokv.root.v1.KeyspaceCreated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	52, // 49: nokv.root.v1.KeyspaceUpdated.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	53, // 50: nokv.root.v1.RegionBootstrapped.region:type_name -> nokv.root.v1.Region
+	53, // 51: nokv.root.v1.RegionPublished.region:type_name -> nokv.root.v1.Region
+	54, // 52: nokv.root.v1.RegionPublished.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	54, // 53: nokv.root.v1.RegionTombstoned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	24, // 54: nokv.root.v1.RegionsAssigned.assignments:type_name -> nokv.root.v1.Assignment
+	54, // 55: nokv.root.v1.Assignment.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 56: nokv.root.v1.Assignment.owners:type_name -> nokv.root.v1.Owner
+	56, // 57: nokv.root.v1.Assignment.reason:type_name -> nokv.root.v1.OperationReason
+	54, // 58: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	57, // 59: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
+	55, // 60: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
+	54, // 61: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	54, // 62: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	54, // 63: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	54, // 64: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 65: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
+	55, // 66: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
+	56, // 67: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	58, // 68: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 69: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	59, // 70: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	60, // 71: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	41, // 72: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	53, // 73: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	53, // 74: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	61, // 75: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	50, // 76: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	62, // 77: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	63, // 78: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	64, // 79: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	65, // 80: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	66, // 81: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	46, // 82: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
+	47, // 83: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
+	84, // [84:84] is the sub-list for method output_type
+	84, // [84:84] is the sub-list for method input_type
+	84, // [84:84] is the sub-list for extension type_name
+	84, // [84:84] is the sub-list for extension extendee
+	0,  // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }
@@ -3592,6 +3788,8 @@ func file_nokv_root_v1_events_proto_init() {
 		(*Event_ClusterSettingsChanged)(nil),
 		(*Event_AccessGranted)(nil),
 		(*Event_AccessRevoked)(nil),
+		(*Event_TokenKeyRotated)(nil),
+		(*Event_TokenRevoked)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3599,7 +3797,7 @@ func file_nokv_root_v1_events_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_events_proto_rawDesc), len(file_nokv_root_v1_events_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

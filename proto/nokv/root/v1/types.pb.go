@@ -3999,17 +3999,19 @@ func (x *Transition) GetCause() OperationReason {
 	return OperationReason_OPERATION_REASON_UNSPECIFIED
 }
 
-// PinKey seals and opens pins.
+// PinKey seals and opens pins, or, as a token_key, signs and verifies bearer tokens.
 type PinKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rises with every rotation.
 	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// 32 bytes. Empty where it was left out: see PinKeyRotated.
+	// 32 bytes; sealed, 61. Empty where it was left out: see PinKeyRotated.
 	Secret []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	// Index of the entry that made it.
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// SHA-256 of the secret.
-	Digest        []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest []byte `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	// As in PinKeyRotated.
+	Sealed        bool `protobuf:"varint,5,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4070,6 +4072,13 @@ func (x *PinKey) GetDigest() []byte {
 		return x.Digest
 	}
 	return nil
+}
+
+func (x *PinKey) GetSealed() bool {
+	if x != nil {
+		return x.Sealed
+	}
+	return false
 }
 
 // RemovedRegion remembers a region that is gone: its id is not given to an
@@ -4337,6 +4346,8 @@ type Record struct {
 	//	*Record_RemovedRegion
 	//	*Record_ClusterSettings
 	//	*Record_Grant
+	//	*Record_TokenKey
+	//	*Record_RevokedToken
 	Kind          isRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4514,6 +4525,24 @@ func (x *Record) GetGrant() *Grant {
 	return nil
 }
 
+func (x *Record) GetTokenKey() *PinKey {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_TokenKey); ok {
+			return x.TokenKey
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetRevokedToken() *RevokedToken {
+	if x != nil {
+		if x, ok := x.Kind.(*Record_RevokedToken); ok {
+			return x.RevokedToken
+		}
+	}
+	return nil
+}
+
 type isRecord_Kind interface {
 	isRecord_Kind()
 }
@@ -4578,6 +4607,14 @@ type Record_Grant struct {
 	Grant *Grant `protobuf:"bytes,15,opt,name=grant,proto3,oneof"`
 }
 
+type Record_TokenKey struct {
+	TokenKey *PinKey `protobuf:"bytes,16,opt,name=token_key,json=tokenKey,proto3,oneof"`
+}
+
+type Record_RevokedToken struct {
+	RevokedToken *RevokedToken `protobuf:"bytes,17,opt,name=revoked_token,json=revokedToken,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Kind() {}
 
 func (*Record_Allocators) isRecord_Kind() {}
@@ -4608,6 +4645,73 @@ func (*Record_ClusterSettings) isRecord_Kind() {}
 
 func (*Record_Grant) isRecord_Kind() {}
 
+func (*Record_TokenKey) isRecord_Kind() {}
+
+func (*Record_RevokedToken) isRecord_Kind() {}
+
+// RevokedToken is the id of a bearer token that was revoked.
+type RevokedToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key that signed it, and the token's own number.
+	KeyId  uint32 `protobuf:"varint,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	Serial uint64 `protobuf:"fixed64,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	// Index of the entry that revoked it.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokedToken) Reset() {
+	*x = RevokedToken{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokedToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokedToken) ProtoMessage() {}
+
+func (x *RevokedToken) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
+func (*RevokedToken) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RevokedToken) GetKeyId() uint32 {
+	if x != nil {
+		return x.KeyId
+	}
+	return 0
+}
+
+func (x *RevokedToken) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *RevokedToken) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 type Layout_Ranges struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -4616,7 +4720,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4732,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4654,7 +4758,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4666,7 +4770,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4697,7 +4801,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4709,7 +4813,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4987,12 +5091,13 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bready_at\x18\x0f \x01(\v2\x17.nokv.root.v1.RootTokenR\areadyAt\x12,\n" +
 	"\x12prepare_max_millis\x18\x10 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
 	"\x0fdeadline_millis\x18\x11 \x01(\x04R\x0edeadlineMillis\x123\n" +
-	"\x05cause\x18\x12 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x05cause\"d\n" +
+	"\x05cause\x18\x12 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x05cause\"|\n" +
 	"\x06PinKey\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\fR\x06digest\"l\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06sealed\x18\x05 \x01(\bR\x06sealed\"l\n" +
 	"\rRemovedRegion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12/\n" +
 	"\x05epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x1a\n" +
@@ -5011,7 +5116,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\bcommands\x18\x03 \x01(\x04R\bcommands\x122\n" +
 	"\x15commands_forgotten_to\x18\x04 \x01(\x04R\x13commandsForgottenTo\x12:\n" +
 	"\vepoch_floor\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\n" +
-	"epochFloor\"\xf1\x06\n" +
+	"epochFloor\"\xe9\a\n" +
 	"\x06Record\x121\n" +
 	"\acluster\x18\x01 \x01(\v2\x15.nokv.root.v1.ClusterH\x00R\acluster\x12:\n" +
 	"\n" +
@@ -5032,8 +5137,14 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x13remembered_commands\x18\f \x01(\v2 .nokv.root.v1.RememberedCommandsH\x00R\x12rememberedCommands\x12D\n" +
 	"\x0eremoved_region\x18\r \x01(\v2\x1b.nokv.root.v1.RemovedRegionH\x00R\rremovedRegion\x12J\n" +
 	"\x10cluster_settings\x18\x0e \x01(\v2\x1d.nokv.root.v1.ClusterSettingsH\x00R\x0fclusterSettings\x12+\n" +
-	"\x05grant\x18\x0f \x01(\v2\x13.nokv.root.v1.GrantH\x00R\x05grantB\x06\n" +
-	"\x04kind*\xe1\t\n" +
+	"\x05grant\x18\x0f \x01(\v2\x13.nokv.root.v1.GrantH\x00R\x05grant\x123\n" +
+	"\ttoken_key\x18\x10 \x01(\v2\x14.nokv.root.v1.PinKeyH\x00R\btokenKey\x12A\n" +
+	"\rrevoked_token\x18\x11 \x01(\v2\x1a.nokv.root.v1.RevokedTokenH\x00R\frevokedTokenB\x06\n" +
+	"\x04kind\"Y\n" +
+	"\fRevokedToken\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\rR\x05keyId\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\x06R\x06serial\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision*\xe1\t\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REASON_INVALID_REQUEST\x10\x01\x12\x15\n" +
@@ -5192,7 +5303,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -5246,12 +5357,13 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*RememberedCommands)(nil), // 49: nokv.root.v1.RememberedCommands
 	(*Counters)(nil),           // 50: nokv.root.v1.Counters
 	(*Record)(nil),             // 51: nokv.root.v1.Record
-	nil,                        // 52: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 53: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 54: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 55: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 56: nokv.root.v1.Layout.Points
-	nil,                        // 57: nokv.root.v1.LabelRule.LabelsEntry
+	(*RevokedToken)(nil),       // 52: nokv.root.v1.RevokedToken
+	nil,                        // 53: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 54: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 55: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 56: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 57: nokv.root.v1.Layout.Points
+	nil,                        // 58: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
@@ -5279,7 +5391,7 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	16, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	16, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	16, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	52, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	53, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	34, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	35, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
@@ -5289,17 +5401,17 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	38, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
 	41, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
 	42, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	53, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	54, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	55, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	56, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	54, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	55, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	56, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	57, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
 	7,  // 39: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
 	8,  // 40: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
 	9,  // 41: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
 	10, // 42: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
 	39, // 43: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
 	40, // 44: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	57, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	58, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
 	11, // 46: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
 	43, // 47: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
 	44, // 48: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
@@ -5330,11 +5442,13 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	48, // 73: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
 	27, // 74: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
 	28, // 75: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	76, // [76:76] is the sub-list for method output_type
-	76, // [76:76] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	47, // 76: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	52, // 77: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	78, // [78:78] is the sub-list for method output_type
+	78, // [78:78] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -5363,6 +5477,8 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Record_RemovedRegion)(nil),
 		(*Record_ClusterSettings)(nil),
 		(*Record_Grant)(nil),
+		(*Record_TokenKey)(nil),
+		(*Record_RevokedToken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5370,7 +5486,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      16,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

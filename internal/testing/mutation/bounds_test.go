@@ -1,0 +1,120 @@
+package mutation
+
+// bounds has rule 16.
+var bounds = []mutation{
+	{
+		16, "a role without a rule is let in", "internal/access/access.go",
+		"if r[p.Role] != No {", "if true {",
+		[]string{permits},
+	},
+	{
+		16, "a call speaks for somebody else", "internal/access/access.go",
+		"ok && name != p.Name {", "ok && name == \"\" {",
+		[]string{permits, peers},
+	},
+	{
+		16, "a request of a stream speaks for somebody else", "internal/access/access.go",
+		"if calls[info.FullMethod][p.Role] == Own {", "if false {",
+		[]string{permits, peers},
+	},
+	{
+		16, "an event is published whatever its kind", "internal/access/event.go",
+		"r = kinds[number(e)].published", "r = kinds[number(e)].proposed",
+		[]string{permits, server},
+	},
+	{
+		16, "what is not the caller's own counts as its own", "internal/access/event.go",
+		"if k.owns(p.Name, e) {", "if true {",
+		[]string{permits, server},
+	},
+	{
+		16, "a caller says itself who it is", "internal/access/event.go",
+		"p.Role != principal.Coordinator || c.GetActor() == \"\" {", "c.GetActor() == \"\" {",
+		[]string{permits, peers},
+	},
+	{
+		16, "a coordinator speaks for another one", "internal/access/event.go",
+		"by.Role == principal.Coordinator && by.Name != p.Name {", "false {",
+		[]string{permits, peers},
+	},
+	{
+		16, "a certificate of another cluster is believed", "mtls/credentials.go",
+		"case who.Cluster != b.own.Cluster:", "case false:",
+		[]string{certs},
+	},
+	{
+		16, "a dialer believes any role", "mtls/credentials.go",
+		"case roles != nil && !slices.Contains(roles, who.Role):", "case roles != nil && len(roles) > 9 && !slices.Contains(roles, who.Role):",
+		[]string{certs},
+	},
+	{
+		16, "an own certificate that has ended is used", "mtls/credentials.go",
+		"if now.Before(b.expires) {", "if now.Before(b.expires) || true {",
+		[]string{certs},
+	},
+	{
+		16, "a connection outlives the other side's certificate", "mtls/conn.go",
+		"end.Before(b.expires) {", "end.Before(b.expires) && false {",
+		[]string{certs},
+	},
+	{
+		16, "a connection outlives our own certificate", "mtls/conn.go",
+		"\treturn b.expires\n}", "\treturn ends(chains)\n}",
+		[]string{certs},
+	},
+	{
+		16, "one caller takes all places", "internal/places/places.go",
+		"if own >= p.limit-p.taken {", "if p.taken >= p.limit {",
+		[]string{shares},
+	},
+	{
+		16, "one caller takes a whole share of the memory", "internal/budget/budget.go",
+		"if granted+need > h.limit-all-need {", "if need > h.limit-all {",
+		[]string{budgets},
+	},
+	{
+		16, "memory is given without a limit", "internal/budget/budget.go",
+		"if granted+need > h.limit-all-need {", "if false {",
+		[]string{budgets},
+	},
+	{
+		16, "a connection that is not read is kept", "internal/gate/gate.go",
+		"case past(c.writeSince.Load(), writeTimeout), past(c.unreadSince, unreadTimeout):", "case false:",
+		[]string{gates},
+	},
+	{
+		16, "an unfinished message is waited for", "internal/gate/gate.go",
+		"if s.unfinished() && s.receive > 0 &&", "if false &&",
+		[]string{gates},
+	},
+	{
+		16, "slow headers are waited for", "internal/gate/gate.go",
+		"case past(c.since, HeaderTimeout):", "case false:",
+		[]string{gates},
+	},
+	{
+		16, "unfinished messages cost nothing", "internal/gate/conn.go",
+		"if err := c.account.Take(more); err != nil {", "if err := error(nil); err != nil {",
+		[]string{gates},
+	},
+	{
+		16, "a watch that fell behind is not cut", "coordinator/server/deliver.go",
+		"\t\t\tw.live.cut(w.tooSlow())\n", "",
+		[]string{server},
+	},
+	{
+		16, "a watch whose reader takes nothing is kept", "coordinator/server/deliver.go",
+		"if w.out.stuck(w.server.cfg.Limits.SendTimeout) {", "if false {",
+		[]string{server},
+	},
+	{
+		16, "the witness believes whoever retires an era", "meta/root/witness/audit.go",
+		"case len(a.digest) > 0 && !showsSecret(", "case false && !showsSecret(",
+		[]string{judges},
+	},
+	{
+		16, "the witness does not ask who asked an era to end", "meta/root/witness/audit.go",
+		"GetEnd()); said != a.asked {", "GetEnd()); false && said != a.asked {",
+		[]string{judges},
+	},
+}
