@@ -56,6 +56,9 @@ type Proposal struct {
 	stamps stamps
 	// level is the feature level that the commands require.
 	level uint32
+	// ofHolder is what keeps or hands over the Tenure: it does not wait behind the
+	// bytes of others.
+	ofHolder bool
 	// fencesEra is the era that nobody is confirmed while the outcome is
 	// unknown; 0 for none (rule 3 of authority.md).
 	fencesEra state.Era
@@ -114,8 +117,10 @@ func (p *Proposal) encode(entry *rootv1.Entry) error {
 		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "commands of %d bytes, want at most %d", len(data), MaxProposalBytes)
 	}
 	p.data = data
+	p.ofHolder = len(data) <= state.MaxHolderBytes
 	for _, c := range entry.Commands {
 		p.level = max(p.level, state.RequiredLevel(c))
+		p.ofHolder = p.ofHolder && state.OfHolder(c)
 	}
 	return nil
 }
@@ -303,7 +308,7 @@ func (c *Core) refuse(p *Proposal) error {
 	if c.proposals.count >= c.cfg.MaxQueuedProposals {
 		return errOverloaded("proposals", c.cfg.MaxQueuedProposals)
 	}
-	if c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
+	if !p.ofHolder && c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
 		return errOverloaded("bytes of proposals", c.cfg.MaxQueuedBytes)
 	}
 	return c.clockAllows(p.stamps)
