@@ -16,8 +16,8 @@
 //     listener's connection is nobody's then.
 //  4. Files that change are read again within a second of the next handshake, and
 //     each minute while connections are open.
-//     What cannot be used changes nothing: what was read before stays, with one
-//     warning.
+//     What cannot be used, or makes another principal of the process, changes
+//     nothing: what was read before stays, with one warning.
 //  5. Whoever is refused is told in one sentence who came, who was expected and
 //     what to do, as far as TLS lets it.
 package mtls
@@ -182,6 +182,9 @@ func (s *Source) reread() {
 	var b *bundle
 	if err == nil {
 		b, err = parse(s.dir, f, s.now())
+	}
+	if err == nil && b.own != before.own {
+		err = fmt.Errorf("%s names %s of cluster %s, and this process is %s of cluster %s: put its own back, or restart it", filepath.Join(s.dir, CertFile), b.own, b.own.Cluster, before.own, before.own.Cluster)
 	}
 	if err != nil {
 		if s.complaint != err.Error() {

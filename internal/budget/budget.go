@@ -38,19 +38,17 @@ const (
 	Queued
 	// Waiting is calls that wait for the root.
 	Waiting
-	// Watches is what watchers have not been sent.
-	Watches
 	// Replies is what was given to the transport and has not left.
 	Replies
 )
 
-// kinds has the share of each in sixteenths of the total. Half of it is left to
-// what callers cannot make grow: rooted state, views, garbage.
+// kinds has the share of each in sixteenths of the total. Half of it is left to what
+// callers cannot make grow: rooted state, views, the frames that watches share, garbage.
 var kinds = [...]struct {
 	name       string
 	sixteenths int64
 }{
-	Receiving: {"receiving", 2}, Queued: {"queued", 1}, Waiting: {"waiting", 1}, Watches: {"watches", 2}, Replies: {"replies", 2},
+	Receiving: {"receiving", 2}, Queued: {"queued", 1}, Waiting: {"waiting", 2}, Replies: {"replies", 3},
 }
 
 // String is the name in metrics and refusals.
@@ -175,8 +173,8 @@ func (a *Account) Hold(n int) {
 	h := a.holder
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if used := a.used.Load(); used > a.granted.Load() {
-		h.grant(a, used+chunk)
+	if need := a.used.Load() - a.granted.Load(); need > 0 {
+		h.raise(a, need)
 	}
 }
 
@@ -199,11 +197,17 @@ func (a *Account) grow(n int64) bool {
 		a.used.Add(-n)
 		return false
 	}
-	if all+need < h.limit/4 {
+	h.raise(a, need)
+	return true
+}
+
+// raise grants need bytes more, and a chunk while little is granted: what is kept
+// ready of a share is never more than a quarter. h.mu is held.
+func (h *Holder) raise(a *Account, need int64) {
+	if h.granted.Load()+need < h.limit/4 {
 		need += chunk
 	}
-	h.grant(a, granted+need)
-	return true
+	h.grant(a, a.granted.Load()+need)
 }
 
 // grant sets what an account may use. h.mu is held.

@@ -2,6 +2,7 @@ package budget_test
 
 import (
 	"errors"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -131,4 +132,26 @@ func BenchmarkTakeGive(b *testing.B) {
 			}
 		}
 	})
+}
+
+// Many callers that hold little do not fill a share that they are a fortieth of: what
+// is kept ready for them is a part of it.
+func TestManySmallHoldersDoNotFillAShare(t *testing.T) {
+	for name, count := range map[string]func(*budget.Account) error{
+		"hold": func(a *budget.Account) error { a.Hold(2 << 10); return nil },
+		"take": func(a *budget.Account) error { return a.Take(2 << 10) },
+	} {
+		b, h := receiving()
+		for i := range 100 {
+			a := h.Account(strconv.Itoa(i))
+			if !a.Fits() {
+				t.Errorf("%s: caller %d has nothing, and is refused 2 KiB: %+v", name, i, b.Vars().Holders["receiving"])
+				break
+			}
+			if err := count(a); err != nil || h.Full() {
+				t.Errorf("%s: caller %d of 2 KiB fills the share, or is refused: %v, %+v", name, i, err, b.Vars().Holders["receiving"])
+				break
+			}
+		}
+	}
 }

@@ -33,7 +33,7 @@ func BenchmarkGate(b *testing.B) {
 	bench := func(b *testing.B, wrapped bool, request, answer []byte) {
 		g, _ := trial(1 << 30)
 		inner := &still{}
-		c := newConn(g, inner, nil, "a", "origin")
+		c := newConn(g, inner, inner, nil, "a", "origin")
 		var conn net.Conn = inner
 		buf := make([]byte, 32<<10)
 		if wrapped {

@@ -45,6 +45,7 @@ func (v *verdict) Error() string { return "the gate closed the connection: " + v
 // Conn is a connection that is watched.
 type Conn struct {
 	net.Conn
+	raw     net.Conn // below TLS, or the same
 	gate    *Gate
 	account *budget.Account
 	place   place // nil: nobody makes room
@@ -92,9 +93,9 @@ const (
 // maxSpare is how many streams of a connection are kept for later.
 const maxSpare = 32
 
-func newConn(g *Gate, inner net.Conn, p place, key, origin string) *Conn {
+func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
-		Conn: inner, origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
+		Conn: inner, raw: raw, origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
 	c.remote, c.unsent.account = &addr{inner.RemoteAddr(), c}, g.replies.Account(key)
@@ -341,8 +342,12 @@ const (
 	codeCalm = 0xb // ENHANCE_YOUR_CALM
 )
 
-// goAwayWithin bounds the write of a GOAWAY, which goes where nothing waits.
-const goAwayWithin = 10 * time.Millisecond
+// goAwayWithin bounds the write of a GOAWAY. When maxUnheard between two looks took
+// none in that time the others are not told: nothing waits for those who do not listen.
+const (
+	goAwayWithin = 10 * time.Millisecond
+	maxUnheard   = 10
+)
 
 // goAway tells the client why, if that can be said between two frames.
 func (c *Conn) goAway(v *verdict) {
@@ -364,10 +369,12 @@ func (c *Conn) goAway(v *verdict) {
 	b := []byte{0, byte((8 + len(text)) >> 8), byte(8 + len(text)), frameGoAway, 0, 0, 0, 0, 0}
 	b = binary.BigEndian.AppendUint32(b, newest)
 	b = binary.BigEndian.AppendUint32(b, code)
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(goAwayWithin))
-	_, _ = c.Conn.Write(append(b, text...)) // Who does not hear it finds the connection closed.
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
+	if c.gate.unheard.Load() >= maxUnheard {
+		return
+	}
+	_ = c.raw.SetWriteDeadline(time.Now().Add(goAwayWithin))
+	if _, err := c.Conn.Write(append(b, text...)); err != nil {
+		c.gate.unheard.Add(1) // It finds the connection closed.
 	}
 }
 
@@ -398,5 +405,11 @@ func (c *Conn) Evict() {
 	v := c.ended
 	c.mu.Unlock()
 	c.tell(v)
+	c.drop()
+}
+
+// drop closes at once: TLS waits for seconds to tell the other side that it closes.
+func (c *Conn) drop() {
+	_ = c.raw.Close()
 	_ = c.Close()
 }

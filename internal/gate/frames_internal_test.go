@@ -74,7 +74,7 @@ func FuzzWalk(f *testing.F) {
 		g, b := trial(1 << 20)
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
-		c := newConn(g, ours, nil, "a", "origin")
+		c := newConn(g, ours, ours, nil, "a", "origin")
 		c.credits = 1 << 40
 		got, ok := feed(c, data, max(1, piece), fromServer)
 

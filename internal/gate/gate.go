@@ -15,7 +15,8 @@
 //     window stays shut after UnreadTimeout. A call that takes nothing closes it only
 //     when replies fill their share; otherwise its own server cuts it.
 //  5. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
-//     said between two frames, counted, and logged at most once a second.
+//     said between two frames and is taken at once, counted, and logged at most once a
+//     second. Neither the clock nor a listener that needs a place waits for it.
 //  6. It neither panics nor stops at any bytes, and costs a call a few comparisons
 //     and no allocation.
 //
@@ -82,6 +83,7 @@ type Gate struct {
 	now                atomic.Int64 // nanoseconds since start, and 1; moved by Run
 	counts             [reasons]atomic.Uint64
 	refused            atomic.Uint64
+	unheard            atomic.Int32 // GOAWAY that were not taken, since the last look
 	floods             floods
 
 	mu    sync.Mutex // guards what follows
@@ -156,7 +158,7 @@ func (p *passage) Clone() credentials.TransportCredentials {
 func (g *Gate) pass(raw, conn net.Conn, info credentials.AuthInfo) *Conn {
 	at, _ := raw.(place)
 	key, origin := caller(raw.RemoteAddr(), info)
-	c := newConn(g, conn, at, key, origin)
+	c := newConn(g, raw, conn, at, key, origin)
 	g.mu.Lock()
 	g.conns[c] = struct{}{}
 	g.mu.Unlock()
@@ -230,6 +232,7 @@ func (g *Gate) Run(ctx context.Context) {
 func (g *Gate) look() {
 	now := int64(time.Since(g.start)) + 1
 	g.now.Store(now)
+	g.unheard.Store(0)
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
@@ -306,7 +309,7 @@ func (c *Conn) judge(now int64, full bool) {
 		if v := c.ended; past(c.endedAt, 2*lookEvery) { // Nobody reads it.
 			c.mu.Unlock()
 			c.tell(v)
-			_ = c.Close()
+			c.drop()
 			return
 		}
 	case past(c.since, HeaderTimeout):

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
 )
@@ -14,6 +15,9 @@ import (
 type proposal struct {
 	commands []*rootv1.Command
 	bytes    int
+	// ofHolder ones are sent first, and in requests of their own, which the root has
+	// room for when publishers filled theirs.
+	ofHolder bool
 	// done gets one value when results and err are set. Capacity 1.
 	done    chan struct{}
 	results []*rootv1.CommandResult
@@ -80,6 +84,7 @@ func (q *proposer) proposal(commands []*rootv1.Command) (*proposal, error) {
 	}
 	p := q.pool.Get().(*proposal)
 	p.commands, p.bytes = commands, size+8*len(commands) // With tags and lengths.
+	p.ofHolder = p.bytes <= state.MaxHolderBytes/2 && !slices.ContainsFunc(commands, func(c *rootv1.Command) bool { return !state.OfHolder(c) })
 	return p, nil
 }
 
@@ -102,7 +107,7 @@ func (q *proposer) put(p *proposal) error {
 	if q.closed {
 		return ErrClosed
 	}
-	if q.commands+len(p.commands) > q.c.cfg.MaxQueuedCommands || q.bytes+p.bytes > q.c.cfg.MaxQueuedBytes {
+	if !p.ofHolder && (q.commands+len(p.commands) > q.c.cfg.MaxQueuedCommands || q.bytes+p.bytes > q.c.cfg.MaxQueuedBytes) {
 		return reason.New(rootv1.Reason_REASON_OVERLOADED, "%d commands of %d bytes wait for the root already", q.commands, q.bytes)
 	}
 	q.pushLocked(p)
@@ -111,7 +116,13 @@ func (q *proposer) put(p *proposal) error {
 }
 
 func (q *proposer) pushLocked(p *proposal) {
-	q.queue = append(q.queue, p)
+	at := len(q.queue)
+	if p.ofHolder {
+		if at = slices.IndexFunc(q.queue, func(o *proposal) bool { return !o.ofHolder }); at < 0 {
+			at = len(q.queue)
+		}
+	}
+	q.queue = slices.Insert(q.queue, at, p)
 	q.commands += len(p.commands)
 	q.bytes += p.bytes
 }
@@ -138,6 +149,14 @@ func (q *proposer) abandon(ctx context.Context, p *proposal) ([]*rootv1.CommandR
 	}
 }
 
+// most is the most bytes of a request that the proposal is in.
+func (p *proposal) most() int {
+	if p.ofHolder {
+		return state.MaxHolderBytes / 2 // The root counts what is around commands too.
+	}
+	return MaxRequestBytes
+}
+
 // next takes as many queued proposals as fit a request; none: nil.
 func (q *proposer) next() *request {
 	q.mu.Lock()
@@ -145,7 +164,7 @@ func (q *proposer) next() *request {
 	var r *request
 	taken, bytes := 0, 0
 	for _, p := range q.queue {
-		if r != nil && (len(r.commands)+len(p.commands) > MaxRequestCommands || bytes+p.bytes > MaxRequestBytes) {
+		if r != nil && (p.ofHolder != r.proposals[0].ofHolder || len(r.commands)+len(p.commands) > MaxRequestCommands || bytes+p.bytes > r.proposals[0].most()) {
 			break
 		}
 		taken++

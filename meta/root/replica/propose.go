@@ -54,6 +54,11 @@ type Proposal struct {
 	commands int
 	// stamps are the timestamps asked for.
 	stamps stamps
+	// level is the feature level that the commands require.
+	level uint32
+	// ofHolder is what keeps or hands over the Tenure: it does not wait behind the
+	// bytes of others.
+	ofHolder bool
 	// fencesEra is the era that nobody is confirmed while the outcome is
 	// unknown; 0 for none (rule 3 of authority.md).
 	fencesEra state.Era
@@ -74,8 +79,8 @@ const (
 	MaxProposalBytes = 1 << 20
 )
 
-// NewProposal encodes commands. What only the leader may say
-// (TenureClaimed.predecessor_expired) is cleared. Commands that every peer
+// NewProposal encodes commands. What is for the leader alone to say or to read
+// (TenureClaimed.predecessor_expired, unless_confirmed) is cleared. Commands that every peer
 // would have to stop at are refused here: REASON_INVALID_REQUEST.
 func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 	if len(commands) == 0 || len(commands) > MaxCommands {
@@ -92,7 +97,7 @@ func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 				return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "root peers are replaced by the root leader: ask for a replacement")
 			}
 			p.stamps.add(e)
-			if e.GetTenureClaimed().GetPredecessorExpired() {
+			if claim := e.GetTenureClaimed(); claim.GetPredecessorExpired() || claim.GetUnlessConfirmed() {
 				entry = withoutVerdict(entry, i)
 			}
 		}
@@ -112,6 +117,11 @@ func (p *Proposal) encode(entry *rootv1.Entry) error {
 		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "commands of %d bytes, want at most %d", len(data), MaxProposalBytes)
 	}
 	p.data = data
+	p.ofHolder = len(data) <= state.MaxHolderBytes
+	for _, c := range entry.Commands {
+		p.level = max(p.level, state.RequiredLevel(c))
+		p.ofHolder = p.ofHolder && state.OfHolder(c)
+	}
 	return nil
 }
 
@@ -136,14 +146,13 @@ func (s stamps) end(fence uint64) uint64 { return sum(max(s.floor, fence), s.siz
 // sum is a + b, or as much as fits.
 func sum(a, b uint64) uint64 { return a + min(b, math.MaxUint64-a) }
 
-// withoutVerdict is entry with a copy of command i that has no
-// predecessor_expired.
+// withoutVerdict is entry with a copy of command i that has nothing for the leader.
 func withoutVerdict(entry *rootv1.Entry, i int) *rootv1.Entry {
 	commands := append([]*rootv1.Command(nil), entry.Commands...)
 	commands[i] = proto.Clone(commands[i]).(*rootv1.Command)
 	for _, e := range commands[i].Events {
 		if claim := e.GetTenureClaimed(); claim != nil {
-			claim.PredecessorExpired = false
+			claim.PredecessorExpired, claim.UnlessConfirmed = false, false
 		}
 	}
 	return &rootv1.Entry{Commands: commands}
@@ -284,14 +293,22 @@ func (c *Core) acceptProposal(p *Proposal, out *Output) {
 	c.enqueue(p)
 }
 
+// refuse says why a proposal must not be queued. Whatever its way here, what some
+// process of the cluster does not understand stays out of the log.
 func (c *Core) refuse(p *Proposal) error {
 	if !c.leads() {
 		return errNotLeader(c.leader)
 	}
+	if d := c.state.CheckRequired(p.level); d != nil {
+		if !c.settled() {
+			return errUnavailable("this peer does not know yet what is committed")
+		}
+		return &reason.Error{Detail: d}
+	}
 	if c.proposals.count >= c.cfg.MaxQueuedProposals {
 		return errOverloaded("proposals", c.cfg.MaxQueuedProposals)
 	}
-	if c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
+	if !p.ofHolder && c.proposals.bytes+len(p.data) > c.cfg.MaxQueuedBytes {
 		return errOverloaded("bytes of proposals", c.cfg.MaxQueuedBytes)
 	}
 	return c.clockAllows(p.stamps)

@@ -37,14 +37,24 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "%d commands: a request has 1 to %d", n, maxCommands)
 	}
 	who, size := places.Of(ctx), proto.Size(req)
-	if err := s.proposals.Enter(who); err != nil {
-		return nil, err
+	if size <= state.MaxHolderBytes && !slices.ContainsFunc(req.Commands, ofOthers) {
+		// Room of its own: neither counts nor bytes of publishers are in its way.
+		if err := s.authority.Enter(who); err != nil {
+			return nil, err
+		}
+		defer s.authority.Leave(who)
+	} else {
+		if err := s.proposals.Enter(who); err != nil {
+			return nil, err
+		}
+		defer s.proposals.Leave(who)
+		account := s.waiting.Account(who.String())
+		defer account.Close()
+		if err := account.Take(size); err != nil {
+			return nil, err
+		}
+		defer account.Give(size)
 	}
-	defer s.proposals.Leave(who)
-	if err := s.proposed.Take(size); err != nil {
-		return nil, err
-	}
-	defer s.proposed.Give(size)
 	for _, c := range req.Commands {
 		clearVerdict(c)
 		s.cfg.Access.Sign(ctx, c)
@@ -54,6 +64,8 @@ func (s *Server) propose(ctx context.Context, req *rootv1.ProposeRequest) ([]*ro
 	shorten.Results(results)
 	return results, s.withLeader(err)
 }
+
+func ofOthers(c *rootv1.Command) bool { return !state.OfHolder(c) }
 
 // admitted has commands judged that may enter the log: what only root peers make,
 // what is above the rooted feature level, and what its actor may not ask for is

@@ -116,9 +116,10 @@ type Server struct {
 	gate   *gate.Gate
 
 	// Requests with the replica. Each kind has places of its own, all together
-	// below what the replica takes, so that claims and confirmations find theirs.
+	// below what the replica takes, so that claims and confirmations, and what else is
+	// a holder's, find theirs.
 	proposals, reads, authority *places.Places
-	proposed                    *budget.Account // bytes of proposals
+	waiting                     *budget.Holder // of bytes of proposals
 	tails, snapshots            desk
 
 	cut     atomic.Uint64
@@ -144,7 +145,7 @@ func New(cfg Config) (*Server, error) {
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: cfg.MaxStreamsPerConnection, Changes: changes, Logger: cfg.Logger})
 	s.proposals, s.reads = places.New("proposals", cfg.MaxProposals), places.New("read indexes", cfg.MaxReads)
 	s.authority = places.New("claims and confirmations", cfg.MaxConfirmations)
-	s.proposed = cfg.Budget.Holder(budget.Waiting).Account("proposals")
+	s.waiting = cfg.Budget.Holder(budget.Waiting)
 	s.tails, s.snapshots = newDesk("tails", int64(cfg.MaxReaders)), newDesk("snapshots", cfg.MaxSnapshots)
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
 	return s, nil

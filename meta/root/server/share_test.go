@@ -6,9 +6,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/impersonate"
 	"github.com/nokv/nokv/meta/root/server"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
 )
 
 // A publisher that has all the proposals it may have refuses itself: another one
@@ -36,6 +40,12 @@ func TestProposalsAreInNobodysWay(t *testing.T) {
 		defer stop()
 		if err := propose(short, other); reason.Of(err) == rootv1.Reason_REASON_OVERLOADED {
 			t.Errorf("another publisher: %v", err)
+		}
+		fence := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, Size: 1,
+		}}}}}
+		if _, err := greedy.Propose(short, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{fence}}); reason.Of(err) == rootv1.Reason_REASON_OVERLOADED {
+			t.Errorf("a fence of the greedy publisher: %v", err)
 		}
 		if _, err := greedy.ReadIndex(ctx, &rootv1.ReadIndexRequest{ClusterId: cluster}); err != nil {
 			t.Errorf("read index: %v", err)
@@ -77,4 +87,53 @@ func TestToolsLeaveRoomForCoordinators(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The bytes of proposals are shared out among callers like their places: one that has
+// all it may have refuses itself, and what a holder needs waits behind nobody's bytes.
+func TestProposalBytesAreInNobodysWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFakeReplica(t)
+		r.hold = make(chan struct{})
+		s := serve(t, r, func(c *server.Config) {
+			c.Budget = budget.New(16 << 20) // 2 MiB wait
+			c.ServerOptions = []grpc.ServerOption{impersonate.Server()}
+		})
+		greedy := rootv1.NewRootClient(s.as(impersonate.Named(principal.Coordinator, "c1")))
+		other := rootv1.NewRootClient(s.as(impersonate.Named(principal.Coordinator, "c2")))
+		ctx, cancel := within(time.Minute)
+		defer cancel()
+		propose := func(ctx context.Context, root rootv1.RootClient, e ...*rootv1.Command) error {
+			_, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: e})
+			return err
+		}
+		for size := 15_000; size > 10; size /= 2 { // ever smaller pieces, until nothing is left
+			for range 200 {
+				go func() { _ = propose(ctx, greedy, joined("a", size)) }()
+			}
+			synctest.Wait()
+		}
+		if err := propose(ctx, greedy, joined("b", 15_000)); reason.Of(err) != rootv1.Reason_REASON_OVERLOADED {
+			t.Errorf("above its share: %v", err)
+		}
+		fence := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, Size: 1,
+		}}}}}
+		for what, err := range map[string]error{
+			"another caller's command":     propose(short(t), other, joined("c", 1000)),
+			"a fence of the greedy caller": propose(short(t), greedy, fence),
+		} {
+			if reason.Of(err) == rootv1.Reason_REASON_OVERLOADED {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		close(r.hold)
+		synctest.Wait()
+	})
+}
+
+func short(t *testing.T) context.Context {
+	ctx, cancel := within(time.Second)
+	t.Cleanup(cancel)
+	return ctx
 }

@@ -16,16 +16,18 @@ func (s *State) Settings() *rootv1.ClusterSettings {
 	return c
 }
 
-// maxTenureTTL is the longest ttl of a claim, in milliseconds.
+// maxTenureTTL is the longest ttl of a claim, in milliseconds. Where nobody set it,
+// the ttl of the last era is allowed: below restrictedLevel it was, and its holder must
+// not lose the right to claim because the level is raised.
 func (s *State) maxTenureTTL() uint64 {
 	if ttl := s.settings.GetMaxTenureTtlMillis(); ttl != 0 {
 		return ttl
 	}
-	return DefaultMaxTenureTTLMillis
+	return max(DefaultMaxTenureTTLMillis, s.tenure.GetTtlMillis())
 }
 
-// clusterSettingsChanged replaces the settings. Already applied: those behind the
-// expected version are these.
+// clusterSettingsChanged replaces the settings, unless the holder of the Tenure could
+// not claim again by them. Already applied: those behind the expected version are these.
 func (t *turn) clusterSettingsChanged(e *rootv1.ClusterSettingsChanged, r *EventResult) verdict {
 	old, next := t.settings, proto.CloneOf(e.GetSettings())
 	next.Version, next.Revision = e.GetExpectedVersion()+1, old.GetRevision()
@@ -35,6 +37,12 @@ func (t *turn) clusterSettingsChanged(e *rootv1.ClusterSettingsChanged, r *Event
 	}
 	if old.GetVersion() != e.GetExpectedVersion() {
 		return rejected(rootv1.Reason_REASON_VERSION_STALE, "the settings of the cluster are at version %d, not %d", old.GetVersion(), e.GetExpectedVersion())
+	}
+	if bound, ttl := next.GetMaxTenureTtlMillis(), t.tenure.GetTtlMillis(); bound != 0 && bound < ttl && t.ActiveEra() != 0 && t.tenure.GetEnd() == nil {
+		d := t.withHolder(refuse(rootv1.Reason_REASON_INVALID_TENURE,
+			"era %d has a ttl of %d ms, and its holder could not claim again with at most %d: restart it with a shorter --tenure-ttl, or end the era, first", t.era(), ttl, bound))
+		d.Limit = ttl
+		return verdict{reject: d}
 	}
 	next.Revision = t.token.Index
 	t.setSettings(next)

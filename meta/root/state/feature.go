@@ -109,7 +109,12 @@ func (s *State) restrictive() bool { return s.FeatureLevel() >= restrictedLevel 
 // CheckLevel refuses what is above the rooted level: some process would have to
 // stop at it.
 func (s *State) CheckLevel(c *rootv1.Command) *rootv1.ErrorDetail {
-	need, rooted := RequiredLevel(c), s.FeatureLevel()
+	return s.CheckRequired(RequiredLevel(c))
+}
+
+// CheckRequired is CheckLevel for what requires a level.
+func (s *State) CheckRequired(need uint32) *rootv1.ErrorDetail {
+	rooted := s.FeatureLevel()
 	if need <= rooted {
 		return nil
 	}

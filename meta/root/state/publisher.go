@@ -34,6 +34,22 @@ func PublisherOf(e *rootv1.Event) Publisher {
 	}
 }
 
+// MaxHolderBytes is the most bytes of commands that are a holder's: what it needs to
+// keep or hand over its authority has room of its own, beside what publishers ask for.
+const MaxHolderBytes = 4 << 10
+
+// OfHolder says that a command is about the Tenure and its fences alone.
+func OfHolder(c *rootv1.Command) bool {
+	for _, e := range c.GetEvents() {
+		switch e.GetKind().(type) {
+		case *rootv1.Event_FenceExtended, *rootv1.Event_TenureClaimed, *rootv1.Event_TenureRetired, *rootv1.Event_HandoverAdvanced:
+		default:
+			return false
+		}
+	}
+	return len(c.GetEvents()) > 0
+}
+
 // Publishable refuses an event that is not for callers to ask for: an authority
 // is claimed and a process joins by itself, it is not published.
 func Publishable(e *rootv1.Event) *rootv1.ErrorDetail {

@@ -75,10 +75,10 @@ func TestUpgradeFromLevel2(t *testing.T) {
 	m.must(advance(1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED, "c1", 1))
 	refused(rootv1.Reason_REASON_TOO_OLD, join(2, 3, 2))
 	m.must(retire(1, 7, nil)) // nobody knows a secret of it
-	refused(rootv1.Reason_REASON_INVALID_TENURE, claim(1, digestOf(secret)))
-	next := claim(1, digestOf(secret))
-	next.GetTenureClaimed().TtlMillis = 0
-	m.must(next)
+	longer := claim(1, digestOf(secret)) // than that of the era which the raise found
+	longer.GetTenureClaimed().TtlMillis++
+	refused(rootv1.Reason_REASON_INVALID_TENURE, longer)
+	m.must(claim(1, digestOf(secret)))
 	if got := m.s.Tenure().GetInherited().GetAllocId(); got != 7 {
 		t.Errorf("the next era starts above %d, want 7", got)
 	}

@@ -1,0 +1,71 @@
+package replica_test
+
+import (
+	"testing"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/replica"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What is of a feature level above the rooted one does not enter the log, whichever
+// way it comes: processes of older builds, which the level is for, stop at it for good.
+func TestAboveTheLevelNothingIsLogged(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	request := claim(t, "a", 0, testTTL).Request
+	request.RetireDigest = make([]byte, 32)
+	claim, err := replica.NewClaim(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	propose := func(events ...*rootv1.Event) *replica.Proposal {
+		p, err := replica.NewProposal([]*rootv1.Command{{Events: events}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	grant := &rootv1.Event{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{
+		Grant: &rootv1.Grant{Principal: "client/a", Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}},
+	}}}
+	raise := &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.FeatureLevel}}}
+	for what, r := range map[string]replica.Request{"claim": claim, "command": propose(grant)} {
+		last := l.view.LastIndex
+		l.turn(0, r)
+		c.settle()
+		if l.view.LastIndex != last {
+			t.Errorf("a %s of feature level 3 is in the log of a cluster at level %d", what, l.view.State.FeatureLevel())
+		}
+		if got := reason.Of(r.Refusal()); got != rootv1.Reason_REASON_FEATURE_LEVEL {
+			t.Errorf("%s: %v, want a refusal that names the feature level", what, r.Refusal())
+		}
+	}
+	c.propose(l, raise)
+	last := l.view.LastIndex
+	l.turn(0, propose(grant))
+	c.settle()
+	if l.view.LastIndex != last+1 {
+		t.Error("at its level a command is not logged")
+	}
+}
+
+// What only the leader says is not taken from who proposes a claim as a command.
+func TestVerdictsAreTheLeadersAlone(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	e := &rootv1.TenureClaimed{HolderId: "a", HolderIncarnation: 1, HolderAddress: "a:1", TtlMillis: 1000, Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO}, UnlessConfirmed: true}
+	p, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: e}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.turn(0, p)
+	c.settle()
+	if p.Refusal() != nil || p.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Errorf("%v %v", p.Refusal(), p.Results)
+	}
+	if !e.UnlessConfirmed {
+		t.Error("the caller's own command was changed")
+	}
+}

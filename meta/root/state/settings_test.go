@@ -1,0 +1,63 @@
+package state_test
+
+import (
+	"testing"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// claimedFor is the claim of the era behind expected by c1, over one that expired.
+func claimedFor(expected, ttl uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: "c1", HolderIncarnation: 1, ExpectedEra: expected, TtlMillis: ttl, PredecessorExpired: true,
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_TSO},
+	}}}
+}
+
+// longest sets the longest ttl of a claim.
+func longest(version, ttl uint64) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_ClusterSettingsChanged{ClusterSettingsChanged: &rootv1.ClusterSettingsChanged{
+		ExpectedVersion: version, Settings: &rootv1.ClusterSettings{MaxTenureTtlMillis: ttl},
+	}}}
+}
+
+// A cluster whose coordinators have a ttl that was allowed does not lose the right
+// to claim by being raised, which root leaders do by themselves. Who asks for more is
+// refused.
+func TestRaiseKeepsWhoMayClaim(t *testing.T) {
+	m := newMachine(t)
+	e := clusterEvent()
+	e.GetClusterBootstrapped().Cluster.FeatureLevel = 2
+	m.must(e)
+	m.must(claimedFor(0, 60_000))
+	m.must(&rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 2, To: 3}}})
+	if got := m.s.Settings().GetMaxTenureTtlMillis(); got != 60_000 {
+		t.Errorf("the longest ttl is told to be %d ms", got)
+	}
+	m.refused(claimedFor(1, 60_001), rootv1.Reason_REASON_INVALID_TENURE)
+	m.must(claimedFor(1, 60_000))
+	m.must(claimedFor(2, 1_000))
+	m.refused(claimedFor(3, 60_000), rootv1.Reason_REASON_INVALID_TENURE)
+}
+
+// Settings that the active era's ttl does not fit would leave nobody who may claim.
+func TestSettingsKeepWhoMayClaim(t *testing.T) {
+	m := restricted(t)
+	m.refused(claimedFor(0, 30_001), rootv1.Reason_REASON_INVALID_TENURE)
+	m.must(claimedFor(0, 3_000))
+	m.refused(longest(0, 2_999), rootv1.Reason_REASON_INVALID_TENURE)
+	m.must(longest(0, 3_000))
+	m.must(claimedFor(1, 3_000))
+	// Whose end was asked for need not claim again: the way to a lower bound.
+	m.must(&rootv1.Event{Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: 2}}})
+	m.must(longest(1, 1_000))
+	m.refused(claimedFor(2, 3_000), rootv1.Reason_REASON_INVALID_TENURE)
+	m.must(claimedFor(2, 1_000))
+}
+
+func (m *machine) refused(e *rootv1.Event, want rootv1.Reason) {
+	m.t.Helper()
+	if r := m.apply(&rootv1.Command{Events: []*rootv1.Event{e}})[0]; r.Reject.GetReason() != want {
+		m.t.Errorf("%v: %v %v, want %v", e, r.Outcome, r.Reject, want)
+	}
+}

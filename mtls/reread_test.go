@@ -1,0 +1,59 @@
+package mtls_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls"
+)
+
+// A certificate that this process cannot work with, because it names another
+// process, another role or another cluster, changes nothing when it is read again:
+// what was read before stays.
+func TestRereadKeepsWhoItIs(t *testing.T) {
+	for name, swap := range map[string]func(t *testing.T, dir string, a *authority){
+		"another role": func(t *testing.T, dir string, a *authority) { a.issueTo(t, dir, principal.Member, "m1", day) },
+		"another name": func(t *testing.T, dir string, a *authority) { a.issueTo(t, dir, principal.Coordinator, "c2", day) },
+		"another cluster": func(t *testing.T, dir string, a *authority) {
+			newAuthority(t, "test", a.now).issueTo(t, dir, principal.Coordinator, "c1", day)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, clock := newAuthority(t, "prod", time.Now()), new(clock)
+			dir := a.issue(t, principal.Coordinator, "c1", day)
+			s, err := mtls.Open(dir, clock.o())
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := s.Principal()
+			caller, err := mtls.Open(a.issue(t, principal.Client, "app", day), clock.o())
+			if err != nil {
+				t.Fatal(err)
+			}
+			swap(t, dir, a)
+			clock.add(2 * time.Second)
+			if got := s.Principal(); got != before {
+				t.Errorf("the process was %s of %s and is %s of %s now", before, before.Cluster, got, got.Cluster)
+			}
+			left, right := net.Pipe()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			accepted := make(chan error, 1)
+			go func() {
+				_, _, err := s.ServerConn(ctx, right)
+				accepted <- err
+			}()
+			if _, _, err := caller.ClientConn(ctx, left, principal.Coordinator); err != nil {
+				t.Errorf("nobody reaches it any more: %v", err)
+			}
+			if err := <-accepted; err != nil {
+				t.Errorf("it takes nobody any more: %v", err)
+			}
+			_ = left.Close()
+			_ = right.Close()
+		})
+	}
+}
