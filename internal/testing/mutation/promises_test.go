@@ -376,7 +376,7 @@ var promises = []mutation{
 	},
 	{
 		14, "an old leader judges the feature level", "meta/root/server/propose.go",
-		"st, err := s.currentAsLeader(ctx)", "st, err := known.State, error(nil)",
+		"	return s.currentAsLeader(ctx)\n}\n\n// barred", "	return v.State, nil\n}\n\n// barred",
 		[]string{peers},
 	},
 	{

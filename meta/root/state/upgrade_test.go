@@ -74,7 +74,7 @@ func TestUpgradeFromLevel2(t *testing.T) {
 	refused(rootv1.Reason_REASON_FINALITY, advance(1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED, "", 0))
 	m.must(advance(1, rootv1.HandoverStage_HANDOVER_STAGE_CLOSED, "c1", 1))
 	refused(rootv1.Reason_REASON_TOO_OLD, join(2, 3, 2))
-	m.must(retire(1, 7, nil)) // nobody knows a secret of it
+	m.must(retire(1, 7, nil))            // nobody knows a secret of it
 	longer := claim(1, digestOf(secret)) // than that of the era which the raise found
 	longer.GetTenureClaimed().TtlMillis++
 	refused(rootv1.Reason_REASON_INVALID_TENURE, longer)
