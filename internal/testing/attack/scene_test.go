@@ -56,7 +56,7 @@ func newScene(t *testing.T, limitFiles int, rootFlags ...string) *scene {
 	s := &scene{t: t, Cluster: proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)}
 	flags := []string{"-memory-budget", mib(budget)}
 	s.RootPeerFlags = append(append(s.RootPeerFlags, flags...), rootFlags...)
-	s.CoordinatorFlags = append(s.CoordinatorFlags, flags...)
+	s.CoordinatorFlags = append(append(s.CoordinatorFlags, flags...), "-tenure-ttl", ttl().String())
 	s.StartAll()
 	s.WaitHealthy(patience)
 	s.client, err = client.New(client.Config{Endpoints: s.CoordinatorAddrs})
@@ -165,7 +165,7 @@ func (s *scene) run(p plan) outcome {
 			t.Fatalf("%s ended under %s:\n%s", s.Name(m), p.Attack, s.Process(m).Tail())
 		}
 		out.after[m] = resident(t, s.Process(m).PID())
-		if most := int64(budget) * 6 / 5; out.peak[m] > most {
+		if most := int64(budget * above()); out.peak[m] > most {
 			t.Errorf("%s took %s under %s, its budget is %s", s.Name(m), mib(out.peak[m]), p.Attack, mib(budget))
 		}
 	}
@@ -196,6 +196,24 @@ func (o outcome) String(s *scene) string {
 	}
 	fmt.Fprintf(&b, "%v", o.did)
 	return b.String()
+}
+
+// ttl is that of eras: the default. Among other tests the machine itself stands still
+// for longer, now and then.
+func ttl() time.Duration {
+	if *long {
+		return 200 * time.Millisecond
+	}
+	return 2 * time.Second
+}
+
+// above is how far above its budget a process may come. Among other tests garbage is
+// collected late.
+func above() float64 {
+	if *long {
+		return 1.2
+	}
+	return 1.5
 }
 
 func calm() time.Duration {

@@ -305,6 +305,9 @@ func (c *Core) refuse(p *Proposal) error {
 		}
 		return &reason.Error{Detail: d}
 	}
+	if p.internal {
+		return nil // The leader's own, one at a time: no caller's queue is in its way.
+	}
 	if c.proposals.count >= c.cfg.MaxQueuedProposals {
 		return errOverloaded("proposals", c.cfg.MaxQueuedProposals)
 	}
