@@ -227,6 +227,6 @@ func startDev(t *testing.T, env []string, workdir string, flags ...string) *proc
 	}
 	p := proctest.Start(t, proctest.Options{Name: "dev", Path: nokvPath(t), Env: env, Args: append(args, flags...)})
 	p.WaitLog("NoKV is running", 30*time.Second)
-	p.WaitLog("region get banana", time.Second)
+	p.WaitLog("region get banana", recoverWithin)
 	return p
 }

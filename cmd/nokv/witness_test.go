@@ -198,7 +198,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 		t.Errorf("a workdir in use: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	dev.Signal(syscall.SIGKILL)
-	dev.Wait(10 * time.Second)
+	dev.Wait(recoverWithin)
 	dev = startDev(t, env, dir)
 	takeIDs()
 	record(calls)
@@ -218,7 +218,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 		t.Errorf("%+v", byRoot)
 	}
 	dev.Signal(syscall.SIGINT)
-	dev.Wait(20 * time.Second)
+	dev.Wait(recoverWithin)
 
 	var entries uint64
 	var most string // the folder that knows most to be committed
