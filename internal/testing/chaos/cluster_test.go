@@ -209,8 +209,7 @@ func (c *cluster) pair(one, other string) (a, b int) {
 	return a, b
 }
 
-// patience is for what should be quick on a machine that is not busy.
-const patience = 30 * time.Second
+const patience = proctest.Patience
 
 // follow reads the committed log of one root peer, as often as it breaks, until ctx
 // ends. A peer that has dropped what comes next goes on with what it still has:
