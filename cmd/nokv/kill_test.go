@@ -97,11 +97,7 @@ func judge(ctx context.Context, t *testing.T, c *proctest.Cluster, l *load) {
 	defer cl.Close()
 	l.judge(ctx, cl)
 	sameState(t, c)
-	for i := range c.Size() {
-		if err := c.Healthy(i); err != nil {
-			t.Errorf("%s is not healthy: %v", c.Name(i), err)
-		}
-	}
+	c.WaitHealthy(recoverWithin)
 }
 
 // sameState waits until all root peers have applied the same and compares

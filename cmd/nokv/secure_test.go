@@ -39,8 +39,8 @@ func TestSecureCluster(t *testing.T) {
 	ask(to("region", "get", "banana", "--strong")...)
 	ask(to("watch", "--for", "300ms")...)
 	ask(to("bench", "watches", "--watches", "2", "--connections", "1", "--rate", "10", "--warmup", "1ms", "--duration", "200ms")...)
-	ask(to("witness")...)
-	ask(roots("witness")...)
+	witnessHolds(t, c, to()...)
+	witnessHolds(t, c, roots()...)
 	ask(roots("root", "events")...)
 	ask(roots("root", "backup", "--out", filepath.Join(t.TempDir(), "backup"))...)
 

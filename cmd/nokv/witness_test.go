@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,6 +137,22 @@ func TestWitnessJudgesHistories(t *testing.T) {
 			}
 		})
 	}
+}
+
+// witnessHolds asks the Witness of a cluster until it sees that all holds: what a
+// handover that it meets half way comes to, only the next look tells.
+func witnessHolds(t *testing.T, c *proctest.Cluster, args ...string) {
+	t.Helper()
+	proctest.Eventually(t, recoverWithin, func() error {
+		r := c.Run(append([]string{"witness"}, args...)...)
+		if strings.Contains(r.Stdout, "BROKEN") {
+			t.Fatalf("nokv witness: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+		if r.Code != exitOK || r.Stderr != "" {
+			return fmt.Errorf("nokv witness: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+		return nil
+	})
 }
 
 // The command on a real cluster: live by coordinator and by root peer, after a
