@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/meta/root/state"
@@ -27,8 +28,9 @@ const (
 	// little behind; those further behind read the changes themselves.
 	maxFrames      = 1 << 14
 	maxFramesBytes = 32 << 20
-	// crowd is how many watches of a scope get of the changes that gathered only the
-	// last one of each region: that is all they need to be where the frame ends.
+	// crowd is how many watches of a scope get what gathered since they were given
+	// something last in one message, and of each region only the last change: that is
+	// all they need to be where it ends.
 	crowd = 256
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
@@ -41,9 +43,9 @@ const (
 type fanout struct {
 	views Views
 
-	// news: frames were made; rested: they were given out, and the pause behind
-	// that is over; drained: a watch that was full has room.
-	news, rested, drained chan struct{}
+	// news: there are watches to be visited; rested: some were, and the pause behind
+	// that is over.
+	news, rested chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu. at is how far frames reach; moved is closed when it moves.
@@ -58,17 +60,17 @@ type fanout struct {
 	// kept are the frames of all scopes, oldest first, and their bytes.
 	kept  []*frame
 	bytes int
-	// fresh are scopes with frames that were not given out yet.
+	// fresh are scopes with frames that were not given to all their watches yet.
 	fresh []*scope
+	// roomy are watches that were full, or are new, and are to be visited.
+	roomy []*watch
 	// given is the watch that is being given something; passed is told when it no
 	// longer is.
 	given  *watch
 	passed sync.Cond
 
-	full struct {
-		sync.Mutex
-		watches []*watch // that have room again; guarded by the mutex
-	}
+	// Owned by deliver: the cost of what was given since the last pause began.
+	spent time.Duration
 }
 
 // scopeKey is what a watch asks for.
@@ -88,8 +90,14 @@ type scope struct {
 	// the scope.
 	frames []*frame
 	since  state.Token
-	// level are the watches that frames are given to.
+	// level are the watches that frames are given to, from the last to the first:
+	// those from place on have been in this round. again: behind it another follows.
 	level []*watch
+	place int
+	fresh bool
+	again bool
+	// latest are the last changes; nil: it is no crowd.
+	latest *latest
 }
 
 // frame is what concerns a scope of the changes in (from, to]: parts, each the
@@ -99,20 +107,21 @@ type frame struct {
 	from, to state.Token
 	parts    [][]byte
 	bytes    int
+	// own: it was made for one watch.
+	own bool
 }
 
 func newFanout(views Views) *fanout {
 	f := &fanout{
 		views: views, scopes: map[scopeKey]*scope{}, byKeyspace: map[state.KeyspaceID][]*scope{}, moved: make(chan struct{}),
-		news: make(chan struct{}, 1), rested: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+		news: make(chan struct{}, 1), rested: make(chan struct{}, 1),
 	}
 	f.passed.L = &f.mu
 	return f
 }
 
-// run makes frames until the context ends. While frames are given out, and as long
-// again, changes gather: many watches cost no more than half of one processor, and
-// what gathers costs each of them one message together.
+// run makes frames until the context ends. While some watches are given what there
+// is, and in the pause behind that, changes gather.
 func (f *fanout) run(ctx context.Context) {
 	reader := f.views.Subscribe(f.jump())
 	for {
@@ -144,10 +153,12 @@ func (f *fanout) jump() state.Token {
 	f.kept, f.bytes = nil, 0
 	f.jumps++
 	for _, s := range f.scopes {
-		s.frames, s.since = nil, f.at
+		s.frames, s.since, s.latest = nil, f.at, nil
 		f.identify(s)
+		f.refreshLocked(s) // whose watches fall out of it
 	}
 	f.alarmLocked()
+	signal(f.news)
 	return f.at
 }
 
@@ -192,6 +203,7 @@ func (f *fanout) leave(s *scope) {
 	f.disown(s)
 	other := func(o *scope) bool { return o == s }
 	f.all, f.members = slices.DeleteFunc(f.all, other), slices.DeleteFunc(f.members, other)
+	f.fresh = slices.DeleteFunc(f.fresh, other)
 	f.kept = slices.DeleteFunc(f.kept, func(k *frame) bool { return k.scope == s })
 	for _, k := range s.frames {
 		f.bytes -= k.bytes
@@ -260,16 +272,12 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	}
 	f.learn(batches)
 	making := map[*scope]*frame{}
-	overtaken := f.overtakenLocked(batches)
 	var change []byte
 	for i := range batches {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
-				if isCrowd(s) && overtaken(i, j) {
-					return
-				}
 				if len(change) == 0 {
 					change = appendChange(change, c)
 				}
@@ -279,6 +287,9 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 					making[s] = k
 				}
 				k.add(change)
+				if isCrowd(s) {
+					s.latestFrom(from).add(c, to, change)
+				}
 			})
 		}
 	}
@@ -286,45 +297,26 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 		s.frames = append(s.frames, k)
 		f.kept = append(f.kept, k)
 		f.bytes += k.bytes
-		if len(s.level) > 0 {
-			f.fresh = append(f.fresh, s)
-		}
+		f.refreshLocked(s)
 	}
 	f.trim()
 	return len(f.fresh) > 0
 }
 
-// overtakenLocked says which changes, by batch and place in it, another one of the
-// same region follows in batches. It is asked about crowds only.
-func (f *fanout) overtakenLocked(batches []rootview.Batch) func(batch, place int) bool {
-	if !slices.ContainsFunc(f.all, isCrowd) && !anyCrowd(f.byKeyspace) {
-		return func(int, int) bool { return false }
+// refreshLocked has a round of a scope begin, or another follow.
+func (f *fanout) refreshLocked(s *scope) {
+	if s.fresh {
+		s.again = true
+		return
 	}
-	type at struct{ batch, place int }
-	last := map[state.RegionID]at{}
-	for i := range batches {
-		for j := range batches[i].Changes {
-			if c := &batches[i].Changes[j]; c.Kind == state.ChangeRegion {
-				last[c.Region.ID] = at{i, j}
-			}
-		}
-	}
-	return func(i, j int) bool {
-		c := &batches[i].Changes[j]
-		return c.Kind == state.ChangeRegion && last[c.Region.ID] != at{i, j}
+	s.place = len(s.level)
+	if s.place > 0 {
+		s.fresh = true
+		f.fresh = append(f.fresh, s)
 	}
 }
 
 func isCrowd(s *scope) bool { return len(s.level) >= crowd }
-
-func anyCrowd(scopes map[state.KeyspaceID][]*scope) bool {
-	for _, some := range scopes {
-		if slices.ContainsFunc(some, isCrowd) {
-			return true
-		}
-	}
-	return false
-}
 
 // concerned calls fn for the scopes that a change belongs to.
 func (f *fanout) concerned(c *state.Change, fn func(*scope)) {
