@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,18 +39,21 @@ func costOf(bytes int) time.Duration { return messageCost + time.Duration(bytes)
 // ones, so that whoever else calls finds a processor. Each is given all that there is
 // when its turn comes.
 func (f *fanout) deliver(ctx context.Context) {
-	look, rest := time.NewTicker(lookEvery), time.NewTimer(0)
+	look, rest, later := time.NewTicker(lookEvery), time.NewTimer(time.Hour), time.NewTimer(time.Hour)
 	defer look.Stop()
 	defer rest.Stop()
-	<-rest.C
+	defer later.Stop()
 	news, due := f.news, time.Now()
 	for {
 		select {
 		case <-news:
-			if f.turn() {
-				signal(f.news)
-			}
+			more := f.turn()
 			now := time.Now()
+			if more {
+				signal(f.news)
+			} else if !f.until.IsZero() {
+				later.Reset(f.until.Sub(now))
+			}
 			if earliest := now.Add(-f.spent * 3 / 4); due.Before(earliest) {
 				due = earliest
 			}
@@ -64,6 +68,8 @@ func (f *fanout) deliver(ctx context.Context) {
 		case <-rest.C:
 			news = f.news
 			signal(f.rested)
+		case <-later.C:
+			signal(f.news)
 		case <-look.C:
 			f.visitAll()
 		case <-ctx.Done():
@@ -117,13 +123,21 @@ func (f *fanout) next(roundFirst bool) (w *watch, round bool) {
 }
 
 func (f *fanout) nextOfRoundLocked() *watch {
-	for len(f.fresh) > 0 {
-		s := f.fresh[0]
+	f.until = time.Time{}
+	for i := 0; i < len(f.fresh); {
+		s := f.fresh[i]
+		if time.Now().Before(s.begin) {
+			if f.until.IsZero() || s.begin.Before(f.until) {
+				f.until = s.begin
+			}
+			i++
+			continue
+		}
 		if s.place = min(s.place, len(s.level)); s.place > 0 {
 			s.place--
 			return s.level[s.place]
 		}
-		f.fresh, s.fresh = f.fresh[1:], false
+		f.fresh, s.fresh = slices.Delete(f.fresh, i, i+1), false
 		if s.again {
 			s.again = false
 			f.refreshLocked(s)
@@ -354,7 +368,11 @@ func (l *load) Put(buf *[]byte) {
 	o, n := l.outlet, l.bytes
 	l.outlet = nil
 	loads.Put(l)
-	bufferPool.Put(buf)
+	if cap(*buf) >= snapshotPartBytes {
+		partPool.Put(buf)
+	} else {
+		bufferPool.Put(buf)
+	}
 	o.taken(n)
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
@@ -19,9 +20,6 @@ const (
 	// a snapshot, of which each watch has its own.
 	watchPartBytes    = 256 << 10
 	snapshotPartBytes = 32 << 10
-	// snapshotsAtOnce is how many watches have a part of their snapshot encoded at a
-	// time: a crowd that opens together takes no more than as many processors.
-	snapshotsAtOnce = 1
 	// frameBytes is about the most, in memory, that the changes of one frame take.
 	frameBytes = 1 << 20
 	// maxFrames and maxFramesBytes bound the frames kept for watches that are a
@@ -30,8 +28,10 @@ const (
 	maxFramesBytes = 32 << 20
 	// crowd is how many watches of a scope get what gathered since they were given
 	// something last in one message, and of each region only the last change: that is
-	// all they need to be where it ends.
-	crowd = 256
+	// all they need to be where it ends. crowdRound is the shortest time between two
+	// rounds of it.
+	crowd      = 256
+	crowdRound = 100 * time.Millisecond
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
 	maxForeign = 64
@@ -69,8 +69,13 @@ type fanout struct {
 	given  *watch
 	passed sync.Cond
 
-	// Owned by deliver: the cost of what was given since the last pause began.
+	// said is what watches were told last that they are worth.
+	said, saidBounded atomic.Pointer[said]
+
+	// Owned by deliver: the cost of what was given since the last pause began, and until
+	// when there is nobody to be visited; zero: until there are news.
 	spent time.Duration
+	until time.Time
 }
 
 // scopeKey is what a watch asks for.
@@ -91,9 +96,11 @@ type scope struct {
 	frames []*frame
 	since  state.Token
 	// level are the watches that frames are given to, from the last to the first:
-	// those from place on have been in this round. again: behind it another follows.
+	// those from place on have been in this round, which begins at begin. again: behind
+	// it another follows.
 	level []*watch
 	place int
+	begin time.Time
 	fresh bool
 	again bool
 	// latest are the last changes; nil: it is no crowd.
@@ -310,6 +317,11 @@ func (f *fanout) refreshLocked(s *scope) {
 		return
 	}
 	s.place = len(s.level)
+	if now := time.Now(); !isCrowd(s) || s.begin.Add(crowdRound).Before(now) {
+		s.begin = now
+	} else {
+		s.begin = s.begin.Add(crowdRound)
+	}
 	if s.place > 0 {
 		s.fresh = true
 		f.fresh = append(f.fresh, s)
