@@ -294,9 +294,7 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 					making[s] = k
 				}
 				k.add(change)
-				if isCrowd(s) {
-					s.latestFrom(from).add(c, to, change)
-				}
+				s.gather(c, from, to, change)
 			})
 		}
 	}

@@ -2,11 +2,12 @@ package server
 
 import (
 	"container/list"
+	"slices"
 
 	"github.com/nokv/nokv/meta/root/state"
 )
 
-// latestBytes is about the most that the last changes of a scope take, encoded.
+// latestBytes is about the most that the last changes of a scope take in memory.
 const latestBytes = 1 << 20
 
 // latest are the changes of a scope in (since, ...], without those that another one
@@ -27,16 +28,20 @@ type lastChange struct {
 	data   []byte
 }
 
-// latestFrom are the last changes of a crowd, gathered from a position on.
-func (s *scope) latestFrom(from state.Token) *latest {
+// gather adds a change that was read in (from, to] to the last ones of a crowd.
+func (s *scope) gather(c *state.Change, from, to state.Token, encoded []byte) {
+	if !isCrowd(s) {
+		s.latest = nil // or it would miss this one
+		return
+	}
 	if s.latest == nil {
 		s.latest = &latest{since: from, byRegion: map[state.RegionID]*list.Element{}}
 	}
-	return s.latest
+	s.latest.add(c, to, encoded)
 }
 
 func (l *latest) add(c *state.Change, at state.Token, encoded []byte) {
-	change := &lastChange{at: at, data: append([]byte(nil), encoded...)}
+	change := &lastChange{at: at, data: slices.Clone(encoded)}
 	if c.Kind == state.ChangeRegion {
 		change.region = c.Region.ID
 		if before := l.byRegion[change.region]; before != nil {
@@ -47,7 +52,7 @@ func (l *latest) add(c *state.Change, at state.Token, encoded []byte) {
 	if change.region != 0 {
 		l.byRegion[change.region] = element
 	}
-	for l.bytes += len(encoded); l.bytes > latestBytes; {
+	for l.bytes += change.bytes(); l.bytes > latestBytes; {
 		l.since = l.remove(l.changes.Front()).at
 	}
 }
@@ -55,9 +60,12 @@ func (l *latest) add(c *state.Change, at state.Token, encoded []byte) {
 func (l *latest) remove(e *list.Element) *lastChange {
 	change := l.changes.Remove(e).(*lastChange)
 	delete(l.byRegion, change.region)
-	l.bytes -= len(change.data)
+	l.bytes -= change.bytes()
 	return change
 }
+
+// bytes is about what the change takes in memory.
+func (c *lastChange) bytes() int { return len(c.data) + 256 }
 
 // instead is what a watch is given instead of a frame, the first of several, up to a
 // position: one message, which all share who stand there in a round. It is the frame
