@@ -21,8 +21,8 @@ const (
 	// bounds, and readers that take nothing.
 	lookEvery = 250 * time.Millisecond
 	// messageCost and byteNanos are about the processor time of a message to one
-	// watch, wherever it is spent, of itself and a byte. Watches are given so much that
-	// they take no more than about one processor.
+	// watch, wherever it is spent, of itself and of each byte. Watches are given no more
+	// than what takes about one processor.
 	messageCost = 12 * time.Microsecond
 	byteNanos   = 2
 	// turnWatches are given something before there is a pause, yieldWatches before
@@ -43,23 +43,15 @@ func (f *fanout) deliver(ctx context.Context) {
 	defer look.Stop()
 	defer rest.Stop()
 	defer later.Stop()
-	news, due := f.news, time.Now()
-	for {
+	for news := f.news; ; {
 		select {
 		case <-news:
-			more := f.turn()
-			now := time.Now()
-			if more {
+			if f.turn() {
 				signal(f.news)
 			} else if !f.until.IsZero() {
-				later.Reset(f.until.Sub(now))
+				later.Reset(time.Until(f.until))
 			}
-			if earliest := now.Add(-f.spent * 3 / 4); due.Before(earliest) {
-				due = earliest
-			}
-			due = due.Add(f.spent)
-			f.spent = 0
-			if pause := due.Sub(now); pause >= restFrom {
+			if pause := f.pause(time.Now()); pause >= restFrom {
 				rest.Reset(pause)
 				news = nil
 			} else {
@@ -76,6 +68,17 @@ func (f *fanout) deliver(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// pause is how long nobody is visited after what was given: as long as that costs
+// together with the turn itself, on the average of several turns, and a quarter of it
+// even when turns take longer than they should.
+func (f *fanout) pause(now time.Time) time.Duration {
+	if earliest := now.Add(-f.spent * 3 / 4); f.due.Before(earliest) {
+		f.due = earliest
+	}
+	f.due, f.spent = f.due.Add(f.spent), 0
+	return f.due.Sub(now)
 }
 
 // turn visits some watches, and says whether there are more to be visited.

@@ -38,8 +38,8 @@ const (
 )
 
 // fanout encodes every change once for all watches. One goroutine, in run, reads
-// the changes and makes frames of them; another, in deliver, gives the frames to
-// the watches. Neither waits for a watch.
+// the changes and makes frames of them; another, in deliver, visits the watches and
+// gives them what there is. Neither waits for a watch.
 type fanout struct {
 	views Views
 
@@ -72,10 +72,11 @@ type fanout struct {
 	// said is what watches were told last that they are worth.
 	said, saidBounded atomic.Pointer[said]
 
-	// Owned by deliver: the cost of what was given since the last pause began, and until
-	// when there is nobody to be visited; zero: until there are news.
-	spent time.Duration
-	until time.Time
+	// Owned by deliver. spent is the cost of what was given since pause was asked last,
+	// due when it says that the next turn is; until is when the next round begins, zero
+	// for that nobody waits for one.
+	spent      time.Duration
+	due, until time.Time
 }
 
 // scopeKey is what a watch asks for.
