@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -221,7 +220,7 @@ func TestSignsOfLifeOfACrowd(t *testing.T) {
 						return
 					}
 					if took := time.Since(begun); took > 1100*time.Millisecond {
-						t.Error(fmt.Sprintf("silent for %v", took))
+						t.Errorf("silent for %v", took)
 					}
 				}
 			})
