@@ -195,8 +195,8 @@ func TestSnapshotsOfACrowdArePaced(t *testing.T) {
 			})
 		}
 		all.Wait()
-		// At 100 MB a second or so; one alone has next to nothing to wait for.
-		if took := time.Since(begun); alone > 20*time.Millisecond || took < 100*time.Millisecond || took > 5*time.Second {
+		// At 80 MB a second or so; one alone has nothing to wait for.
+		if took := time.Since(begun); alone > 0 || took < 100*time.Millisecond || took > 5*time.Second {
 			t.Errorf("a snapshot took %v, 64 together %v", alone, took)
 		}
 	})

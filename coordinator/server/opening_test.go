@@ -13,12 +13,20 @@ import (
 func TestOpeningWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o opening
+		o.watches.Store(1)
 		of := func(ctx context.Context) *watch {
 			return &watch{live: &live{ctx: ctx, end: make(chan struct{})}}
 		}
 		begun := time.Now()
 		if err := o.wait(of(t.Context()), 100<<20); err != nil || time.Since(begun) > 0 {
 			t.Fatalf("the first waited for %v: %v", time.Since(begun), err)
+		}
+		if err := o.wait(of(t.Context()), 0); err != nil || time.Since(begun) > 0 {
+			t.Fatalf("one that opens alone waited for %v: %v", time.Since(begun), err)
+		}
+		o.watches.Store(100)
+		if err := o.wait(of(t.Context()), 100<<20); err != nil || time.Since(begun) > 0 {
+			t.Fatalf("the first of many waited for %v: %v", time.Since(begun), err)
 		}
 		gone, hangUp := context.WithCancel(t.Context())
 		stopped, errStop := of(t.Context()), errors.New("stop")
@@ -40,7 +48,7 @@ func TestOpeningWaits(t *testing.T) {
 			t.Errorf("they went after %v", took)
 		}
 		go wait(of(t.Context()))
-		if err, took := <-ends, time.Since(begun); err != nil || took < snapshotShare*costOf(100<<20) || took > time.Second {
+		if err, took := <-ends, time.Since(begun); err != nil || took < snapshotShare*costOf(100<<20) || took > 2*time.Second {
 			t.Errorf("behind 100 MB after %v: %v", took, err)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
@@ -338,6 +339,8 @@ func (w *watch) snapshot(v served) error {
 	if err != nil {
 		return err
 	}
+	w.server.opening.watches.Add(1)
+	defer w.server.opening.watches.Add(-1)
 	part := newPacket()
 	failed := w.server.opening.wait(w, 0)
 	more := func() bool {
@@ -377,23 +380,27 @@ func (w *watch) snapshot(v served) error {
 
 // opening paces the snapshots of watches that open together, behind everybody else.
 type opening struct {
+	watches atomic.Int64 // that are sent their snapshot
+
 	mu  sync.Mutex
 	due time.Time // guarded by mu: when the next part is to be made
 }
 
-// snapshotShare is how much longer a part of a snapshot is in coming than it costs:
-// a crowd that opens takes no more than about a third of a processor.
-const snapshotShare = 3
+// snapshotShare is how much longer at most a part of a snapshot is in coming than it
+// costs: a crowd that opens takes no more than about a sixth of a processor.
+const snapshotShare = 6
 
-// wait waits for the next part's time, after a watch was sent one of a size.
+// wait waits for the next part's time, after a watch was sent one of a size. A watch
+// that opens alone waits for nobody.
 func (o *opening) wait(w *watch, size int) error {
+	share := min(o.watches.Load()-1, snapshotShare)
 	o.mu.Lock()
 	now := time.Now()
 	if o.due.Before(now) {
 		o.due = now
 	}
 	pause := o.due.Sub(now)
-	o.due = o.due.Add(snapshotShare * costOf(size))
+	o.due = o.due.Add(time.Duration(share) * costOf(size))
 	o.mu.Unlock()
 	if pause < restFrom {
 		return w.live.over()
