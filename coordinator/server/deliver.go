@@ -23,7 +23,7 @@ const (
 	// messageCost and byteNanos are about the processor time of a message to one
 	// watch, wherever it is spent, of itself and of each byte. Watches are given no more
 	// than what takes about one processor.
-	messageCost = 12 * time.Microsecond
+	messageCost = 10 * time.Microsecond
 	byteNanos   = 2
 	// turnWatches are given something before there is a pause, yieldWatches before
 	// everybody else who can run does.
