@@ -30,7 +30,7 @@ func TestDevKeepsItsData(t *testing.T) {
 	cli := func(args ...string) proctest.Result {
 		return proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
 	}
-	p := startDev(t, env, workdir, "--coordinators", "3")
+	p := startDev(t, env, workdir, "--coordinators", "3", "--tenure-ttl", longTTL)
 	raw, err := os.ReadFile(filepath.Join(workdir, "dev.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestDevKeepsItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	p = startDev(t, env, workdir, "--coordinators", "3")
+	p = startDev(t, env, workdir, "--coordinators", "3", "--tenure-ttl", longTTL)
 	again := readDevFile(filepath.Join(workdir, "dev.json"))
 	if again == nil || !slices.Equal(again.Coordinators, file.Coordinators) || !slices.Equal(again.RootPeers, file.RootPeers) ||
 		!slices.Equal(again.Metrics[1:], file.Metrics[1:]) || again.Metrics[0] == file.Metrics[0] {
