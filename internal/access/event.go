@@ -118,11 +118,18 @@ func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 		return denied("%v may not %s %s: it is not about what is its own", p, what, kindName(e))
 	case Granted:
 		keyspaces := k.keyspacesOf(e)
+		hidden := func() error {
+			return denied("%v may not %s %s: what it is about is not there, or needs a grant of %s", p, what, kindName(e), verbWord(verbOf(e)))
+		}
 		if len(keyspaces) == 0 || slices.Contains(keyspaces, "") {
-			return denied("%v may not %s %s: what it is about is not there", p, what, kindName(e))
+			return hidden()
 		}
 		for _, keyspace := range keyspaces {
-			if err := may(p, k.State, verbOf(e), keyspace); err != nil {
+			err := may(p, k.State, verbOf(e), keyspace)
+			if err != nil && (k.KeyspaceByName(keyspace) == nil || may(p, k.State, rootv1.Verb_VERB_READ, keyspace) != nil) {
+				return hidden() // the name of a keyspace that it may not read would tell that it is there
+			}
+			if err != nil {
 				return err
 			}
 		}
