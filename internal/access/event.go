@@ -119,6 +119,9 @@ func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Even
 	case Granted:
 		keyspaces := k.keyspacesOf(e)
 		hidden := func() error {
+			if e.GetKeyspaceCreated() != nil {
+				return denied("%v may not %s %s: that needs a grant of %s for its name", p, what, kindName(e), verbWord(verbOf(e)))
+			}
 			return denied("%v may not %s %s: what it is about is not there, or needs a grant of %s", p, what, kindName(e), verbWord(verbOf(e)))
 		}
 		if len(keyspaces) == 0 || slices.Contains(keyspaces, "") {
