@@ -242,7 +242,7 @@ func (r *replacing) lostFlag() string { return fmt.Sprintf("--lost=%d", r.lost+1
 func (r *replacing) refuse(words string) {
 	r.t.Helper()
 	proctest.Eventually(r.t, recoverWithin, func() error {
-		run := r.c.Run(r.command(r.lostFlag(), "--timeout", "300ms")...)
+		run := r.c.Run(r.command(r.lostFlag(), "--timeout", "1s")...)
 		if run.Code == exitOK || !strings.Contains(run.Stderr, words) {
 			return fmt.Errorf("exit status %d, %s%s, want %q", run.Code, run.Stdout, run.Stderr, words)
 		}
