@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -232,7 +233,7 @@ func (r *replacing) replace(force bool) {
 				return err
 			}
 		}
-		run := r.c.Run(r.command(r.lostFlag(), "--timeout", recoverWithin.String(), "-o", "json", fmt.Sprintf("--force=%t", force))...)
+		run := r.c.Run(r.command(r.lostFlag(), "--timeout", recoverWithin.String(), "-o", "json", fmt.Sprintf("--force=%t", force), "--why", "its disk is lost")...)
 		if strings.Contains(run.Stderr, itLeads) {
 			return errors.New(run.Stderr) // by now
 		}
@@ -241,6 +242,16 @@ func (r *replacing) replace(force bool) {
 		}
 		return nil
 	})
+	events := r.c.Run(append([]string{"root", "events", "--last", "100000"}, r.c.RootFlags()...)...).Stdout
+	by := `why "its disk is lost"`
+	if r.c.Certs != nil {
+		by = "by operator/test  " + by
+	}
+	for _, kind := range []string{"root_peer_added", "root_peer_promoted"} {
+		if !slices.ContainsFunc(strings.Split(events, "\n"), func(line string) bool { return strings.Contains(line, " "+kind+" ") && strings.Contains(line, by) }) {
+			r.t.Errorf("root events has no %s %s", kind, by)
+		}
+	}
 	if out.Stage != "done" || out.Lost != uint64(r.lost+1) || out.With != uint64(r.node) || out.TransportAddress == "" || out.Address == "" {
 		r.t.Errorf("replace says %+v", out)
 	}

@@ -95,8 +95,8 @@ func (w *watch) begin(req *coordinatorv1.WatchRegionsRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := w.permitted(req.GetKeyspace(), v.state); err != nil {
-		return v.atToken(err)
+	if err := w.admitted(req.GetKeyspace(), v); err != nil {
+		return err
 	}
 	if !w.server.fanout.enter(w, scopeKey{req.GetKeyspace(), req.GetMembers()}) {
 		return w.live.ctx.Err()
@@ -253,6 +253,20 @@ func (w *watch) forward(k *frame) error {
 	}
 	w.at = k.to // nothing concerned this watch
 	return nil
+}
+
+// admitted is permitted for a watch that begins. Where there are grants one of a keyspace
+// that is not there is refused like one of a keyspace that is closed, also if it goes on
+// behind a position, which anybody can make up.
+func (w *watch) admitted(name string, v served) error {
+	if name == "" || w.server.cfg.Access == nil {
+		return v.atToken(w.permitted(name, v.state))
+	}
+	if err := v.mayRead(w.live.ctx, name); err != nil {
+		return err
+	}
+	_, err := v.keyspace(name)
+	return err
 }
 
 // permitted refuses a reader whom grants keep out of what is watched, at the start
