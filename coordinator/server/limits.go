@@ -20,7 +20,7 @@ const (
 	// MaxCommands is the most commands of one publish.
 	MaxCommands = 1024
 	// MaxCommandsBytes is the most bytes the commands of one publish take together.
-	MaxCommandsBytes = 1 << 20
+	MaxCommandsBytes = state.MaxCommandBytes
 	// MaxIDCount is the most ids of one AllocID.
 	MaxIDCount = 1_000_000
 	// MaxTSOCount is the most timestamps of one Tso.
