@@ -245,6 +245,8 @@ func (c *Conn) settle() {
 		return
 	case more < 0:
 		c.account.Give(-more)
+	case c.account.Used()+int64(more) <= littleBytes:
+		c.account.Hold(more)
 	default:
 		if err := c.account.Take(more); err != nil {
 			c.end(memory, fmt.Sprintf("%d bytes of unfinished messages on it: %v", c.held, err))

@@ -5,7 +5,8 @@
 //
 //  1. What has come of messages that are not complete is taken from the budget, as
 //     gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
-//     is closed; when the whole is nearly full, those that hold most are.
+//     is closed; when the whole is nearly full, those that hold most are. One whose
+//     caller holds little, a call or two, is not, however short memory is.
 //  2. A message that does not come within MessageTimeout, and a second more for each
 //     64 KiB of it that came, closes the connection, unless it is the server that
 //     does not take it; headers and other frames have HeaderTimeout.
@@ -242,7 +243,9 @@ func (g *Gate) look() {
 		c.judge(now, full)
 	}
 	if g.receiving.Full() {
-		g.makeRoom(conns)
+		if g.receiving.Trim(); g.receiving.Full() {
+			g.makeRoom(conns)
+		}
 	}
 }
 
@@ -267,24 +270,34 @@ func (g *Gate) collect() {
 	}
 }
 
-// makeRoom ends the connections that hold most, until the rest is not too much.
+// makeRoom ends the connections whose caller holds most, until what the others hold
+// is not too much. What ended ones still hold comes free, whoever else is ended.
 func (g *Gate) makeRoom(conns []*Conn) {
 	type holding struct {
-		c     *Conn
-		bytes int
+		c      *Conn
+		bytes  int
+		caller int // bytes of this one and its caller's smaller ones
 	}
 	var all []holding
 	for _, c := range conns {
 		c.mu.Lock()
 		if c.taken > 0 && c.ended == nil {
-			all = append(all, holding{c, c.taken})
+			all = append(all, holding{c: c, bytes: c.taken})
 		}
 		c.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(b.bytes, a.bytes) })
-	excess := g.receiving.Excess()
+	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(a.bytes, b.bytes) })
+	var sum int64
+	callers := map[*budget.Account]int{}
+	for i, h := range all {
+		sum += int64(h.bytes)
+		callers[h.c.account] += h.bytes
+		all[i].caller = callers[h.c.account]
+	}
+	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(b.caller, a.caller) })
+	excess := g.receiving.Excess(sum)
 	for _, h := range all {
-		if excess < 0 {
+		if excess < 0 || h.caller <= littleBytes {
 			return
 		}
 		excess -= int64(h.bytes)
