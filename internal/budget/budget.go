@@ -148,6 +148,15 @@ func (h *Holder) Trim() {
 	}
 }
 
+// Places is how many calls that hold so many bytes each the share has room for, most
+// at most.
+func (h *Holder) Places(most, each int64) int64 {
+	if h == nil {
+		return most
+	}
+	return min(most, max(1, h.limit/each))
+}
+
 // Refusal is what Take returns when n bytes of a caller do not fit, and what is new
 // is answered with when the holder is Full.
 func (h *Holder) Refusal(n int) error {

@@ -15,10 +15,12 @@
 //  4. A connection that takes nothing is closed: a write after WriteTimeout, one whose
 //     window stays shut after UnreadTimeout. A call that takes nothing closes it only
 //     when replies fill their share; otherwise its own server cuts it.
-//  5. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
+//  5. Connections whose calls come by the dozen, or whose frames are work and bring no
+//     call, are read by turns: what others ask waits behind one's turn, not behind all.
+//  6. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
 //     second. Neither the clock nor a listener that needs a place waits for it.
-//  6. It neither panics nor stops at any bytes, and costs a call a few comparisons
+//  7. It neither panics nor stops at any bytes, and costs a call a few comparisons
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
@@ -86,6 +88,7 @@ type Gate struct {
 	refused            atomic.Uint64
 	unheard            atomic.Int32 // GOAWAY that were not taken, since the last look
 	floods             floods
+	turns              sync.Mutex // held by a crowded connection whose turn it is
 
 	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
@@ -181,6 +184,15 @@ func caller(remote net.Addr, info credentials.AuthInfo) (account, origin string)
 		return remote.String(), host
 	}
 	return host, host
+}
+
+// turn waits until it is a crowded connection's turn: one of them is read at a time,
+// and only behind everything that was ready to run. Whatever they are to others,
+// together they are as one connection.
+func (g *Gate) turn() {
+	g.turns.Lock()
+	runtime.Gosched()
+	g.turns.Unlock()
 }
 
 func (g *Gate) forget(c *Conn) {

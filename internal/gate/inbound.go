@@ -91,6 +91,7 @@ func (in *inbound) begin(f frame) bool {
 		in.block = !f.has(flagEndHeaders)
 		in.stream = c.open(f.stream)
 		in.stream.headers = f.length
+		c.work += f.length / costOfHeaders
 		c.charge(in.stream)
 	case frameContinuation:
 		c.spend(costOfFrame)
