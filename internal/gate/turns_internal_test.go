@@ -12,13 +12,15 @@ import (
 type frames struct {
 	net.Conn
 	repeated []byte
+	at       int // in it
 	most     int // that the last Read could take
 }
 
 func (f *frames) Read(p []byte) (n int, err error) {
 	f.most = len(p)
 	for n < len(p) {
-		n += copy(p[n:], f.repeated)
+		part := copy(p[n:], f.repeated[f.at:])
+		n, f.at = n+part, (f.at+part)%len(f.repeated)
 	}
 	return n, nil
 }
