@@ -33,6 +33,7 @@ import (
 	"maps"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -93,8 +94,8 @@ type Gate struct {
 	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
 
-	// Used by Run alone: the most that the budget had in use since memory was collected, and
-	// for how many looks it has had less.
+	// Used by Run alone: the most that was in use since memory was given back, and for how
+	// many looks there has been less.
 	peak  int64
 	quiet int
 
@@ -249,7 +250,7 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
-	g.collect()
+	g.collect(len(conns))
 	full := g.replies.Full()
 	for _, c := range conns {
 		c.judge(now, full)
@@ -261,23 +262,25 @@ func (g *Gate) look() {
 	}
 }
 
-// Garbage of a load that is over is collected when the budget's use has stayed
-// collectAfter below a quarter of what it was: a server at rest makes no garbage that
-// would have it collected.
+// Memory of a load that is over is given back when connections and the budget's use have
+// stayed collectAfter below a quarter of what they were: a server at rest makes no
+// garbage that would have it collected, and the runtime keeps for long what was freed.
 const (
 	collectAfter = 10 * time.Second
-	collectBytes = 64 << 20 // that it was at least
+	collectBytes = 16 << 20 // that it was at least
+	// connectionBytes is about what a connection takes by itself.
+	connectionBytes = 64 << 10
 )
 
-func (g *Gate) collect() {
-	switch used := g.cfg.Budget.Granted(); {
+func (g *Gate) collect(conns int) {
+	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes; {
 	case used > g.peak/4:
 		g.peak, g.quiet = max(g.peak, used), 0
 	case g.peak < collectBytes:
 	default:
 		if g.quiet++; g.quiet >= int(collectAfter/lookEvery) {
 			g.peak, g.quiet = used, 0
-			runtime.GC() // The runtime gives back what is free by itself.
+			debug.FreeOSMemory()
 		}
 	}
 }

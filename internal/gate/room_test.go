@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,7 +28,7 @@ var ports int
 
 // held is a connection through a gate in a bubble of virtual time, whose server reads
 // what comes, and closes it only at the end of the test.
-func held(t *testing.T, g *gate.Gate) *attacker {
+func held(t *testing.T, g *gate.Gate) *heldConn {
 	ours, theirs := net.Pipe()
 	ports++
 	server, _, err := g.Credentials(nil).ServerHandshake(from{ours, ports})
@@ -42,7 +43,13 @@ func held(t *testing.T, g *gate.Gate) *attacker {
 		_ = server.Close()
 	})
 	a.greet()
-	return a
+	return &heldConn{a, server}
+}
+
+// heldConn is both sides of a connection.
+type heldConn struct {
+	*attacker
+	server net.Conn
 }
 
 // crowd runs fn beside a gate that has 8 MiB for what comes.
@@ -63,7 +70,7 @@ func crowd(t *testing.T, fn func(t *testing.T, g *gate.Gate, b *budget.Budget)) 
 }
 
 // unfinished begins a message and sends so many bytes of it.
-func unfinished(t *testing.T, a *attacker, bytes int) {
+func unfinished(t *testing.T, a *heldConn, bytes int) {
 	if err := a.open(1, unary); err != nil {
 		t.Fatal(err)
 	}
@@ -141,6 +148,34 @@ func TestWhoHoldsLittleIsNotEnded(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if n := g.Vars(nil).Closed["memory"]; n != 0 {
 			t.Errorf("%d of 2500 callers with a call each were ended", n)
+		}
+	})
+}
+
+// Memory is given back once when many connections have gone, also those that asked
+// nothing, and not while they are there.
+func TestMemoryGoesBack(t *testing.T) {
+	crowd(t, func(t *testing.T, g *gate.Gate, _ *budget.Budget) {
+		given := func() uint32 {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.NumForcedGC
+		}
+		before := given()
+		var all []*heldConn
+		for range 400 {
+			all = append(all, held(t, g))
+		}
+		time.Sleep(time.Minute)
+		if n := given() - before; n != 0 {
+			t.Errorf("%d times beside 400 connections", n)
+		}
+		for _, a := range all {
+			_ = a.server.Close()
+		}
+		time.Sleep(time.Minute)
+		if n := given() - before; n != 1 {
+			t.Errorf("%d times within a minute of their end", n)
 		}
 	})
 }
