@@ -176,7 +176,7 @@ type Server struct {
 	healthStreams  *places.Places
 	streams        streams
 	fanout         *fanout
-	snapshots      chan struct{} // turns to encode a part of a watch's snapshot
+	opening        opening
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
@@ -205,7 +205,7 @@ func New(cfg Config) (*Server, error) {
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}
-	s.fanout, s.snapshots = newFanout(cfg.Views), make(chan struct{}, snapshotsAtOnce)
+	s.fanout = newFanout(cfg.Views)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)

@@ -142,9 +142,11 @@ func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 		return d
 	}
 	if era := Era(c.GetRequireEra()); era != 0 {
-		return t.judgeEra(era)
+		if d := t.judgeEra(era); d != nil {
+			return d
+		}
 	}
-	return nil
+	return t.judgeActor(c)
 }
 
 func (t *turn) answer(v verdict, results []EventResult) {
