@@ -33,6 +33,10 @@ const (
 	MaxReplyBytes = 3 << 20
 )
 
+// waitingBytes is what a call that waits takes: two goroutines, buffers, what gRPC
+// keeps of it.
+const waitingBytes = 16 << 10
+
 // Limits bound what all callers together can make a coordinator hold.
 type Limits struct {
 	// MaxMessageBytes is the largest request taken. Default 5 MiB: MaxKeys keys
@@ -54,7 +58,7 @@ type Limits struct {
 	// each kind that wait for the root: reads, changes, ids and timestamps. One
 	// principal, or without certificates one connection, has at most as many as
 	// are left free; one more is refused with REASON_OVERLOADED. Together they are
-	// below MaxInFlight, and each kind has its own, so that whoever waits, for a root
+	// below MaxInFlight, fewer where the budget has room for fewer, and each kind has its own, so that whoever waits, for a root
 	// that is away or a position that never comes, stands in nobody else's way.
 	// Defaults 8,192, 2,048 and 4,096.
 	MaxWaitingReads   int64
