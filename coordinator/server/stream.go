@@ -312,7 +312,7 @@ func (b *inbox[T]) drain(f func([]T) error) error {
 		items, bytes, open := b.take()
 		if len(items) > 0 {
 			err := f(items)
-			b.answered(bytes)
+			b.account.Give(bytes) // which the next take tells who waits for room
 			if err != nil {
 				return err
 			}
@@ -335,15 +335,6 @@ func (b *inbox[T]) take() (items []T, bytes int, open bool) {
 	b.answering = len(items) > 0
 	signal(b.room)
 	return items, bytes, !b.closed
-}
-
-// answered gives back what was taken last.
-func (b *inbox[T]) answered(bytes int) {
-	b.account.Give(bytes)
-	b.mu.Lock()
-	b.answering = false
-	b.mu.Unlock()
-	signal(b.room)
 }
 
 // abandon gives back what nobody takes any more.
