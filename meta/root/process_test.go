@@ -100,7 +100,7 @@ func (p *peers) write(size int) error {
 	id := fmt.Sprintf("c%06d", len(p.acked))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	events := []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id[:1] + "-" + fmt.Sprint(len(p.acked)%500), Address: id}}}}
+	events := []*rootv1.Event{{Kind: &rootv1.Event_CoordinatorJoined{CoordinatorJoined: &rootv1.CoordinatorJoined{Id: id[:1] + "-" + fmt.Sprint(len(p.acked)%500), Address: id, FeatureLevel: state.FeatureLevel}}}}
 	for n := 0; n < size; n += 4096 {
 		key := fmt.Appendf(nil, "%06d", n/4096)
 		events = append(events, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -232,7 +233,7 @@ func (c *cluster) follow(ctx context.Context, peer int, e *evidence) {
 
 // read reads the log of one root peer behind a position until the stream breaks.
 func (c *cluster) read(ctx context.Context, peer int, e *evidence, at *rootv1.RootToken) error {
-	stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: at})
+	stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: at, FeatureLevel: state.FeatureLevel})
 	for err == nil {
 		var m *rootv1.TailResponse
 		if m, err = stream.Recv(); err != nil {
