@@ -18,7 +18,7 @@ func gathered(n, bytes int) (*latest, []*frame) {
 	var frames []*frame
 	for i := range uint64(n) {
 		data := make([]byte, bytes)
-		l.add(&state.Change{Kind: state.ChangeRegion, Region: &state.Region{ID: state.RegionID(i + 1)}}, at(i+1), data)
+		l.add(&state.Change{Kind: state.ChangeRegion, Region: region(i + 1)}, at(i+1), data)
 		frames = append(frames, &frame{from: at(i), to: at(i + 1), parts: [][]byte{data}, bytes: bytes})
 	}
 	return l, frames
@@ -72,4 +72,10 @@ func TestWatchesThatOpenWaitForTheirOwnCallersTurns(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+func region(id uint64) *state.Region {
+	r := new(state.Region)
+	r.ID = state.RegionID(id)
+	return r
 }
