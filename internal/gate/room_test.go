@@ -191,7 +191,7 @@ func TestManyWhoHoldLittleLockNobodyOut(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for range 2500 { // strangers with two calls that bring nothing, ever
+		for range gate.Connections(b, 10_000) { // strangers with two calls that bring nothing, ever
 			a := held(t, g)
 			for id := range uint32(2) {
 				if err := a.open(2*id+1, unary); err != nil {
