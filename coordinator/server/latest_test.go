@@ -3,11 +3,13 @@ package server
 import (
 	"container/list"
 	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
+	"google.golang.org/grpc/peer"
 )
 
 func at(index uint64) state.Token { return state.Token{Incarnation: 1, Term: 1, Index: index} }
@@ -50,7 +52,7 @@ func TestWatchesThatOpenWaitForTheirOwnCallersTurns(t *testing.T) {
 			return &watch{live: &live{ctx: ctx, end: make(chan struct{})}}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		greedy := of(ctx)
+		greedy := of(peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{Port: 1}}))
 		for range 4000 {
 			o.watches.Add(1)
 			go func() {
