@@ -80,6 +80,25 @@ func newPeersBy(t *testing.T, shell string) *peers {
 func TestNewClusterIsAtTheHighestLevel(t *testing.T) {
 	p := newPeers(t)
 	p.StartAll()
+	p.atTheHighestLevel()
+}
+
+// So does one whose peers were each started again while they waited for the others.
+func TestClusterOfPeersThatWaitedIsAtTheHighestLevel(t *testing.T) {
+	p := newPeers(t)
+	for i := range 3 {
+		p.Start(i)
+		p.Process(i).WaitLog("waiting for all root peers", patience)
+		p.Kill(i)
+	}
+	p.StartAll()
+	p.atTheHighestLevel()
+}
+
+// atTheHighestLevel has a new cluster do what takes it.
+func (p *peers) atTheHighestLevel() {
+	t := p.t
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	results, err := p.client.Propose(ctx, &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{
