@@ -44,6 +44,9 @@ type cluster struct {
 	// roots as each coordinator does.
 	peerAddrs []string
 	rootAddrs [coordinators][]string
+	// nowhere is what root peers say of themselves, where nobody listens: who went
+	// to their own addresses would go around the network.
+	nowhere string
 	// clients ask the root peers directly, past the network.
 	clients []rootv1.RootClient
 	ttl     time.Duration
@@ -61,7 +64,7 @@ func newCluster(t testing.TB, ttl time.Duration) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, net: proctest.NewNetwork(t), ttl: ttl}
+	c := &cluster{t: t, net: proctest.NewNetwork(t), ttl: ttl, nowhere: proctest.Addrs(t, 1)[0]}
 	c.Cluster = proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)
 	c.CommandLine = c.commandLine
 	for i := range roots {
@@ -98,7 +101,7 @@ func (c *cluster) commandLine(member int) []string {
 	if member < roots {
 		l.TransportAddrs = c.peerAddrs
 		l.RootPeerFlags = append(l.RootPeerFlags[:len(l.RootPeerFlags):len(l.RootPeerFlags)],
-			"-transport-addr", c.TransportAddrs[member], "-checkpoint-entries", strconv.Itoa(checkpointEntries))
+			"-transport-addr", c.TransportAddrs[member], "-advertise-addr", c.nowhere, "-checkpoint-entries", strconv.Itoa(checkpointEntries))
 		return l.Args(member)
 	}
 	k := member - roots
@@ -206,8 +209,7 @@ func (c *cluster) pair(one, other string) (a, b int) {
 	return a, b
 }
 
-// patience is for what should be quick on a machine that is not busy.
-const patience = 30 * time.Second
+const patience = proctest.Patience
 
 // follow reads the committed log of one root peer, as often as it breaks, until ctx
 // ends. A peer that has dropped what comes next goes on with what it still has:
