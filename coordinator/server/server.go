@@ -87,6 +87,9 @@ type Config struct {
 	// Answers asks who answers at another coordinator's address. Nil: nobody is asked.
 	Answers func(ctx context.Context, address string) (state.CoordinatorID, error)
 
+	// Members hears of members' streams. Nil: nobody does.
+	Members MemberEvents
+
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
 	// Budget bounds it in bytes. Nil: one of the default size of its own.
@@ -174,6 +177,8 @@ type Server struct {
 	routeStreams   *places.Places
 	publishStreams *places.Places
 	healthStreams  *places.Places
+	memberStreams  *places.Places
+	members        *members
 	streams        streams
 	fanout         *fanout
 	snapshots      chan struct{} // turns to encode a part of a watch's snapshot
@@ -202,10 +207,12 @@ func New(cfg Config) (*Server, error) {
 		routeStreams:   places.New("route streams", l.MaxRouteStreams),
 		publishStreams: places.New("publish streams", l.MaxPublishStreams),
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
+		memberStreams:  places.New("member streams", l.MaxMemberStreams),
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}
 	s.fanout, s.snapshots = newFanout(cfg.Views), make(chan struct{}, snapshotsAtOnce)
+	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
@@ -269,6 +276,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
+	background.Go(func() { s.members.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

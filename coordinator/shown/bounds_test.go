@@ -85,8 +85,8 @@ func TestManyChangesAreASetOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestC04AnEndedIncarnationIsShownNothing: not what it owned, nor what its successor does.
-func TestC04AnEndedIncarnationIsShownNothing(t *testing.T) {
+// TestAnEndedIncarnationIsShownNothing: not what it owned, nor what its successor does.
+func TestAnEndedIncarnationIsShownNothing(t *testing.T) {
 	l := newLog(t)
 	l.must(keyspace("k", points(1, rootv1.Placement_PLACEMENT_ASSIGNED)))
 	l.must(joined("m1", 1, 0))
