@@ -93,6 +93,8 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
+	// ended: an incarnation that is over was proven dead, and nobody was told yet.
+	ended bool
 
 	// failures are the moments of the last failures of any incarnation; recovered is
 	// when the last of them was followed by a registration.
@@ -332,6 +334,7 @@ func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now cl
 func (c *Core) ProcessEnded(id rooted.MemberID, incarnation uint64, now clock.Instant) {
 	if m, l := c.own(id, incarnation); l != nil {
 		l.signals |= ProcessEnded
+		m.ended = m.ended || l != &m.life || !m.accepting()
 		c.timers.soon(m, now)
 	}
 }

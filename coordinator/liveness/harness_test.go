@@ -44,6 +44,7 @@ type ward struct {
 	streams  liveness.StreamID
 	verdicts []liveness.Verdict
 	at       []clock.Instant
+	ended    []rooted.MemberID
 	probes   int
 	asked    int
 }
@@ -139,6 +140,7 @@ func (w *ward) turn() {
 		for _, v := range b.Verdicts {
 			w.verdicts, w.at = append(w.verdicts, v), append(w.at, w.now)
 		}
+		w.ended = append(w.ended, b.Ended...)
 		w.probes += len(b.Probes)
 		w.asked += len(b.Question.Members)
 		if len(b.Probes)+len(b.Question.Members) > 0 {

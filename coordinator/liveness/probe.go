@@ -70,6 +70,7 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 		l.signals |= ProbeSilent
 		l.missed(now)
 	}
+	m.ended = m.ended || l.proven() && (l != &m.life || !m.accepting())
 	c.timers.soon(m, now)
 }
 

@@ -266,8 +266,8 @@ func TestRule6RestartInPlaceSparesTheFence(t *testing.T) {
 	w.root("m1", 2, active, "fenced")
 	w.connect("m1", 2)
 	w.run(10 * ms)
-	if !w.clear("m1", 1, ttl) {
-		t.Fatal("the old incarnation is proven dead, and its fence is waited for")
+	if !w.clear("m1", 1, ttl) || len(w.ended) != 1 || w.ended[0] != "m1" {
+		t.Fatalf("the old incarnation is proven dead, and its fence is waited for; told of %s", w.ended)
 	}
 	if w.noVerdict(); w.clear("m1", 2, ttl) {
 		t.Fatal("the proof counts for the new incarnation")

@@ -21,6 +21,9 @@ type Batch struct {
 	// Verdicts are to be rooted, each in a command of its own: FAILED, of this
 	// incarnation. From here on nobody confirms it.
 	Verdicts []Verdict
+	// Ended are members of which an incarnation that the root has ended is proven dead
+	// since: its fence has not to be waited for.
+	Ended []rooted.MemberID
 }
 
 // Probe asks to connect to a member's own address, and to report by Probed.
@@ -122,12 +125,16 @@ func (c *Core) Turn(now clock.Instant) Batch {
 }
 
 func (b *Batch) full() bool {
-	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Probes) > MaxBatch-maxPast-1
+	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) >= MaxBatch || len(b.Probes) > MaxBatch-maxPast-1
 }
 
 // look does for a member what is due, and says when to look again.
 func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	next := never
+	if m.ended {
+		m.ended = false
+		b.Ended = append(b.Ended, m.id)
+	}
 	for i := range m.past {
 		next = min(next, c.lookPast(m, &m.past[i], b, now))
 	}
