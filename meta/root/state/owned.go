@@ -104,14 +104,6 @@ func (s *State) MemberKeyspaceRegionCount(id MemberID, ks KeyspaceID) int {
 	return 0
 }
 
-// MemberKeyspaces calls fn for each keyspace that the member owns regions of, by id,
-// with their number, until fn returns false.
-func (s *State) MemberKeyspaces(id MemberID, fn func(ks KeyspaceID, regions int) bool) {
-	if h, ok := s.owned.Get(id); ok {
-		h.counts.Scan(func(c keyspaceCount) bool { return fn(c.keyspace, c.regions) })
-	}
-}
-
 // MemberRegionsAfter calls fn for the regions that the member owns, by id, those
 // behind an id, until fn returns false.
 func (s *State) MemberRegionsAfter(id MemberID, after RegionID, fn func(*Region) bool) {
