@@ -96,7 +96,7 @@ func (f *fingerprint) member(m *member) {
 	f.text(m.class.key)
 	f.number(uint64(m.state))
 	f.flag(m.judged)
-	f.flag(m.ended)
+	f.number(m.ended)
 	f.number(uint64(m.held))
 	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered} {
 		f.at(i)

@@ -9,11 +9,11 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
-// Holdings tells what members own, by the root. A state.State does.
+// Holdings tells what incarnations own, by the root. A state.State does.
 type Holdings interface {
-	// MemberKeyspaces calls fn for each keyspace that the member owns regions of, by
-	// id, until fn returns false.
-	MemberKeyspaces(id rooted.MemberID, fn func(ks rooted.KeyspaceID, regions int) bool)
+	// IncarnationKeyspaces calls fn for the assigned keyspaces that a member's incarnation
+	// owns regions of; for one maybe twice.
+	IncarnationKeyspaces(incarnation uint64, fn func(ks rooted.KeyspaceID, regions int))
 }
 
 // Core is the failure detector of one coordinator. It is for one goroutine, and the
@@ -93,8 +93,8 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
-	// ended: an incarnation that is over was proven dead, and nobody was told yet.
-	ended bool
+	// ended is an incarnation that is over and was proven dead, until somebody is told.
+	ended uint64
 
 	// failures are the moments of the last failures of any incarnation; recovered is
 	// when the last of them was followed by a registration.
@@ -334,8 +334,15 @@ func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now cl
 func (c *Core) ProcessEnded(id rooted.MemberID, incarnation uint64, now clock.Instant) {
 	if m, l := c.own(id, incarnation); l != nil {
 		l.signals |= ProcessEnded
-		m.ended = m.ended || l != &m.life || !m.accepting()
+		m.prove(l)
 		c.timers.soon(m, now)
+	}
+}
+
+// prove notes that an incarnation is proven dead.
+func (m *member) prove(l *life) {
+	if l != &m.life || !m.accepting() {
+		m.ended = l.incarnation
 	}
 }
 

@@ -16,14 +16,12 @@ import (
 
 const ms = time.Millisecond
 
-// owned is what members own: member, keyspace, regions.
-type owned map[rooted.MemberID]map[rooted.KeyspaceID]int
+// owned is what incarnations own: keyspace, regions.
+type owned map[uint64]map[rooted.KeyspaceID]int
 
-func (o owned) MemberKeyspaces(id rooted.MemberID, fn func(rooted.KeyspaceID, int) bool) {
-	for _, ks := range slices.Sorted(maps.Keys(o[id])) {
-		if !fn(ks, o[id][ks]) {
-			return
-		}
+func (o owned) IncarnationKeyspaces(incarnation uint64, fn func(rooted.KeyspaceID, int)) {
+	for _, ks := range slices.Sorted(maps.Keys(o[incarnation])) {
+		fn(ks, o[incarnation][ks])
 	}
 }
 
@@ -44,7 +42,7 @@ type ward struct {
 	streams  liveness.StreamID
 	verdicts []liveness.Verdict
 	at       []clock.Instant
-	ended    []rooted.MemberID
+	ended    []uint64
 	probes   int
 	asked    int
 }

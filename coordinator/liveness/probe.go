@@ -17,7 +17,7 @@ func (c *Core) probeNext(m *member, b *Batch, now clock.Instant) clock.Instant {
 // lookPast probes an incarnation that the root has ended: a proof spares its
 // successors the wait for its fence.
 func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
-	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || c.longestFence(m) == 0 {
+	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || c.longestFence(l) == 0 {
 		return never
 	}
 	return c.probeLife(m, l, b, now)
@@ -70,7 +70,9 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 		l.signals |= ProbeSilent
 		l.missed(now)
 	}
-	m.ended = m.ended || l.proven() && (l != &m.life || !m.accepting())
+	if l.proven() {
+		m.prove(l)
+	}
 	c.timers.soon(m, now)
 }
 

@@ -18,7 +18,7 @@ func fencedWard(t *testing.T) *ward {
 	w := newWard(t)
 	w.join("m1", 1, "fenced")
 	w.join("m2", 1, "fenced")
-	w.owned["m1"] = map[rooted.KeyspaceID]int{fenced: 3}
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
 	w.run(time.Minute)
 	w.confirm("m1", 1)
 	return w
@@ -94,7 +94,7 @@ func TestGuardNewHolderDoesNotCountSilence(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "games")
 	w.join("m2", 1, "games")
-	w.owned["m1"] = map[rooted.KeyspaceID]int{games: 1}
+	w.owned[1] = map[rooted.KeyspaceID]int{games: 1}
 	w.core.End()
 	w.hang("m1")
 	w.run(time.Hour)
@@ -266,8 +266,8 @@ func TestRule6RestartInPlaceSparesTheFence(t *testing.T) {
 	w.root("m1", 2, active, "fenced")
 	w.connect("m1", 2)
 	w.run(10 * ms)
-	if !w.clear("m1", 1, ttl) || len(w.ended) != 1 || w.ended[0] != "m1" {
-		t.Fatalf("the old incarnation is proven dead, and its fence is waited for; told of %s", w.ended)
+	if !w.clear("m1", 1, ttl) || len(w.ended) != 1 || w.ended[0] != 1 {
+		t.Fatalf("the old incarnation is proven dead, and its fence is waited for; told of %d", w.ended)
 	}
 	if w.noVerdict(); w.clear("m1", 2, ttl) {
 		t.Fatal("the proof counts for the new incarnation")

@@ -18,7 +18,7 @@ func TestSignalStreamBrokenAndAddressRefuses(t *testing.T) {
 		w := newWard(t)
 		w.join("m1", 1, ks)
 		w.join("m2", 1, ks)
-		w.owned["m1"] = map[rooted.KeyspaceID]int{fenced: 3}
+		w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
 		w.address = always(liveness.Refused)
 		w.run(30 * time.Second)
 		at := w.now
@@ -142,7 +142,7 @@ func TestSuspicionIsTakenBackByAFrame(t *testing.T) {
 func TestSignalGoodbye(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "fenced")
-	w.owned["m1"] = map[rooted.KeyspaceID]int{fenced: 1}
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1}
 	w.core.Goodbye("m1", 1, false, w.now)
 	w.run(time.Minute)
 	w.noVerdict()
@@ -185,7 +185,7 @@ func TestSignalOperator(t *testing.T) {
 func TestSignalIntegratorSawTheEnd(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "fenced")
-	w.owned["m1"] = map[rooted.KeyspaceID]int{fenced: 1}
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1}
 	at := w.now
 	w.core.ProcessEnded("m1", 1, w.now)
 	w.run(ms)
@@ -213,16 +213,12 @@ func TestNobodyIsJudgedWhoWasNeverSeenAndOwnsNothing(t *testing.T) {
 	w := newWard(t)
 	w.join("m2", 1, "")
 	w.join("m3", 1, "")
-	w.root("m1", 1, active, "")
+	w.root("m1", 7, active, "")
 	w.run(time.Hour)
 	w.noVerdict()
 	w.health("m1", liveness.Discovered)
-	w.owned["m1"] = map[rooted.KeyspaceID]int{1: 5} // of a reported keyspace
-	w.core.Begin(2, w.now)
-	w.run(time.Hour)
-	w.noVerdict()
 	at := w.now
-	w.owned["m1"] = map[rooted.KeyspaceID]int{slow: 5}
+	w.owned[7] = map[rooted.KeyspaceID]int{slow: 5}
 	w.run(time.Hour)
 	w.verdict("m1", at, 0, 6*time.Second)
 }

@@ -21,9 +21,9 @@ type Batch struct {
 	// Verdicts are to be rooted, each in a command of its own: FAILED, of this
 	// incarnation. From here on nobody confirms it.
 	Verdicts []Verdict
-	// Ended are members of which an incarnation that the root has ended is proven dead
-	// since: its fence has not to be waited for.
-	Ended []rooted.MemberID
+	// Ended are incarnations that the root has ended, and that were proven dead since:
+	// their fences have not to be waited for.
+	Ended []uint64
 }
 
 // Probe asks to connect to a member's own address, and to report by Probed.
@@ -131,9 +131,9 @@ func (b *Batch) full() bool {
 // look does for a member what is due, and says when to look again.
 func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	next := never
-	if m.ended {
-		m.ended = false
-		b.Ended = append(b.Ended, m.id)
+	if m.ended != 0 {
+		b.Ended = append(b.Ended, m.ended)
+		m.ended = 0
 	}
 	for i := range m.past {
 		next = min(next, c.lookPast(m, &m.past[i], b, now))
@@ -188,14 +188,11 @@ func (c *Core) silentAt(m *member) (at clock.Instant, watched bool) {
 
 // matters reports whether the loss of a member would be one: another coordinator
 // hears it, or it owns something that is assigned.
-func (c *Core) matters(m *member) (yes bool) {
-	if m.elsewhere != 0 || m.signals&StreamClosed != 0 || c.owned == nil {
-		return m.elsewhere != 0 || m.signals&StreamClosed != 0
+func (c *Core) matters(m *member) bool {
+	yes := m.elsewhere != 0 || m.signals&StreamClosed != 0
+	if !yes && c.owned != nil {
+		c.owned.IncarnationKeyspaces(m.incarnation, func(rooted.KeyspaceID, int) { yes = true })
 	}
-	c.owned.MemberKeyspaces(m.id, func(ks rooted.KeyspaceID, _ int) bool {
-		yes = c.pools.byID[ks] != nil
-		return !yes
-	})
 	return yes
 }
 
@@ -226,7 +223,7 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 		patience = m.class.suspect
 	}
 	dueAt := last.Add(patience)
-	if ttl := c.longestFence(m); ttl > 0 {
+	if ttl := c.longestFence(&m.life); ttl > 0 {
 		dueAt = max(dueAt, c.runsOut(&m.life, ttl))
 	}
 	if now < dueAt {
@@ -255,17 +252,15 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 // probed reports whether the member's address is asked when its stream breaks.
 func (c *Core) probed(m *member) bool { return m.class.probe && m.address != "" }
 
-// longestFence is the longest fence ttl of what the member owns.
-func (c *Core) longestFence(m *member) (ttl time.Duration) {
-	if c.owned == nil {
-		return 0
+// longestFence is the longest fence ttl of what the incarnation owns.
+func (c *Core) longestFence(l *life) (ttl time.Duration) {
+	if c.owned != nil {
+		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
+			if k := c.pools.byID[ks]; k != nil {
+				ttl = max(ttl, k.ttl)
+			}
+		})
 	}
-	c.owned.MemberKeyspaces(m.id, func(ks rooted.KeyspaceID, _ int) bool {
-		if k := c.pools.byID[ks]; k != nil {
-			ttl = max(ttl, k.ttl)
-		}
-		return true
-	})
 	return ttl
 }
 

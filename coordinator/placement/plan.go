@@ -132,9 +132,7 @@ func (p *planner) clear(k *settings, r *state.Region, o state.Owner) bool {
 const fenceLook = time.Second
 
 // alive reports whether an owner may act, by the root.
-func (p *planner) alive(o state.Owner) bool {
-	return acts(p.State.Member(o.Member), o)
-}
+func (p *planner) alive(o state.Owner) bool { return p.State.Acts(o) }
 
 // stays reports whether an owner may act, and does not drain.
 func (p *planner) stays(o state.Owner) bool {

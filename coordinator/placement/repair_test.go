@@ -143,7 +143,7 @@ func TestRule6ProofEndsTheWait(t *testing.T) {
 		t.Fatalf("the plan is %+v", plan)
 	}
 	c.fences["m1/1"] = 0
-	c.work.MarkMember("m1")
+	c.work.MarkIncarnation(1)
 	c.round()
 	c.wantCounts([]int{4}, "m2")
 }

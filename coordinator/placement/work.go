@@ -118,6 +118,8 @@ type Work struct {
 	st    *state.State
 	moves *Moves
 	dirty map[state.RegionID]struct{}
+	// lives are the incarnations of members that were current last.
+	lives map[state.MemberID]uint64
 	// draining members that own something.
 	draining map[state.MemberID]struct{}
 	// later is when regions are to be looked at again; alarms has all of these, and some
@@ -130,14 +132,15 @@ type Work struct {
 	stalled, again bool
 }
 
-// NewWork begins at a state; it looks at all of it.
+// NewWork begins at a state: it looks at what is orphaned there, at members and
+// transitions, and at regions only of members that failed.
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
-		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, draining: map[state.MemberID]struct{}{},
+		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
 	}
-	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
-		w.keyspace(k)
+	st.Orphans(func(r *state.Region) bool {
+		w.Mark(r.ID)
 		return true
 	})
 	st.Members(func(m *rootv1.Member) bool {
@@ -159,9 +162,11 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 		case state.ChangeRegion:
 			w.region(c)
 		case state.ChangeMember:
-			if !c.Removed {
-				w.member(c.Member)
+			if c.Removed {
+				delete(w.lives, state.MemberID(c.Member.GetId()))
+				continue
 			}
+			w.member(c.Member)
 		case state.ChangeKeyspace:
 			if !c.Removed {
 				w.keyspace(c.Keyspace)
@@ -172,20 +177,31 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 	}
 }
 
-// region looks at a region that changed, unless its owners are those that it had.
+// region looks at a region that changed, if it is in need or under way, or a member
+// drains that has to do with it.
 func (w *Work) region(c *state.Change) {
 	id := c.Region.ID
-	switch {
-	case c.Removed:
+	delete(w.starving, id)
+	if c.Removed {
 		delete(w.dirty, id)
 		delete(w.later, id)
-		delete(w.starving, id)
-	case c.OldRegion == nil || !slices.Equal(c.OldRegion.Owners, c.Region.Owners) || len(c.Region.Owners) == 0:
+		return
+	}
+	if !assigned(w.st.Keyspace(c.Region.Keyspace)) {
+		return
+	}
+	w.inNeed(c.Region)
+	if _, under := w.moves.byRegion[id]; under {
 		w.Mark(id)
 	}
+	drains := func(o state.Owner) bool {
+		_, yes := w.draining[o.Member]
+		return yes
+	}
+	w.again = w.again || slices.ContainsFunc(c.Region.Owners, drains) || c.OldRegion != nil && slices.ContainsFunc(c.OldRegion.Owners, drains)
 }
 
-// member looks at everything that a member owns which does not stay.
+// member looks at what incarnations owned that are over now.
 func (w *Work) member(m *rootv1.Member) {
 	id := state.MemberID(m.GetId())
 	delete(w.draining, id)
@@ -196,7 +212,13 @@ func (w *Work) member(m *rootv1.Member) {
 		w.draining[id] = struct{}{}
 		w.again = true
 	}
-	w.MarkMember(id)
+	if m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		w.MarkIncarnation(m.GetIncarnation())
+	}
+	if old := w.lives[id]; old != 0 && old != m.GetIncarnation() {
+		w.MarkIncarnation(old)
+	}
+	w.lives[id] = m.GetIncarnation()
 	if w.moves.Gives(id)+w.moves.Takes(id) == 0 {
 		return
 	}
@@ -207,39 +229,31 @@ func (w *Work) member(m *rootv1.Member) {
 	}
 }
 
-// MarkMember looks at the regions of incarnations of a member that are over: one of
-// them failed, or is proven dead, so that its fence has not to be waited for.
-func (w *Work) MarkMember(id state.MemberID) {
-	m := w.st.Member(id)
-	w.st.MemberRegionsAfter(id, 0, func(r *state.Region) bool {
-		if o, _ := r.Owner(id); !acts(m, o) {
-			w.Mark(r.ID)
-		}
+// MarkIncarnation looks at the regions of an incarnation that is over: it failed, or is
+// proven dead since, so that its fence has not to be waited for.
+func (w *Work) MarkIncarnation(incarnation uint64) {
+	w.st.IncarnationRegions(incarnation, func(r *state.Region) bool {
+		w.Mark(r.ID)
 		return true
 	})
 }
 
-// acts reports whether the member's current incarnation is that owner, and may act.
-func acts(m *rootv1.Member, o state.Owner) bool {
-	return m != nil && m.GetIncarnation() == o.Incarnation &&
-		(m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE || m.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING)
-}
-
-// keyspace looks at the regions of a keyspace that is assigned, or was not before.
+// keyspace looks at the regions of a keyspace whose settings changed that are in need.
 func (w *Work) keyspace(k *rootv1.Keyspace) {
 	if !assigned(k) {
 		return
 	}
 	w.st.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool {
-		gone := len(r.Owners) == 0 && k.GetSettings().GetLayout().GetPoints() == nil
-		for _, o := range r.Owners {
-			gone = gone || !acts(w.st.Member(o.Member), o)
-		}
-		if gone {
-			w.Mark(r.ID)
-		}
+		w.inNeed(r)
 		return true
 	})
+}
+
+// inNeed looks at a region that has no owner, or one that may not act.
+func (w *Work) inNeed(r *state.Region) {
+	if len(r.Owners) == 0 || slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return !w.st.Acts(o) }) {
+		w.Mark(r.ID)
+	}
 }
 
 func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
