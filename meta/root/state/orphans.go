@@ -82,6 +82,34 @@ func (s *State) Acts(o Owner) bool {
 	return o.Incarnation != 0 && m.GetIncarnation() == o.Incarnation && accepting(m)
 }
 
+// IncarnationRegions calls fn for the regions of assigned keyspaces that an incarnation
+// owns, until fn returns false: those that are its own alone by id, then the shared ones.
+func (s *State) IncarnationRegions(incarnation uint64, fn func(*Region) bool) {
+	more := true
+	visit := func(id RegionID) bool {
+		more = fn(s.Region(id))
+		return more
+	}
+	for _, all := range []cow.Map[life, *holding]{s.lives.alone, s.lives.shared} {
+		if h, ok := all.Get(life(incarnation)); ok && more {
+			h.regions.Scan(visit)
+		}
+	}
+}
+
+// IncarnationKeyspaces calls fn for the keyspaces of IncarnationRegions, with how many
+// regions of each there are; of one with shared regions it may do so twice.
+func (s *State) IncarnationKeyspaces(incarnation uint64, fn func(ks KeyspaceID, regions int)) {
+	for _, all := range []cow.Map[life, *holding]{s.lives.alone, s.lives.shared} {
+		if h, ok := all.Get(life(incarnation)); ok {
+			h.counts.Scan(func(c keyspaceCount) bool {
+				fn(c.keyspace, c.regions)
+				return true
+			})
+		}
+	}
+}
+
 // place indexes a region of an assigned keyspace by who owns it.
 func (s *State) place(r *Region) {
 	switch len(r.Owners) {

@@ -393,9 +393,12 @@ func (w *world) entry(commands ...*rootv1.Command) {
 	if fork.Hash() != hash || restored(w.t, fork).Hash() != hash {
 		w.t.Fatalf("the fork changed")
 	}
-	if r := restored(w.t, before); r.Hash() != before.Hash() {
-		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), r.Hash())
+	w.checkRegions(fork)
+	again := restored(w.t, before)
+	if again.Hash() != before.Hash() {
+		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), again.Hash())
 	}
+	w.checkRegions(again)
 	for i, r := range out[0].Results {
 		if commands[i].GetIdentity() != nil && state.CheckCommand(commands[i]) == nil {
 			w.sent = append(w.sent, sent{commands[i], r})

@@ -5281,7 +5281,7 @@ type MemberTerms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time between two frames, in milliseconds.
 	IntervalMillis uint64 `protobuf:"varint,1,opt,name=interval_millis,json=intervalMillis,proto3" json:"interval_millis,omitempty"`
-	// Settings of the keyspaces that the set has regions of.
+	// Settings of the keyspaces that the set has regions of, all of them, 4,096 at most.
 	Keyspaces []*KeyspaceTerms `protobuf:"bytes,2,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
 	// Coordinators of the cluster, and who holds the Tenure.
 	Coordinators  []*v1.Coordinator `protobuf:"bytes,3,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
@@ -5528,9 +5528,9 @@ func (x *ShownSet) GetEnded() []uint64 {
 }
 
 // ShownRegion is a region that is a member's own, or is to be next. Its hash is that of
-// region id, epoch, role and stage: XXH64 of them as 8 little-endian words, 0 where
-// there is none: id, version, conf_version, move kind, version and conf_version of the move's
-// peer epoch, incarnation of the peer, ready.
+// region id, epoch, role and stage: XXH64, seed 0, of 8 little-endian words, 0 where
+// there is none: id, version, conf_version, the move's role, 0, 0, incarnation of the peer,
+// 1 with release_now.
 type ShownRegion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// id, keyspace, keys, epoch, frontier; owners only of shared regions.
