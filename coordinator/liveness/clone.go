@@ -96,7 +96,6 @@ func (f *fingerprint) member(m *member) {
 	f.text(m.class.key)
 	f.number(uint64(m.state))
 	f.flag(m.judged)
-	f.number(m.ended)
 	f.number(uint64(m.held))
 	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered} {
 		f.at(i)
@@ -117,6 +116,7 @@ func (f *fingerprint) life(l *life) {
 	f.text(l.address)
 	f.number(uint64(l.stream))
 	f.number(uint64(l.signals))
+	f.flag(l.untold)
 	f.number(uint64(l.refused))
 	f.number(uint64(l.tries))
 	for _, i := range [...]clock.Instant{l.answered, l.asked, l.next} {

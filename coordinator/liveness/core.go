@@ -62,6 +62,8 @@ type life struct {
 	// answered is when it was last confirmed from here; 0: never.
 	answered clock.Instant
 	signals  Signals
+	// untold: it may have been proven dead since somebody was told.
+	untold bool
 
 	// probe is the number of the newest probe, which is under way while asked is not 0;
 	// next is when there may be another, refused and tries what came of those before.
@@ -93,8 +95,6 @@ type member struct {
 	// judged: a verdict about this incarnation is on its way to the root.
 	judged bool
 	held   Guard
-	// ended is an incarnation that is over and was proven dead, until somebody is told.
-	ended uint64
 
 	// failures are the moments of the last failures of any incarnation; recovered is
 	// when the last of them was followed by a registration.
@@ -334,15 +334,8 @@ func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now cl
 func (c *Core) ProcessEnded(id rooted.MemberID, incarnation uint64, now clock.Instant) {
 	if m, l := c.own(id, incarnation); l != nil {
 		l.signals |= ProcessEnded
-		m.prove(l)
+		l.untold = true
 		c.timers.soon(m, now)
-	}
-}
-
-// prove notes that an incarnation is proven dead.
-func (m *member) prove(l *life) {
-	if l != &m.life || !m.accepting() {
-		m.ended = l.incarnation
 	}
 }
 

@@ -17,6 +17,10 @@ func (c *Core) probeNext(m *member, b *Batch, now clock.Instant) clock.Instant {
 // lookPast probes an incarnation that the root has ended: a proof spares its
 // successors the wait for its fence.
 func (c *Core) lookPast(m *member, l *life, b *Batch, now clock.Instant) clock.Instant {
+	if l.untold && l.proven() {
+		b.Ended = append(b.Ended, l.incarnation)
+	}
+	l.untold = false
 	if !c.holding || l.proven() || l.address == "" || !m.class.probe || l.tries >= maxTries && l.asked == 0 || c.longestFence(l) == 0 {
 		return never
 	}
@@ -70,9 +74,7 @@ func (c *Core) Probed(p Probe, r ProbeResult, now clock.Instant) {
 		l.signals |= ProbeSilent
 		l.missed(now)
 	}
-	if l.proven() {
-		m.prove(l)
-	}
+	l.untold = l.proven()
 	c.timers.soon(m, now)
 }
 

@@ -125,16 +125,12 @@ func (c *Core) Turn(now clock.Instant) Batch {
 }
 
 func (b *Batch) full() bool {
-	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) >= MaxBatch || len(b.Probes) > MaxBatch-maxPast-1
+	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) > MaxBatch-maxPast-1 || len(b.Probes) > MaxBatch-maxPast-1
 }
 
 // look does for a member what is due, and says when to look again.
 func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
 	next := never
-	if m.ended != 0 {
-		b.Ended = append(b.Ended, m.ended)
-		m.ended = 0
-	}
 	for i := range m.past {
 		next = min(next, c.lookPast(m, &m.past[i], b, now))
 	}

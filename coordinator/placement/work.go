@@ -132,8 +132,8 @@ type Work struct {
 	stalled, again bool
 }
 
-// NewWork begins at a state: it looks at what is orphaned there, at members and
-// transitions, and at regions only of members that failed.
+// NewWork begins at a state: it looks at what is orphaned there, at members,
+// transitions and regions that are shared.
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
 		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
@@ -141,6 +141,12 @@ func NewWork(st *state.State, now clock.Instant) *Work {
 	}
 	st.Orphans(func(r *state.Region) bool {
 		w.Mark(r.ID)
+		return true
+	})
+	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
+		if k.GetSettings().GetOwnership().GetMaxOwners() > 1 { // some of the owners may be gone
+			w.keyspace(k)
+		}
 		return true
 	})
 	st.Members(func(m *rootv1.Member) bool {
