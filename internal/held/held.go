@@ -74,6 +74,8 @@ type Core struct {
 	sum    uint64
 	count  int
 
+	// holding is how many regions are held, see Holding.
+	holding int
 	regions   map[rooted.RegionID]*region
 	keyspaces map[rooted.KeyspaceID]*keyspace
 	streams   [MaxStreams]*stream
@@ -141,6 +143,9 @@ type region struct {
 	// idle: released because nobody uses it; at this epoch it is not acquired again.
 	idle bool
 
+	// held: it is counted in Core.holding.
+	held bool
+
 	// The call under way; 0: none.
 	call      uint64
 	kind      CallKind
@@ -195,14 +200,7 @@ func (c *Core) Counts() Counts { return c.counts }
 func (c *Core) Regions() int { return len(c.regions) }
 
 // Holding is how many regions the application holds, or is being asked about.
-func (c *Core) Holding() (n int) {
-	for _, r := range c.regions {
-		if r.call != 0 || r.gate != nil && r.phase != phaseReleased {
-			n++
-		}
-	}
-	return n
-}
+func (c *Core) Holding() int { return c.holding }
 
 // Phase is what was made of a region, and at which epoch.
 func (c *Core) Phase(id rooted.RegionID) (Phase, rooted.Epoch) {
@@ -228,6 +226,7 @@ func (c *Core) Retire(now clock.Instant) {
 	}
 	c.over = true
 	c.table.retired.Store(true)
+	c.table.wakeAll()
 	c.settleAll(now)
 }
 

@@ -83,9 +83,17 @@ type Table struct {
 	names atomic.Pointer[map[string]*keyspace]
 
 	mu sync.Mutex
-	// Guarded by mu: what was given away, the oldest first in order.
-	past  map[rooted.RegionID]*Refusal
-	order []rooted.RegionID
+	// Guarded by mu: what was given away, the oldest first in order; and who waits for
+	// a change of a region. waiting is how many do.
+	past    map[rooted.RegionID]*Refusal
+	order   []rooted.RegionID
+	changed map[rooted.RegionID]*waiters
+	waiting atomic.Int64
+}
+
+type waiters struct {
+	turn  chan struct{}
+	count int
 }
 
 type shard struct {
@@ -138,7 +146,14 @@ func (g *Grant) Keyspace() *Keyspace { return g.space.now.Load() }
 
 // gate counts admitted work. closed: no more is admitted; ended: what was admitted
 // has lost its right.
-type gate struct{ state atomic.Uint64 }
+type gate struct {
+	state atomic.Uint64
+
+	mu sync.Mutex
+	// Guarded by mu: leaving is made when somebody asks for it, and closed with the gate.
+	leaving chan struct{}
+	told    bool
+}
 
 const (
 	gateClosed = 1 << 63
@@ -165,14 +180,45 @@ func (g *gate) leave() bool {
 	return n&gateClosed != 0 && n&gateCount == 0
 }
 
-func (g *gate) busy() bool { return g != nil && g.state.Load()&gateCount != 0 }
-func (g *gate) close()     { g.state.Or(gateClosed) }
-func (g *gate) end()       { g.state.Or(gateClosed | gateEnded) }
+func (g *gate) busy() bool  { return g != nil && g.state.Load()&gateCount != 0 }
 func (g *gate) ended() bool { return g.state.Load()&gateEnded != 0 }
-func (g *gate) reopen()    { g.state.And(^uint64(gateClosed)) }
+func (g *gate) close()      { g.shut(gateClosed) }
+func (g *gate) end()        { g.shut(gateClosed | gateEnded) }
+
+func (g *gate) shut(bits uint64) {
+	g.state.Or(bits)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.leaving != nil && !g.told {
+		close(g.leaving)
+		g.told = true
+	}
+}
+
+func (g *gate) reopen() {
+	g.state.And(^uint64(gateClosed))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leaving, g.told = nil, false
+}
+
+// Leaving is closed when the region is to be let go, or is lost: work that would go on
+// for long should end.
+func (g *Grant) Leaving() <-chan struct{} {
+	at := g.gate
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.leaving == nil {
+		at.leaving = make(chan struct{})
+		if at.told = at.state.Load()&gateClosed != 0; at.told {
+			close(at.leaving)
+		}
+	}
+	return at.leaving
+}
 
 func newTable() *Table {
-	t := &Table{past: map[rooted.RegionID]*Refusal{}}
+	t := &Table{past: map[rooted.RegionID]*Refusal{}, changed: map[rooted.RegionID]*waiters{}}
 	for i := range t.shards {
 		t.shards[i].at = map[rooted.RegionID]*Grant{}
 	}
@@ -345,6 +391,14 @@ func (t *Table) unknown(q *Request) *Refusal {
 // publish makes the table say what was made of a region. What is there is replaced
 // before a gate is closed: who finds it closed finds the reason.
 func (c *Core) publish(r *region, w want) {
+	if held := r.call != 0 || r.gate != nil && r.phase != phaseReleased; held != r.held {
+		r.held = held
+		if held {
+			c.holding++
+		} else {
+			c.holding--
+		}
+	}
 	if c.regions[r.id] != r {
 		c.table.drop(r.id)
 		return
@@ -428,6 +482,52 @@ func (t *Table) put(g *Grant) {
 		delete(t.past, g.Region.ID)
 		t.mu.Unlock()
 	}
+	t.wake(g.Region.ID)
+}
+
+// Changed is closed when something about a region has changed since the call. Whoever
+// waits no more calls the function returned.
+func (t *Table) Changed(id rooted.RegionID) (<-chan struct{}, func()) {
+	t.waiting.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.changed[id]
+	if w == nil {
+		w = &waiters{turn: make(chan struct{})}
+		t.changed[id] = w
+	}
+	w.count++
+	return w.turn, func() {
+		t.waiting.Add(-1)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if w.count--; w.count == 0 && t.changed[id] == w {
+			delete(t.changed, id)
+		}
+	}
+}
+
+// wake lets those look again who wait for a region.
+func (t *Table) wake(id rooted.RegionID) {
+	if t.waiting.Load() == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.changed[id]; w != nil {
+		close(w.turn)
+		delete(t.changed, id)
+	}
+}
+
+// wakeAll lets all look again who wait.
+func (t *Table) wakeAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, w := range t.changed {
+		close(w.turn)
+		delete(t.changed, id)
+	}
 }
 
 // drop forgets a region but for whom it went to.
@@ -437,6 +537,7 @@ func (t *Table) drop(id rooted.RegionID) {
 	old := s.at[id]
 	delete(s.at, id)
 	s.mu.Unlock()
+	t.wake(id)
 	if old == nil {
 		return
 	}
