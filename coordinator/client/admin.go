@@ -8,6 +8,7 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/grpc"
 )
 
 // AssessRootEvent says what would become of an event; nothing changes. That it
@@ -116,10 +117,10 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 	return reply, err
 }
 
-// RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind
-// and StartNonce, random per process start) and returns it with its incarnation;
-// it supersedes the process that is rooted now. ErrMemberRetired: a newer one has
-// registered meanwhile.
+// RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind,
+// Keyspaces, ProbeAddress and StartNonce, random per process start) and returns it with
+// its incarnation; it supersedes the process that is rooted now. ErrMemberRetired: a
+// newer one has registered meanwhile.
 func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
 	if err := sendable("RegisterMember", m); err != nil {
 		return nil, err
@@ -134,10 +135,30 @@ func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.
 	for _, there := range list.GetMembers() {
 		follows = there.GetMember().GetIncarnation()
 	}
+	return c.RegisterMemberAfter(ctx, m, follows)
+}
+
+// RegisterMemberAfter is RegisterMember for a process that knows whom it follows: its
+// own incarnation, when that was said to have failed. ErrMemberRetired: another one is
+// rooted.
+func (c *Client) RegisterMemberAfter(ctx context.Context, m *rootv1.Member, follows uint64) (*rootv1.Member, error) {
 	reply, err := change(ctx, c, "RegisterMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RegisterMemberRequest {
 		return &coordinatorv1.RegisterMemberRequest{Member: m, Follows: follows, Identity: id}
 	}, coordinatorv1.CoordinatorClient.RegisterMember)
 	return reply.GetMember(), err
+}
+
+// MemberStream opens a member's line to one coordinator; see package member. Its
+// address is learned if it is new. The stream ends with the context.
+func (c *Client) MemberStream(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+	e := c.ends.learn(address)
+	if c.ctx.Err() != nil || e == nil {
+		return nil, &Error{Op: "MemberStream", Endpoint: address, Cause: ErrClosed}
+	}
+	if err := c.nameCluster(ctx, e); err != nil {
+		return nil, err
+	}
+	return e.rpc.MemberStream(ctx)
 }
 
 // DrainMember keeps new regions away from a member; with undo it takes that back.
