@@ -103,7 +103,7 @@ func (c *Core) massive(k *pool, at clock.Instant) bool {
 		members += t.all()
 		vanished += t.around(at, k.massWindow)
 	}
-	return k.massPermille < 1000 && uint64(vanished)*1000 > k.massPermille*uint64(members)
+	return uint64(vanished)*1000 > k.massPermille*uint64(members)
 }
 
 // dampedUntil is when a member that failed too often gets something again; 0: now.

@@ -151,6 +151,19 @@ func TestGuardFlappingIsDamped(t *testing.T) {
 	}
 }
 
+// Failures that are far apart are no flapping.
+func TestGuardFlappingHasAWindow(t *testing.T) {
+	w := newWard(t)
+	for i := uint64(1); i <= 5; i++ {
+		w.join("m1", i, "slow")
+		w.run(200 * time.Second)
+		if !w.core.Standing("m1").Takes(w.now) {
+			t.Fatalf("incarnation %d is damped", i)
+		}
+		w.root("m1", i, failed, "slow")
+	}
+}
+
 // A process that is started again and again is flapping too, unless it says goodbye.
 func TestGuardFlappingByRestarts(t *testing.T) {
 	for _, polite := range []bool{false, true} {

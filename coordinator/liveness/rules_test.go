@@ -298,6 +298,31 @@ func TestManyIncarnationsAreForgottenSafely(t *testing.T) {
 	}
 }
 
+// Those that came later and were never confirmed make nothing clear of the first one.
+func TestIncarnationsThatWereNeverConfirmedSpareNoFence(t *testing.T) {
+	w := fencedWard(t)
+	for i := uint64(2); i < 20; i++ {
+		w.root("m1", i, active, "fenced")
+	}
+	w.now = w.now.Add(ttl)
+	if w.clear("m1", 1, ttl) {
+		t.Fatal("the first incarnation is clear before its fence ran out")
+	}
+}
+
+// However long it was silent before: once its stream ends it is probed at once.
+func TestProbedAtOnceWhenTheStreamEnds(t *testing.T) {
+	w := fencedWard(t)
+	w.address = always(liveness.NoAnswer)
+	w.hang("m1")
+	w.run(13 * time.Second)
+	w.address = always(liveness.Refused)
+	at := w.now
+	w.cut("m1", 1)
+	w.run(time.Second)
+	w.verdict("m1", at, 0, 60*ms)
+}
+
 // Whoever does not answer a question in time hears nobody: a verdict does not wait for ever.
 func TestQuestionsEnd(t *testing.T) {
 	w := newWard(t)

@@ -189,7 +189,7 @@ func TestSignalIntegratorSawTheEnd(t *testing.T) {
 	at := w.now
 	w.core.ProcessEnded("m1", 1, w.now)
 	w.run(ms)
-	if v := w.verdict("m1", at, 0, ms); !v.Proven || v.Signals.String() != "process_ended" {
+	if v := w.verdict("m1", at, 0, ms); !v.Proven || v.Signals.String() != "process_ended" || v.Reason() != "its process has ended" {
 		t.Errorf("the verdict says %s", v.Signals)
 	}
 }

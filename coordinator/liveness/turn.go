@@ -1,6 +1,7 @@
 package liveness
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
@@ -72,6 +73,22 @@ type Verdict struct {
 	Proven bool
 	// Silence is how long nobody has heard it, as far as is known.
 	Silence time.Duration
+}
+
+// Reason is a sentence for people.
+func (v Verdict) Reason() string {
+	switch {
+	case v.Signals&Gone != 0:
+		return "it has stopped serving and said so"
+	case v.Signals&ProcessEnded != 0:
+		return "its process has ended"
+	case v.Signals&ProbeOther != 0:
+		return "somebody else answers at its own address"
+	case v.Signals&ProbeRefused != 0:
+		return "its own address refuses connections"
+	default:
+		return fmt.Sprintf("no coordinator has heard it for %v", v.Silence.Round(time.Millisecond))
+	}
 }
 
 // Pacing.

@@ -38,7 +38,7 @@ func (p *planner) under(id state.MemberID) int { return p.Moves.Gives(id) + p.gi
 // region of the keyspace can be.
 func (p *planner) leave(k *settings, r *state.Region, from state.Owner) Why {
 	at := slices.IndexFunc(r.Owners, func(o state.Owner) bool { return o.Member == from.Member })
-	if r.Owners[at].Incarnation != from.Incarnation || p.State.PendingTransition(r.ID) != nil {
+	if _, busy := p.Busy[r.ID]; busy || r.Owners[at].Incarnation != from.Incarnation || p.State.PendingTransition(r.ID) != nil {
 		return 0 // it is not this incarnation's, or on its way
 	}
 	from = r.Owners[at]

@@ -135,11 +135,11 @@ func sharedBy(n uint32) *rootv1.KeyspaceSettings {
 }
 
 // join registers a process under an id and returns its incarnation.
-func (c *cluster) join(id string) uint64 {
+func (c *cluster) join(id string, keyspaces ...string) uint64 {
 	c.Helper()
 	old := c.st.Member(state.MemberID(id)).GetIncarnation()
 	return c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Follows: old, Member: &rootv1.Member{
-		Id: id, Address: id + ":1", StartNonce: old + 1000,
+		Id: id, Address: id + ":1", StartNonce: old + 1000, Keyspaces: keyspaces,
 	}}}})[0].Member.GetIncarnation()
 }
 
@@ -173,6 +173,9 @@ func (c *cluster) root(plan placement.Plan) {
 		if o := &plan.Operations[i]; o.Kind != placement.Assign {
 			c.apply(o.Event())
 		}
+	}
+	for i := range plan.Operations {
+		c.work.Judged(plan.Operations[i].Region)
 	}
 }
 
@@ -248,7 +251,7 @@ func (c *cluster) owner(id state.RegionID) string {
 func (c *cluster) tell(id state.RegionID, member string, phase coordinatorv1.RegionPhase, change ...func(*placement.Report)) {
 	r := placement.Report{
 		Incarnation: c.st.Member(state.MemberID(member)).GetIncarnation(), Epoch: c.st.Region(id).Epoch, Phase: phase,
-		Transition: c.st.PendingTransition(id).GetId(),
+		Transition: c.st.PendingTransition(id).GetId(), Shown: c.st.Token(),
 	}
 	for _, f := range change {
 		f(&r)

@@ -18,6 +18,9 @@ type Input struct {
 	// Regions to look at, and members that drain, in any order.
 	Regions  []state.RegionID
 	Draining []state.MemberID
+	// Busy are regions of which an operation is on its way to the root: nothing is
+	// planned for them.
+	Busy map[state.RegionID]struct{}
 }
 
 // Observed is what is known of members and regions beside the root.
@@ -38,8 +41,11 @@ type Report struct {
 	Incarnation uint64
 	Epoch       state.Epoch
 	Phase       coordinatorv1.RegionPhase
-	// Transition that the phase is about.
+	// Transition that the phase is about, and the token of the newest set that the member
+	// has taken on the stream where it said so: a transition that was given up and planned
+	// anew has the same id, and what was said of the first says nothing of the second.
 	Transition string
+	Shown      state.Token
 	// Frontier: exact once it is released. It counts if SetFrontier.
 	Frontier    string
 	SetFrontier bool

@@ -182,6 +182,49 @@ func TestRule8NextOwnerDies(t *testing.T) {
 	}
 }
 
+// A move that was given up and planned again has the same id. What was said of the first
+// does not count: the old owner may have gone on since.
+func TestRule8WhatWasSaidOfAnEarlierMoveDoesNotCount(t *testing.T) {
+	c, id := moving(t, eraFence())
+	c.tell(id, "m2", ready)
+	c.round()
+	c.tell(id, "m1", released, frontier("too old"))
+	c.set("m2", failed)
+	first := c.one(c.round(), placement.Cancel).Transition
+	c.join("m3")
+	c.one(c.round(), placement.PlanMove)
+	if again := c.st.PendingTransition(id).GetId(); again != first {
+		t.Fatalf("the ids are %s and %s: this test shows nothing", first, again)
+	}
+	c.refusal(c.plan(), placement.NotReady)
+	c.tell(id, "m1", released, frontier("exact"))
+	c.one(c.round(), placement.Complete)
+	if f := c.st.Region(id).Frontier; f != "exact" {
+		t.Fatalf("the frontier is %q", f)
+	}
+}
+
+// While an operation is on its way nothing else is planned for its region, whatever
+// happens: it may still apply.
+func TestNothingIsPlannedBesideAnOperationOnItsWay(t *testing.T) {
+	c, id := moving(t, eraFence())
+	c.tell(id, "m1", released, frontier("x"))
+	o := c.one(c.plan(), placement.Complete) // sent, and no answer came
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: o.Transition}}})
+	c.work.Mark(id)
+	if plan := c.plan(); len(plan.Operations) != 0 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	c.set("m2", failed)
+	c.set("m1", failed)
+	c.join("m3")
+	if plan := c.plan(); len(plan.Operations) != 0 {
+		t.Fatalf("the plan is %+v", plan)
+	}
+	c.work.Judged(id)
+	c.one(c.plan(), placement.Assign)
+}
+
 // Both die: whoever is left gets it.
 func TestRule8BothDie(t *testing.T) {
 	c, id := moving(t, eraFence())

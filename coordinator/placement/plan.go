@@ -9,8 +9,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Make says what to do about the regions and draining members of an Input. What it
-// plans is in no state yet: the next plan is made when the root has judged it.
+// Make says what to do about the regions and draining members of an Input.
 func Make(in Input) Plan {
 	p := &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
@@ -83,7 +82,7 @@ func (p *planner) refuse(f Refusal) { p.plan.Refusals = append(p.plan.Refusals, 
 // look finds out what a region needs.
 func (p *planner) look(id state.RegionID) {
 	r := p.State.Region(id)
-	if r == nil {
+	if _, busy := p.Busy[id]; busy || r == nil {
 		return
 	}
 	k := p.keyspace(r.Keyspace)

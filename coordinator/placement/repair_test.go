@@ -201,6 +201,21 @@ func TestOnlyEligibleMembersGetRegions(t *testing.T) {
 	c.wantCounts([]int{0, 0, 0, 8}, "m1", "m2", "m3", "m4")
 }
 
+// A member that names keyspaces takes regions of those.
+func TestMembersTakeRegionsOfTheirKeyspaces(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.keyspace("a", slots(6), eraFence()), c.keyspace("b", slots(6), eraFence())
+	c.join("m1", "a")
+	c.join("m2", "b", "x")
+	c.join("m3")
+	c.settle()
+	for id, want := range map[state.MemberID][2]int{"m1": {3, 0}, "m2": {0, 3}, "m3": {3, 3}} {
+		if got := [2]int{c.st.MemberKeyspaceRegionCount(id, a), c.st.MemberKeyspaceRegionCount(id, b)}; got != want {
+			t.Errorf("%s has %v, want %v", id, got, want)
+		}
+	}
+}
+
 func TestLimitOfRegionsPerMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")

@@ -44,11 +44,13 @@ func (p *planner) step(k *settings, r *state.Region, t *rootv1.Transition) bool 
 	}
 }
 
-// told reports whether the incarnation said so of this very transition, at its epoch.
+// told reports whether the incarnation said so of this very transition, at its epoch:
+// it has been shown what holds since the transition was planned.
 func (p *planner) told(x *passage, o state.Owner, phase coordinatorv1.RegionPhase) (Report, bool) {
 	report, ok := p.Observed.Report(x.region.ID, o.Member)
 	return report, ok && report.Incarnation == o.Incarnation && report.Phase == phase &&
-		report.Transition == x.t.GetId() && report.Epoch == x.region.Epoch
+		report.Transition == x.t.GetId() && report.Epoch == x.region.Epoch &&
+		report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0
 }
 
 func (p *planner) stepMove(x *passage) bool {

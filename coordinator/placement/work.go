@@ -118,6 +118,8 @@ type Work struct {
 	st    *state.State
 	moves *Moves
 	dirty map[state.RegionID]struct{}
+	// busy regions have an operation on its way to the root.
+	busy map[state.RegionID]struct{}
 	// lives are the incarnations of members that were current last.
 	lives map[state.MemberID]uint64
 	// draining members that own something.
@@ -136,7 +138,8 @@ type Work struct {
 // transitions and regions that are shared.
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
-		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
+		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
+		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
 	}
 	st.Orphans(func(r *state.Region) bool {
@@ -323,11 +326,15 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 			draining = slices.Delete(draining, i, i+1)
 		}
 	}
-	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining}
+	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy}
 }
 
-// Planned notes what a plan refused, so that it is looked at again in time.
+// Planned notes what a plan asks for, so that nothing else is planned for those regions
+// before Judged, and what it refused, so that it is looked at again in time.
 func (w *Work) Planned(plan *Plan) {
+	for i := range plan.Operations {
+		w.busy[plan.Operations[i].Region] = struct{}{}
+	}
 	for _, f := range plan.Refusals {
 		switch {
 		case f.At != 0:
@@ -338,6 +345,16 @@ func (w *Work) Planned(plan *Plan) {
 			w.starving[f.Region] = struct{}{}
 		}
 	}
+}
+
+// Judged notes that the root has judged an operation, and that the state that Follow
+// went on to has it; or that it was never sent. One whose outcome is unknown is on its
+// way for as long as it may apply: a transition has the same id when it is planned
+// again at the same epoch.
+func (w *Work) Judged(id state.RegionID) {
+	delete(w.busy, id)
+	w.Mark(id)
+	w.again = w.again || len(w.draining) > 0
 }
 
 func (w *Work) alarm(id state.RegionID, at clock.Instant) {
