@@ -67,6 +67,8 @@ var rules = []rule{
 	{"rooted", []string{module + "meta/", module + "coordinator/", module + "internal/", "google.golang.org/grpc"}, "values are a leaf"},
 	{"coordinator/catalog", []string{"google.golang.org/grpc", module + "meta/root/client"}, "the catalog is pure"},
 	{"coordinator/idalloc", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
+	{"internal/held", []string{"google.golang.org/grpc", "context", "os", "net", module + "coordinator/", module + "meta/"}, "what a member holds is pure"},
+	{"member", []string{module + "meta/"}, "members need no package of the root"},
 	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 }
 
