@@ -64,6 +64,7 @@ func (a *app) called(want string) (n int) {
 func (a *app) Acquire(ctx context.Context, r member.Region) error { return a.note(ctx, "acquire", r) }
 func (a *app) Evict(ctx context.Context, r member.Region) error   { return a.note(ctx, "evict", r) }
 func (a *app) Abandon(ctx context.Context, r member.Region) error { return a.note(ctx, "abandon", r) }
+
 func (a *app) Prepare(ctx context.Context, r member.Region, from member.Peer) error {
 	return a.note(ctx, "prepare from "+string(from.ID), r)
 }

@@ -234,4 +234,3 @@ func (s *store) Release(_ context.Context, r member.Region) ([]byte, error) {
 	fmt.Printf("release region %d\n", r.ID)
 	return []byte("offset 42"), nil
 }
-
