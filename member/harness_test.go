@@ -136,6 +136,7 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 	if err != nil {
 		b.Fatal(err)
 	}
+	before := b.cluster.Member(id).GetIncarnation()
 	ctx, stop := context.WithCancel(context.Background())
 	p := &process{Member: m, app: &app{}, stop: stop, ended: make(chan struct{})}
 	go func() {
@@ -146,7 +147,6 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 		stop()
 		<-p.ended
 	})
-	before := b.cluster.Member(id).GetIncarnation()
 	b.eventually("registered", func() bool { return b.cluster.Member(id).GetIncarnation() > before })
 	return p
 }
