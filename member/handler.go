@@ -91,9 +91,11 @@ func (m *Member) startLocked(h Handler, call held.Call) {
 		late.Stop()
 		cancel()
 		m.mu.Lock()
-		delete(m.tasks, call.ID)
-		if !t.gave {
-			m.busy--
+		if m.tasks[call.ID] == t { // it is of the incarnation under way
+			delete(m.tasks, call.ID)
+			if !t.gave {
+				m.busy--
+			}
 		}
 		core.Done(call.ID, res, m.cfg.Clock.Now())
 		m.mu.Unlock()

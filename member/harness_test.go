@@ -64,6 +64,7 @@ func (a *app) called(want string) (n int) {
 func (a *app) Acquire(ctx context.Context, r member.Region) error { return a.note(ctx, "acquire", r) }
 func (a *app) Evict(ctx context.Context, r member.Region) error   { return a.note(ctx, "evict", r) }
 func (a *app) Abandon(ctx context.Context, r member.Region) error { return a.note(ctx, "abandon", r) }
+
 func (a *app) Prepare(ctx context.Context, r member.Region, from member.Peer) error {
 	return a.note(ctx, "prepare from "+string(from.ID), r)
 }
@@ -135,6 +136,7 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 	if err != nil {
 		b.Fatal(err)
 	}
+	before := b.cluster.Member(id).GetIncarnation()
 	ctx, stop := context.WithCancel(context.Background())
 	p := &process{Member: m, app: &app{}, stop: stop, ended: make(chan struct{})}
 	go func() {
@@ -145,7 +147,6 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 		stop()
 		<-p.ended
 	})
-	before := b.cluster.Member(id).GetIncarnation()
 	b.eventually("registered", func() bool { return b.cluster.Member(id).GetIncarnation() > before })
 	return p
 }

@@ -234,14 +234,12 @@ func (l *line) take(a *coordinatorv1.MemberAnswer) error {
 		m.state = a.GetState()
 	}
 	switch a.GetState() {
-	case rootv1.MemberState_MEMBER_STATE_FAILED:
-		m.endLocked(errFailed)
-	case rootv1.MemberState_MEMBER_STATE_REMOVED:
-		m.endLocked(ErrRemoved)
+	case rootv1.MemberState_MEMBER_STATE_FAILED, rootv1.MemberState_MEMBER_STATE_REMOVED:
+		m.endLocked(errOver)
 	}
 	m.mu.Unlock()
 	for _, d := range a.GetRefusals() {
-		m.log.Warn("a coordinator refused what was reported", "coordinator", l.address, "err", (&reason.Error{Detail: d}).Error())
+		m.log.Debug("a coordinator refused what was reported", "coordinator", l.address, "err", (&reason.Error{Detail: d}).Error())
 	}
 	m.kick()
 	return err
@@ -263,15 +261,8 @@ func (l *line) ended(ctx context.Context, err error) {
 	}
 	d := reason.From(err)
 	switch d.GetReason() {
-	case rootv1.Reason_REASON_MEMBER_RETIRED:
-		if d.GetIncarnation() > m.incarnation {
-			m.endLocked(ErrSuperseded)
-		} else {
-			m.endLocked(ErrRemoved)
-		}
-		return
-	case rootv1.Reason_REASON_UNHEALTHY_MEMBER:
-		m.endLocked(errFailed)
+	case rootv1.Reason_REASON_MEMBER_RETIRED, rootv1.Reason_REASON_UNHEALTHY_MEMBER:
+		m.endLocked(errOver)
 		return
 	}
 	t := m.troubles[l.address]

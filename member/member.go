@@ -31,8 +31,12 @@ var ErrRemoved = errors.New("the member was removed by an operator")
 // neither be released nor begun anew. The process should end.
 var ErrStuck = errors.New("calls to the application do not return: end the process")
 
-// errFailed is the verdict that this incarnation is dead: the member registers anew.
-var errFailed = errors.New("this incarnation was said to have failed")
+// errOver says that this incarnation is over; errFailed that the verdict was that it is
+// dead: the member registers anew.
+var (
+	errOver   = errors.New("this incarnation is over")
+	errFailed = errors.New("this incarnation was said to have failed")
+)
 
 // Member is a process that hosts regions. Its methods may be called by any number of
 // goroutines, before, while and after it runs.
@@ -109,6 +113,9 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 		}
 		m.log.Info("registered", "incarnation", follows)
 		err = m.live(ctx, h, follows)
+		if errors.Is(err, errOver) {
+			err = m.verdict(ctx, follows)
+		}
 		if !errors.Is(err, errFailed) {
 			return err
 		}
@@ -133,17 +140,48 @@ func (m *Member) register(ctx context.Context, probe string, follows uint64) (*r
 			return made, err
 		}
 		m.log.Warn("not registered yet", "err", err)
-		select {
-		case <-time.After(pause/2 + mathrand.N(pause/2+1)):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := rest(ctx, pause); err != nil {
+			return nil, err
 		}
+	}
+}
+
+// verdict asks why an incarnation is over, as often as it takes; nil: the context ended.
+func (m *Member) verdict(ctx context.Context, incarnation uint64) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, registerPauses) {
+		there, err := m.cfg.Client.GetMember(ctx, rooted.MemberID(m.cfg.ID), client.Strong())
+		at := there.GetMember()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, client.ErrMemberNotFound), err == nil && at.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED:
+			return ErrRemoved
+		case err == nil && at.GetIncarnation() != incarnation:
+			return ErrSuperseded
+		case err == nil:
+			return errFailed
+		case !passes(err):
+			return fmt.Errorf("ask what became of member %q: %w", m.cfg.ID, err)
+		}
+		if err := rest(ctx, pause); err != nil {
+			return nil
+		}
+	}
+}
+
+// rest waits for half of a pause to all of it.
+func rest(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-time.After(pause/2 + mathrand.N(pause/2+1)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
 // passes says whether an error may pass by itself.
 func passes(err error) bool {
-	for _, e := range []error{context.DeadlineExceeded, client.ErrUnreachable, client.ErrRootUnavailable, client.ErrOverloaded, client.ErrOutcomeUnknown, client.ErrNotLeader, client.ErrRequiredToken, client.ErrBootstrapRequired} {
+	for _, e := range []error{context.DeadlineExceeded, client.ErrUnreachable, client.ErrRootUnavailable, client.ErrOverloaded, client.ErrOutcomeUnknown, client.ErrNotLeader, client.ErrRequiredToken, client.ErrBootstrapRequired, client.ErrRootLagExceeded} {
 		if errors.Is(err, e) {
 			return true
 		}

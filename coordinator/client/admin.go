@@ -125,17 +125,33 @@ func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.
 	if err := sendable("RegisterMember", m); err != nil {
 		return nil, err
 	}
-	list, err := do(ctx, c, operation{name: "RegisterMember"}, &coordinatorv1.ListMembersRequest{
-		MemberId: m.GetId(), Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
-	}, coordinatorv1.CoordinatorClient.ListMembers)
+	there, err := c.member(ctx, "RegisterMember", m.GetId(), readOf([]ReadOption{Strong()}))
 	if err != nil {
 		return nil, err
 	}
-	follows := uint64(0)
-	for _, there := range list.GetMembers() {
-		follows = there.GetMember().GetIncarnation()
+	return c.RegisterMemberAfter(ctx, m, there.GetMember().GetIncarnation())
+}
+
+// GetMember finds a member by id. ErrMemberNotFound: it never registered, or was
+// removed long ago.
+func (c *Client) GetMember(ctx context.Context, id rooted.MemberID, opts ...ReadOption) (*coordinatorv1.MemberStatus, error) {
+	m, err := c.member(ctx, "GetMember", string(id), readOf(opts))
+	if m == nil && err == nil {
+		d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_MEMBER_NOT_FOUND, Message: fmt.Sprintf("there is no member %q", id)}
+		return nil, &Error{Op: "GetMember", Reason: d.Reason, Detail: d, Cause: errRefused}
 	}
-	return c.RegisterMemberAfter(ctx, m, follows)
+	return m, err
+}
+
+// member is nil when there is none.
+func (c *Client) member(ctx context.Context, op, id string, r read) (*coordinatorv1.MemberStatus, error) {
+	req := &coordinatorv1.ListMembersRequest{MemberId: id, Read: r.options}
+	list, err := do(ctx, c, operation{name: op}, req, coordinatorv1.CoordinatorClient.ListMembers)
+	r.saw(list.GetDisclosure())
+	if err != nil || len(list.GetMembers()) == 0 {
+		return nil, err
+	}
+	return list.GetMembers()[0], nil
 }
 
 // RegisterMemberAfter is RegisterMember for a process that knows whom it follows: its

@@ -31,14 +31,7 @@ func serving(t testing.TB, n int, fence rootv1.Fence) *held.Core {
 	answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{IntervalMillis: 200, Keyspaces: []*coordinatorv1.KeyspaceTerms{{
 		KeyspaceId: 1, Name: "k", Fence: fence, TtlMillis: 3_600_000, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}},
 	}}}})
-	set := &coordinatorv1.ShownSet{Token: at(9), Complete: true}
-	for i := range n {
-		key := fmt.Sprintf("player/%08d", i)
-		set.Regions = append(set.Regions, &coordinatorv1.ShownRegion{Region: &rootv1.Region{
-			Id: uint64(i + 1), KeyspaceId: 1, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 3}, StartKey: []byte(key), EndKey: []byte(key + "\x00"),
-		}})
-	}
-	answer(&coordinatorv1.MemberAnswer{Set: set, Confirmed: true, Sequence: 1})
+	answer(&coordinatorv1.MemberAnswer{Set: points(n), Confirmed: true, Sequence: 1})
 	for _, call := range c.Calls(n, 3) {
 		c.Done(call.ID, held.Result{}, 3)
 	}
@@ -46,6 +39,18 @@ func serving(t testing.TB, n int, fence rootv1.Fence) *held.Core {
 		t.Fatalf("%d of %d regions are held", c.Holding(), n)
 	}
 	return c
+}
+
+// points is a complete set of regions 1 to n.
+func points(n int) *coordinatorv1.ShownSet {
+	set := &coordinatorv1.ShownSet{Token: at(9), Complete: true}
+	for i := range n {
+		key := fmt.Sprintf("player/%08d", i)
+		set.Regions = append(set.Regions, &coordinatorv1.ShownRegion{Region: &rootv1.Region{
+			Id: uint64(i + 1), KeyspaceId: 1, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 3}, StartKey: []byte(key), EndKey: []byte(key + "\x00"),
+		}})
+	}
+	return set
 }
 
 // A request costs tens of nanoseconds and no memory, whatever the member holds.
@@ -112,6 +117,9 @@ func TestMemoryOfARegion(t *testing.T) {
 	c := serving(t, n, rootv1.Fence_FENCE_ERA)
 	for i := 1; i < 3; i++ {
 		c.Open(i)
+		if err := c.Answer(i, &coordinatorv1.MemberAnswer{Era: 1, Set: points(n)}, 4); err != nil {
+			t.Fatal(err)
+		}
 	}
 	bytes := (heap() - before) / n
 	t.Logf("%d bytes a region, %d KiB for %d", bytes, bytes*n>>10, n)

@@ -75,7 +75,7 @@ type Core struct {
 	count  int
 
 	// holding is how many regions are held, see Holding.
-	holding int
+	holding   int
 	regions   map[rooted.RegionID]*region
 	keyspaces map[rooted.KeyspaceID]*keyspace
 	streams   [MaxStreams]*stream
@@ -85,12 +85,12 @@ type Core struct {
 	stopping  bool
 	over      bool
 	queue     []Call
-	cancels []Call
-	lastID  uint64
-	calls   map[uint64]callRef
-	timers  []timer // a heap, the first is due first
-	answers commandLog
-	counts  Counts
+	cancels   []Call
+	lastID    uint64
+	calls     map[uint64]callRef
+	timers    []timer // a heap, the first is due first
+	answers   commandLog
+	counts    Counts
 }
 
 // Counts are sums since the Core was made.
@@ -157,7 +157,7 @@ type region struct {
 	retryAt clock.Instant
 
 	// went is whom it went to, when that is known.
-	went *Refusal
+	went  *Refusal
 	stats *Stats
 	hot   *hotkeys.Sketch
 	// dirty has a bit for each stream that has to be told.
@@ -274,7 +274,9 @@ func (c *Core) want(r *region) want {
 }
 
 // fits says that what was made of a region is about the epoch shown.
-func (r *region) fits() bool { return r.at != nil && r.shown != nil && r.at.Epoch == r.shown.region.Epoch }
+func (r *region) fits() bool {
+	return r.at != nil && r.shown != nil && r.at.Epoch == r.shown.region.Epoch
+}
 
 // settle takes a region one step towards what is wanted. It is called whenever
 // something about it has changed, and decides by levels alone.

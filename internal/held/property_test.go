@@ -211,8 +211,11 @@ func (w *walk) actions() map[string]func(*rapid.T) {
 				t.Skip()
 			}
 			n := rapid.Uint64Range(1, w.sequence[i]).Draw(t, "sequence")
-			w.lastConf = max(w.lastConf, w.sentAt[i][n]) // or it is too late for it
-			w.answer(i, &coordinatorv1.MemberAnswer{Era: 1, Sequence: n, Confirmed: true})
+			holder := rapid.Bool().Draw(t, "holder")
+			if holder {
+				w.lastConf = max(w.lastConf, w.sentAt[i][n]) // or it is too late for it
+			}
+			w.answer(i, &coordinatorv1.MemberAnswer{Era: 1, Sequence: n, Confirmed: holder})
 		},
 		"repeat": func(t *rapid.T) {
 			i := rapid.IntRange(0, 1).Draw(t, "stream")

@@ -286,7 +286,7 @@ func showFrame(f *coordinatorv1.MemberFrame) string {
 		fmt.Fprint(&b, " partial")
 	}
 	if s := f.GetShown(); s != nil {
-		fmt.Fprintf(&b, " shown=%d count=%d", s.GetToken().GetIndex(), s.GetCount())
+		fmt.Fprintf(&b, " shown=%d count=%d sum=%04x", s.GetToken().GetIndex(), s.GetCount(), s.GetChecksum()>>48)
 	}
 	if g := f.GetGoodbye(); g != nil {
 		fmt.Fprintf(&b, " goodbye in %dms gone=%t", g.GetDeadlineMillis(), g.GetGone())

@@ -240,7 +240,7 @@ func (t *Table) find(id rooted.RegionID) *Grant {
 // work, and Check before it tells anybody of it. The clock is looked at only where
 // the fence is a ttl.
 func (t *Table) Admit(q Request, now clock.Clock) (*Grant, *Refusal) {
-	for {
+	for range 100 {
 		g := t.lookup(&q)
 		if g == nil || !g.holds(q.Key) {
 			return nil, t.unknown(&q)
@@ -259,6 +259,7 @@ func (t *Table) Admit(q Request, now clock.Clock) (*Grant, *Refusal) {
 		}
 		// It was closed since it was looked up, and what is there now says why.
 	}
+	return nil, &Refusal{Verdict: Wait, Region: q.Region, Hold: unknownHold}
 }
 
 // Check says whether the right that a request was let in with still holds: behind the

@@ -389,9 +389,7 @@ func (v *view) answer() (*coordinatorv1.MemberAnswer, <-chan struct{}, error) {
 	id := v.hello.GetMemberId()
 	m := c.members[id]
 	if m.GetIncarnation() != v.hello.GetIncarnation() {
-		e := reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d is over", v.hello.GetIncarnation())
-		e.Detail.Incarnation = m.GetIncarnation()
-		return nil, nil, e
+		return nil, nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d is over", v.hello.GetIncarnation())
 	}
 	if k.mute {
 		return nil, c.changed, nil
