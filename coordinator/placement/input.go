@@ -81,6 +81,11 @@ const (
 	RemoveOwner
 )
 
+// String is the kind's name, as it is shown.
+func (k Kind) String() string {
+	return [...]string{"", "complete", "ready", "cancel", "assign", "plan_move", "add_owner", "remove_owner"}[k]
+}
+
 // Operation is one change of one region.
 type Operation struct {
 	Kind     Kind

@@ -228,6 +228,12 @@ func (w *Work) member(m *rootv1.Member) {
 		w.MarkIncarnation(old)
 	}
 	w.lives[id] = m.GetIncarnation()
+	w.MarkMember(id)
+}
+
+// MarkMember looks at the changes of owners under way that a member has to do with: it
+// has taken what it was shown since.
+func (w *Work) MarkMember(id state.MemberID) {
 	if w.moves.Gives(id)+w.moves.Takes(id) == 0 {
 		return
 	}
@@ -305,6 +311,10 @@ func (w *Work) Moves() *Moves { return w.moves }
 
 // Waiting is how many regions nobody can take, as far as is known.
 func (w *Work) Waiting() int { return len(w.starving) }
+
+// Starving says that there are such regions, or some that draining members cannot give
+// away: Wake is worth a try now and then.
+func (w *Work) Starving() bool { return len(w.starving) > 0 || w.stalled }
 
 // Take hands out what to look at now, MaxRegions at most, by id: the Input of a plan.
 func (w *Work) Take(observed Observed, now clock.Instant) Input {

@@ -50,7 +50,9 @@ type HeardFrame struct {
 	// Load is nil when it is as before.
 	Load *coordinatorv1.MemberLoad
 	// Turned are the regions that are in another phase than before, or at another epoch.
-	Turned  []state.RegionID
+	Turned []state.RegionID
+	// Showed: the member has taken a newer set than before on this stream.
+	Showed  bool
 	Replies []*coordinatorv1.MemberCommandReply
 	// Goodbye is nil unless the member leaves.
 	Goodbye *coordinatorv1.Goodbye
@@ -65,11 +67,13 @@ type memberStream struct {
 	id          state.MemberID
 	incarnation uint64
 	number      uint64
+	begun       clock.Instant
 
 	// Owned by the goroutine that reads. since is when the complete report began that
 	// is under way; 0: none.
 	sequence uint64
 	since    clock.Instant
+	showing  state.Token // told in a frame that others continue
 
 	// Owned by members.run. answered is the frame that was answered last, told the terms
 	// that were.
@@ -88,8 +92,9 @@ type memberStream struct {
 	unwritten time.Time
 	waits     bool // there is something to be sent when that is written
 	has       *coordinatorv1.ShownState
-	again     bool // a complete report is to be asked for
-	missed    bool // reports were refused of regions that are not its own by this view
+	showed    state.Token // of the newest set that reports here are about
+	again     bool        // a complete report is to be asked for
+	missed    bool        // reports were refused of regions that are not its own by this view
 	refusals  []*rootv1.ErrorDetail
 	commands  []*coordinatorv1.MemberCommand
 }
@@ -187,8 +192,9 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	if err != nil {
 		return err
 	}
-	heard := HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
 	said := words{sequence: f.GetSequence(), has: f.GetShown()}
+	heard := HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
+	heard.Showed = s.members.showed(m, f)
 	if l := f.GetLoad(); l != nil {
 		if catalog.IsLoad(l.GetLoad()) && catalog.IsLoad(l.GetCapacity()) {
 			heard.Load = l

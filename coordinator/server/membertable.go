@@ -64,7 +64,7 @@ func (t *members) open(m *memberStream) error {
 	}
 	replaced := h.stream
 	t.opened++
-	m.number, h.stream, h.at = t.opened, m, now
+	m.number, m.begun, h.stream, h.at = t.opened, now, m, now
 	t.readyLocked(m)
 	t.mu.Unlock()
 	if replaced != nil {
@@ -87,6 +87,34 @@ func (t *members) close(m *memberStream) {
 	if e := t.server.cfg.Members; e != nil {
 		e.Closed(m.id, m.incarnation, m.number, t.server.cfg.Clock.Now())
 	}
+}
+
+// showed notes which set the reports of a stream are about, and says whether that is a
+// newer one: a frame that others continue has not said all.
+func (t *members) showed(m *memberStream, f *coordinatorv1.MemberFrame) bool {
+	if token := state.TokenFromProto(f.GetShown().GetToken()); token.Compare(m.showing) > 0 {
+		m.showing = token
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.GetPartial() || m.showing.Compare(m.showed) <= 0 {
+		return false
+	}
+	m.showed = m.showing
+	return true
+}
+
+// Shown is the token of the newest set that an incarnation has taken on its stream here,
+// as far as all that it reports is about that, and since when it has the stream. Zero:
+// it has none.
+func (s *Server) Shown(id state.MemberID, incarnation uint64) (token state.Token, since clock.Instant) {
+	t := s.members
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if h := t.heard[id]; h != nil && h.stream != nil && h.incarnation == incarnation {
+		return h.stream.showed, h.stream.begun
+	}
+	return state.Token{}, 0
 }
 
 // took notes a frame, and has it answered.
