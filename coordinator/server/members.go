@@ -128,6 +128,11 @@ func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
 			status.HeartbeatAgeMillis = age
 		}
 	}
+	if v.server.cfg.Standing != nil {
+		if s := v.server.cfg.Standing(id); s.Incarnation == m.GetIncarnation() {
+			status.Health, status.Signals = coordinatorv1.MemberHealth(s.Health), s.Signals.Names()
+		}
+	}
 	return status
 }
 

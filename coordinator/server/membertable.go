@@ -155,6 +155,20 @@ func (t *members) heardOf(id state.MemberID) (heardMember, bool) {
 	return heardMember{}, false
 }
 
+// MemberStreams is how many streams of members are open here.
+func (s *Server) MemberStreams() int {
+	t := s.members
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, h := range t.heard {
+		if h.stream != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // sweep drops members that st does not have and that have no stream.
 func (t *members) sweep(st *state.State) {
 	t.mu.Lock()

@@ -42,6 +42,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/channel"
@@ -89,6 +90,8 @@ type Config struct {
 
 	// Members hears of members' streams. Nil: nobody does.
 	Members MemberEvents
+	// Standing says what is thought of a member. Nil: nothing is.
+	Standing func(state.MemberID) liveness.Standing
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
