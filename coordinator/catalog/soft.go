@@ -44,7 +44,7 @@ type memberShard struct {
 }
 
 type regionShard struct {
-	mu   sync.Mutex
+	mu sync.Mutex
 	// Guarded by mu. ownBytes is the sum of the sizes of own.
 	last     map[state.RegionID]RegionReport
 	own      map[reportKey]OwnReport

@@ -208,7 +208,7 @@ func TestFramesThatEndAStream(t *testing.T) {
 		"old incarnation": {hello("m3", 3), rootv1.Reason_REASON_MEMBER_RETIRED, "4 registered"},
 		"not rooted yet":  {hello("m3", 9), rootv1.Reason_REASON_ROOT_LAG_EXCEEDED, "m3"},
 		"failed":          {hello("m2", 2), rootv1.Reason_REASON_MEMBER_RETIRED, "failed"},
-		"300 KiB":         {&coordinatorv1.MemberFrame{Sequence: 1, Goodbye: &coordinatorv1.Goodbye{Reason: long[:300<<10]}}, rootv1.Reason_REASON_INVALID_REQUEST, "frame"},
+		"300 KiB":         {&coordinatorv1.MemberFrame{Sequence: 1, Goodbye: &coordinatorv1.Goodbye{Reason: long[:300<<10]}}, rootv1.Reason_REASON_INVALID_REQUEST, "262144"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

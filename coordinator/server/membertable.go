@@ -64,8 +64,7 @@ func (t *members) open(m *memberStream) error {
 	}
 	replaced := h.stream
 	t.opened++
-	m.number, m.begun, h.stream, h.at = t.opened, now, m, now
-	t.readyLocked(m)
+	m.number, m.begun, h.stream, h.at = t.opened, now, m, now // it is answered once its first frame is taken
 	t.mu.Unlock()
 	if replaced != nil {
 		replaced.live.cut(errReplaced)

@@ -509,7 +509,7 @@ func (w *world) checkRegions(s *state.State) {
 			}
 			return true
 		})
-		if orphans := s.KeyspaceOrphaned(id); orphans != len(orphaned) - before {
+		if orphans := s.KeyspaceOrphaned(id); orphans != len(orphaned)-before {
 			w.t.Fatalf("keyspace %d has the orphans %d, counted %d", id, orphaned[before:], orphans)
 		}
 		if count != s.KeyspaceRegionCount(id) {
