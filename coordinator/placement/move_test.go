@@ -379,7 +379,28 @@ func TestDrainWithoutTargets(t *testing.T) {
 		t.Fatal("it is looked at although nothing changes")
 	}
 	c.join("m2")
+	if c.work.Due(c.now) != c.now {
+		t.Fatal("somebody can take, and it is not looked at")
+	}
 	if n := len(c.plan().Operations); n != 16 {
 		t.Fatalf("%d operations, want 16", n)
+	}
+}
+
+// As many moves as may be under way to one member, whoever gives.
+func TestMovesInFlightToOneMember(t *testing.T) {
+	c := newCluster(t)
+	c.join("m1")
+	c.join("m2")
+	c.keyspace("ks", slots(100), eraFence())
+	c.settle()
+	c.set("m1", draining)
+	c.set("m2", draining)
+	c.join("m3")
+	for range 3 {
+		c.round()
+	}
+	if n := c.work.Moves().Takes("m3"); n != 16 {
+		t.Fatalf("%d moves to one member, want 16", n)
 	}
 }

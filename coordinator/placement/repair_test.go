@@ -216,6 +216,30 @@ func TestMembersTakeRegionsOfTheirKeyspaces(t *testing.T) {
 	}
 }
 
+// Where there is not room for all, the hottest are served.
+func TestRule7HottestGetTheRoom(t *testing.T) {
+	c := newCluster(t)
+	c.join("m1")
+	s := eraFence()
+	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 3}
+	ks := c.keyspace("ks", slots(3), s)
+	c.settle()
+	var last state.RegionID
+	c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
+		last = r.ID
+		return true
+	})
+	c.reports[spot{last, "m1"}] = placement.Report{Incarnation: 1, Phase: serving, Load: 5}
+	k := c.st.Keyspace(ks)
+	s.Limits.MaxRegionsPerMember = 1
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: k.GetId(), ExpectedVersion: k.GetVersion(), Settings: s}}})
+	c.join("m2")
+	c.set("m1", failed)
+	if plan := c.plan(); len(plan.Operations) != 1 || plan.Operations[0].Region != last {
+		t.Fatalf("the plan is %+v, want region %d to be served", plan, last)
+	}
+}
+
 func TestLimitOfRegionsPerMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
