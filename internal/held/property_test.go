@@ -66,7 +66,6 @@ type walk struct {
 	calls    map[uint64]held.Call
 	jobs     []job
 	released map[string]bool // region@conf that the application said it has released
-	over     bool
 }
 
 const ttl = time.Second
@@ -130,10 +129,8 @@ func (w *walk) answer(i int, a *coordinatorv1.MemberAnswer) {
 
 func (w *walk) set(i, to int, complete bool) *coordinatorv1.ShownSet {
 	set := &coordinatorv1.ShownSet{Token: at(uint64(to)), Complete: complete}
-	before := truth{}
 	if !complete {
-		before = w.log[w.position[i]]
-		for id := range before {
+		for id := range w.log[w.position[i]] {
 			if _, is := w.log[to][id]; !is {
 				set.Ended = append(set.Ended, uint64(id))
 			}
