@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
@@ -41,7 +42,11 @@ func (a *Assigner) pass(v liveness.Verdict) {
 		MemberId: string(v.Member), Incarnation: v.Incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
 		Reason: v.Reason(), Signals: v.Signals.Names(),
 	}
-	a.log.Warn("member has failed", "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
+	level, what := hclog.Warn, "member has failed"
+	if v.Signals&liveness.Gone != 0 {
+		level, what = hclog.Info, "member has left"
+	}
+	a.log.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
 		"signals", v.Signals.String(), "regions", a.st.MemberRegionCount(v.Member))
 	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
 		if result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
