@@ -79,6 +79,8 @@ var rules = []rule{
 	{"coordinator/idalloc", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 	{"coordinator/liveness", notPure, "the detector is pure"},
 	{"coordinator/placement", notPure, "the planner is pure"},
+	{"internal/held", []string{"google.golang.org/grpc", "context", "os", "net", module + "coordinator/", module + "meta/"}, "what a member holds is pure"},
+	{"member", []string{module + "meta/"}, "members need no package of the root"},
 	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 }
 
