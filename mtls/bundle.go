@@ -154,7 +154,7 @@ func (b *bundle) said(err error, c *x509.Certificate, now time.Time) error {
 	case now.Before(c.NotBefore):
 		return fmt.Errorf("is valid only from %s on, and the clock here says %s", c.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case unknown:
-		return fmt.Errorf("is not signed by a CA that is in %s and valid (its issuer is %q)", filepath.Join(b.dir, CAFile), c.Issuer)
+		return fmt.Errorf("is not signed by a CA that is in %s and valid (its issuer is %q): put its CA there, or take certificates of one cluster", filepath.Join(b.dir, CAFile), c.Issuer)
 	case ok && invalid.Reason == x509.IncompatibleUsage:
 		return errors.New("is not made for this use (its extended key usage lacks client or server authentication)")
 	}

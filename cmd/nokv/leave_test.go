@@ -36,9 +36,13 @@ func listed(t *testing.T, c *proctest.Cluster) []string {
 // operator takes it off; one that lives is refused, and comes back by itself.
 func TestCoordinatorsLeave(t *testing.T) {
 	c := newCluster(t, 3)
-	c.Builds = map[int]string{c.Size() - 1: oldBuild(t)}
+	u := &upgrading{c, t, oldBuild(t)}
+	c.Builds = map[int]string{0: u.old, 1: u.old, 2: u.old, c.Size() - 1: u.old}
 	c.StartAll()
 	c.WaitHealthy(recoverWithin)
+	for peer := range 3 {
+		u.restart(peer, false)
+	}
 	want := func(ids ...string) {
 		t.Helper()
 		if got := listed(t, c); !slices.Equal(got, ids) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -241,7 +242,7 @@ func (r *replacing) lostFlag() string { return fmt.Sprintf("--lost=%d", r.lost+1
 func (r *replacing) refuse(words string) {
 	r.t.Helper()
 	proctest.Eventually(r.t, recoverWithin, func() error {
-		run := r.c.Run(r.command(r.lostFlag(), "--timeout", "300ms")...)
+		run := r.c.Run(r.command(r.lostFlag(), "--timeout", "1s")...)
 		if run.Code == exitOK || !strings.Contains(run.Stderr, words) {
 			return fmt.Errorf("exit status %d, %s%s, want %q", run.Code, run.Stdout, run.Stderr, words)
 		}
@@ -277,7 +278,17 @@ func (r *replacing) giveUp() {
 func (r *replacing) replace(force bool) {
 	r.t.Helper()
 	var out replaceOutput
-	rootCommandJSON(r.t, r.c, &out, r.command(r.lostFlag(), "--timeout", "30s", fmt.Sprintf("--force=%t", force))...)
+	rootCommandJSON(r.t, r.c, &out, r.command(r.lostFlag(), "--timeout", "30s", fmt.Sprintf("--force=%t", force), "--why", "its disk is lost")...)
+	events := r.c.Run(append([]string{"root", "events", "--last", "100000"}, r.c.RootFlags()...)...).Stdout
+	by := `why "its disk is lost"`
+	if r.c.Certs != nil {
+		by = "by operator/test  " + by
+	}
+	for _, kind := range []string{"root_peer_added", "root_peer_promoted"} {
+		if !slices.ContainsFunc(strings.Split(events, "\n"), func(line string) bool { return strings.Contains(line, " "+kind+" ") && strings.Contains(line, by) }) {
+			r.t.Errorf("root events has no %s %s", kind, by)
+		}
+	}
 	if out.Stage != "done" || out.Lost != uint64(r.lost+1) || out.With != uint64(r.node) || out.TransportAddress == "" || out.Address == "" {
 		r.t.Errorf("replace says %+v", out)
 	}

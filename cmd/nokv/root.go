@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -133,7 +134,13 @@ Exit status 0 when a leader answers, 3 otherwise.`,
 					return usagef("no arguments, got %q", args)
 				}
 				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
-					return showRootStatus(e, cl.Status(ctx))
+					peers := cl.Status(ctx)
+					for _, p := range peers {
+						if reason.Of(p.Err) == rootv1.Reason_REASON_PERMISSION_DENIED {
+							return p.Err // as all of them would say
+						}
+					}
+					return showRootStatus(e, peers)
 				})
 			}
 		},

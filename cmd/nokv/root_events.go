@@ -111,24 +111,33 @@ func tailFrom(ctx context.Context, cl *rootclient.Client, at rooted.Token, from 
 	if from == 0 {
 		at.Term = 0
 	}
-	for term := at.Term; ; term-- {
+	for term := at.Term; ; {
 		token := rooted.Token{Incarnation: at.Incarnation, Term: term, Index: from}
 		if from == 0 {
 			token = rooted.Token{}
 		}
-		stream, err := cl.Tail(ctx, token)
-		if err != nil {
-			return nil, nil, err
-		}
-		m, err := stream.Recv()
-		if err == nil {
+		stream, m, err := firstOfTail(ctx, cl, token)
+		switch {
+		case err == nil:
 			return stream, m, nil
-		}
-		stream.Close()
-		if reason.Of(err) != rootv1.Reason_REASON_CLUSTER_MISMATCH || term <= 1 {
+		case reason.Of(err) == rootv1.Reason_REASON_CLUSTER_MISMATCH && term > 1:
+			term--
+		case !unavailable(err) || ctx.Err() != nil:
 			return nil, nil, err
-		}
+		} // else a peer is away: the next try is at another one
 	}
+}
+
+func firstOfTail(ctx context.Context, cl *rootclient.Client, token rooted.Token) (rootclient.TailStream, *rootv1.TailResponse, error) {
+	stream, err := cl.Tail(ctx, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		stream.Close()
+	}
+	return stream, m, err
 }
 
 // startOfEvents is the index to start behind: never before what every peer retains.

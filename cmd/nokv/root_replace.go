@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/why"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -48,6 +49,7 @@ then no majority could be spared. See docs/operations.md.`,
 			with := f.Uint64("with", 0, "node `id` of the new root peer (required)")
 			force := f.Bool("force", false, "also replace a peer that is heard from")
 			cancel := f.Bool("cancel", false, "give the new peer up, before it votes")
+			text := f.why()
 			r := f.rootWithin(10 * time.Minute)
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -64,7 +66,7 @@ then no majority could be spared. See docs/operations.md.`,
 					return usagef("root peer %d cannot replace itself: the new one has a node id that was never used", *lost)
 				}
 				p := &replacement{req: &rootv1.ReplacePeerRequest{Lost: *lost, With: *with, Force: *force, Cancel: *cancel}, progress: e.stderr}
-				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+				return r.call(why.With(ctx, *text), *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
 					if err := r.letsIn(ctx); err != nil {
 						return err
 					}

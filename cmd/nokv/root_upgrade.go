@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nokv/nokv/internal/why"
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -39,13 +40,17 @@ status is 1 then.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			to := f.Uint("to", 0, "feature `level` to raise to; 0: the highest that every process understands")
 			dryRun := f.Bool("dry-run", false, "raise nothing, say what would be")
+			text := f.why()
 			r := f.rootWithin(10 * time.Second)
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				return r.call(ctx, *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+				return r.call(why.With(ctx, *text), *r.timeout, func(ctx context.Context, cl *rootclient.Client) error {
+					if err := r.letsIn(ctx); err != nil {
+						return err
+					}
 					resp, err := cl.Raise(ctx, &rootv1.RaiseFeatureLevelRequest{To: uint32(*to), DryRun: *dryRun})
 					if err != nil {
 						return err
@@ -90,7 +95,7 @@ func wayOut(p *rootv1.FeatureSupport) string {
 	case "coordinator":
 		return fmt.Sprintf("coordinator %[1]s: upgrade it, or stop it; if it is gone: nokv coordinator remove %[1]s", p.GetId())
 	case "root peer":
-		return fmt.Sprintf("root peer %[1]s: upgrade it, or start it; if it is lost: nokv root replace %[1]s", p.GetId())
+		return fmt.Sprintf("root peer %[1]s: upgrade it, or start it; if it is lost: nokv root replace --lost %[1]s", p.GetId())
 	default:
 		return fmt.Sprintf("%s %s: upgrade it, or stop it", p.GetProcess(), p.GetId())
 	}

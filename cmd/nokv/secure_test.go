@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -11,9 +13,18 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // Everything that is done with a cluster is done once with certificates: each port
@@ -62,6 +73,7 @@ func TestSecureCluster(t *testing.T) {
 		check(fmt.Sprint("root peer ", p.NodeID), p.Channel, p.CertificateDays)
 	}
 	metricsPort(t, c)
+	everyCall(t, c)
 
 	r := &replacing{t: t, c: c, lost: (leaderOf(t, c) + 1) % 3, node: 4}
 	r.join()
@@ -71,6 +83,74 @@ func TestSecureCluster(t *testing.T) {
 	c.Certs.Renew() // while all of them run
 	c.Kill((r.lost + 1) % 3)
 	ask(to("region", "publish", "m", "z", "--timeout", "30s")...)
+}
+
+// everyCall makes every call of every service at a root peer and a coordinator, with
+// nothing in the request, by a member and a client: over real connections, too, the table
+// alone says who may.
+func everyCall(t *testing.T, c *proctest.Cluster) {
+	t.Helper()
+	ports := map[principal.Role]struct {
+		address  string
+		services []protoreflect.ServiceDescriptor
+	}{
+		principal.Root:        {c.RootAddrs[0], services(rootv1.File_nokv_root_v1_root_proto, healthpb.File_grpc_health_v1_health_proto)},
+		principal.Coordinator: {c.CoordinatorAddrs[0], services(coordinatorv1.File_nokv_coordinator_v1_coordinator_proto, healthpb.File_grpc_health_v1_health_proto)},
+	}
+	made, denied := 0, 0
+	for _, role := range []principal.Role{principal.Member, principal.Client} {
+		certs := c.Certs.Open(role, "someone")
+		for at, port := range ports {
+			conn, err := grpc.NewClient(port.address, grpc.WithTransportCredentials(certs.Client(at)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, service := range port.services {
+				for i := range service.Methods().Len() {
+					m := service.Methods().Get(i)
+					method := fmt.Sprintf("/%s/%s", service.FullName(), m.Name())
+					err := emptyCall(t, conn, m, method)
+					refused := status.Code(err) == codes.PermissionDenied
+					made++
+					if refused {
+						denied++
+					}
+					if rule := access.Of(method, role); rule == access.No != refused && (rule == access.No || rule == access.Allowed) {
+						t.Errorf("%s by a %s: %v, the table says %s", method, role, err, rule)
+					}
+				}
+			}
+			_ = conn.Close()
+		}
+	}
+	testreport.Linef(t, "access, real processes: %d calls by a member and a client at a root peer and a coordinator, %d refused", made, denied)
+}
+
+func services(files ...protoreflect.FileDescriptor) (out []protoreflect.ServiceDescriptor) {
+	for _, f := range files {
+		for i := range f.Services().Len() {
+			out = append(out, f.Services().Get(i))
+		}
+	}
+	return out
+}
+
+// emptyCall is how a call without anything in its request ends, or begins to be answered.
+func emptyCall(t *testing.T, conn *grpc.ClientConn, m protoreflect.MethodDescriptor, method string) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, method)
+	if err == nil {
+		err = stream.SendMsg(&emptypb.Empty{})
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		_ = stream.CloseSend() // ends what would wait for more
+		err = stream.RecvMsg(&emptypb.Empty{})
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // metricsPort looks at who sees what of a process with certificates.

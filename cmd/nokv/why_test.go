@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -20,4 +21,27 @@ func TestWhyIsText(t *testing.T) {
 			t.Errorf("--why %q is %q", text, *got)
 		}
 	}
+}
+
+// unrooted are the commands that change nothing rooted, or offline: no log has what
+// they do. Whoever adds a command that changes something gives it --why.
+var unrooted = []string{
+	"access check", "access list", "bench", "bench echo", "bench failover", "bench id", "bench publish", "bench route", "bench tso", "bench watches", "cert init", "cert issue", "cert renew", "cert show", "config get",
+	"coordinator", "coordinator list", "dev", "id", "keyspace get", "keyspace list", "member list", "meta-root", "region get", "region list",
+	"root backup", "root events", "root restore", "root settings", "root status", "root transfer", "root verify", "status", "transition list", "tso",
+	"version", "watch", "witness",
+}
+
+func TestEveryChangeTakesWhy(t *testing.T) {
+	eachCommand(commands(), nil, func(c *command, path []string) {
+		if c.setup == nil {
+			return
+		}
+		name := strings.Join(path, " ")
+		f := newFlags("nokv "+name, c)
+		c.setup(f)
+		if takes := f.Lookup("why") != nil; takes == slices.Contains(unrooted, name) {
+			t.Errorf("nokv %s takes --why: %t", name, takes)
+		}
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -207,11 +208,18 @@ func (f *Follower) report(err error, failures int) {
 	switch {
 	case errors.Is(err, ErrPoison):
 		f.cfg.Logger.Error("the root has an entry that this software cannot apply: upgrade it", "index", f.View().Token.Index+1, "err", err)
+	case failures == 0 && refusedByCertificates(err):
+		f.cfg.Logger.Warn("the root refuses this process, or this process the root", "err", err)
 	case failures == 0:
 		f.cfg.Logger.Info("root stream ended", "index", f.View().Token.Index, "err", err)
 	case f.cfg.Logger.IsDebug():
 		f.cfg.Logger.Debug("root stream ended", "index", f.View().Token.Index, "err", err)
 	}
+}
+
+func refusedByCertificates(err error) bool {
+	_, refused := mtls.RefusalOf(err)
+	return refused
 }
 
 // pause waits before the next stream, longer with every failure.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -43,10 +44,13 @@ func (s *Server) permitted(ctx context.Context, cmds []*rootv1.Command) (kept []
 	return kept, refused, nil
 }
 
-// mayRead refuses a caller whom the grants of the view keep out of a keyspace;
-// empty: the default one.
+// mayRead refuses a caller whom the grants of the view keep out of a keyspace, in the
+// words for one that is not there: names would tell what others have. Empty: the default one.
 func (v *served) mayRead(ctx context.Context, keyspace string) error {
-	return v.atToken(v.server.cfg.Access.May(ctx, v.state, rootv1.Verb_VERB_READ, keyspace))
+	if v.server.cfg.Access.May(ctx, v.state, rootv1.Verb_VERB_READ, keyspace) != nil {
+		return v.atToken(catalog.NoKeyspace(cmp.Or(keyspace, catalog.DefaultKeyspace)))
+	}
+	return nil
 }
 
 // mayReadOf is mayRead for the keyspace of an id.

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -253,12 +254,49 @@ func TestGrantsCloseAKeyspace(t *testing.T) {
 		if err := read(a); err != nil && name != "WatchRegions of all" {
 			t.Errorf("%s by who has a grant: %v", name, err)
 		}
-		switch name {
-		case "GetRegion", "GetKeyspace": // what nobody may see is not there
-			refused(t, read(b), rootv1.Reason_REASON_NOT_FOUND)
-		default:
+		if name == "WatchRegions of all" {
 			refused(t, read(b), rootv1.Reason_REASON_PERMISSION_DENIED)
+			continue
 		}
+		refused(t, read(b), rootv1.Reason_REASON_NOT_FOUND) // what it may not see is not there
+	}
+	position := w.root.token().Proto()
+	byName := map[string]func(keyspace string) error{
+		"GetRegionByKey": func(k string) error {
+			return errorOf(b.GetRegionByKey(within(t), &coordinatorv1.GetRegionByKeyRequest{Keyspace: k, Key: []byte("a")}))
+		},
+		"GetRegionsByKeys": func(k string) error {
+			return errorOf(b.GetRegionsByKeys(within(t), &coordinatorv1.GetRegionsByKeysRequest{Keyspace: k, Keys: [][]byte{[]byte("a")}}))
+		},
+		"ScanRegions": func(k string) error {
+			return errorOf(b.ScanRegions(within(t), &coordinatorv1.ScanRegionsRequest{Keyspace: k}))
+		},
+		"WatchRegions": func(k string) error { return firstOfWatch(t, b, k) },
+		"WatchRegions behind a position": func(k string) error {
+			stream, err := b.WatchRegions(within(t), &coordinatorv1.WatchRegionsRequest{Keyspace: k, After: position})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			return err
+		},
+		"DeleteKeyspace": func(k string) error {
+			return errorOf(b.DeleteKeyspace(within(t), &coordinatorv1.DeleteKeyspaceRequest{Name: k, ExpectedVersion: 1}))
+		},
+		"CreateKeyspace": func(k string) error {
+			return errorOf(b.CreateKeyspace(within(t), &coordinatorv1.CreateKeyspaceRequest{Name: k}))
+		},
+		"UpdateKeyspace": func(k string) error {
+			return errorOf(b.UpdateKeyspace(within(t), &coordinatorv1.UpdateKeyspaceRequest{Name: k, ExpectedVersion: 1, Settings: state.DefaultSettings()}))
+		},
+	}
+	for name, read := range byName {
+		hidden, missing := read("t"), read("99")
+		if reason.Of(missing) == 0 || strings.ReplaceAll(fmt.Sprint(hidden), `"t"`, `"99"`) != fmt.Sprint(missing) {
+			t.Errorf("%s tells a keyspace that is hidden from one that is not there: %v, %v", name, hidden, missing)
+		}
+	}
+	if hidden, missing := remove(b, 1), remove(b, 99); hidden.Error() != missing.Error() {
+		t.Errorf("a region that is hidden is told from one that is not there: %v, %v", hidden, missing)
 	}
 	for hidden, missing := range map[error]error{
 		errorOf(b.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 1})):   errorOf(b.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 99})),

@@ -88,6 +88,24 @@ func newPacket() *packet {
 	return p
 }
 
+// partPool has the buffers of long packets.
+var partPool = sync.Pool{New: func() any {
+	b := make([]byte, 0, snapshotPartBytes+8<<10)
+	return &b
+}}
+
+// enlarge has the packet's bytes in a buffer for a part of a snapshot.
+func (p *packet) enlarge() {
+	if cap(p.data) >= snapshotPartBytes {
+		return
+	}
+	large := partPool.Get().(*[]byte)
+	data := append((*large)[:0], p.data...)
+	*p.home = p.data
+	bufferPool.Put(p.home)
+	p.home, p.data = large, data
+}
+
 // release gives the bytes to the transport, which returns them to the pool
 // when they are written.
 func (p *packet) release() mem.Buffer { return p.releaseTo(bufferPool) }

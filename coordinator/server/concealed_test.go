@@ -100,7 +100,7 @@ func TestLostRegionIsNotShown(t *testing.T) {
 	moved.GetRegionPublished().Region.Epoch.ConfVersion = 9
 	w.root.must(t, moved)
 	got, err := m1.RegionHeartbeat(within(t), w.beat(publish(21, ks, "", "m", 2, "m1").GetRegionPublished().GetRegion()))
-	if got.GetRegion() != nil || reason.Of(err) != rootv1.Reason_REASON_EPOCH_STALE || reason.From(err).GetRegion() != nil {
+	if got.GetRegion() != nil || reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED || reason.From(err).GetRegion() != nil {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,91 +20,143 @@ const (
 	// lookEvery is the time between two looks at all watches: for signs of life,
 	// bounds, and readers that take nothing.
 	lookEvery = 250 * time.Millisecond
-	// watchCost is about the processor time of one message to one watch, wherever it
-	// is spent. What follows a frame is so long in coming that watches take no more
-	// than about one processor.
-	watchCost = 10 * time.Microsecond
-	// turnWatches are given something before everybody else who can run does.
-	turnWatches = 16
+	// messageCost and byteNanos are about the processor time of a message to one
+	// watch, wherever it is spent, of itself and of each byte. Watches are given no more
+	// than what takes about one processor.
+	messageCost = 10 * time.Microsecond
+	byteNanos   = 2
+	// turnWatches are given something before there is a pause, yieldWatches before
+	// everybody else who can run does.
+	turnWatches  = 128
+	yieldWatches = 16
+	// restFrom is the shortest pause.
+	restFrom = time.Millisecond
 )
 
-// deliver gives frames to watches until the context ends.
+func costOf(bytes int) time.Duration { return messageCost + time.Duration(bytes)*byteNanos }
+
+// deliver visits watches until the context ends: some, then behind a pause the next
+// ones, so that whoever else calls finds a processor. Each is given all that there is
+// when its turn comes.
 func (f *fanout) deliver(ctx context.Context) {
-	look, rest := time.NewTicker(lookEvery), time.NewTimer(0)
+	look, rest, later := time.NewTicker(lookEvery), time.NewTimer(time.Hour), time.NewTimer(time.Hour)
 	defer look.Stop()
 	defer rest.Stop()
-	<-rest.C
-	for {
+	defer later.Stop()
+	for news := f.news; ; {
 		select {
-		case <-f.news:
-			begun := time.Now()
-			given := f.round()
-			rest.Reset(max(time.Since(begun), time.Duration(given)*watchCost))
+		case <-news:
+			if f.turn() {
+				signal(f.news)
+			} else if !f.until.IsZero() {
+				later.Reset(time.Until(f.until))
+			}
+			if pause := f.pause(time.Now()); pause >= restFrom {
+				rest.Reset(pause)
+				news = nil
+			} else {
+				signal(f.rested)
+			}
 		case <-rest.C:
+			news = f.news
 			signal(f.rested)
-		case <-f.drained:
-			f.refill()
+		case <-later.C:
+			signal(f.news)
 		case <-look.C:
-			f.eachLevel(f.scopesNow(), (*watch).look)
+			f.visitAll()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// round gives new frames to the watches that they are for, and says how many.
-func (f *fanout) round() int {
-	f.mu.Lock()
-	fresh := f.fresh
-	f.fresh = nil
-	f.mu.Unlock()
-	return f.eachLevel(fresh, func(w *watch) { w.pump() })
-}
-
-func (f *fanout) scopesNow() []*scope {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := make([]*scope, 0, len(f.scopes))
-	for _, s := range f.scopes {
-		out = append(out, s)
+// pause is how long nobody is visited after what was given: as long as that costs
+// together with the turn itself, on the average of several turns, and a quarter of it
+// even when turns take longer than they should.
+func (f *fanout) pause(now time.Time) time.Duration {
+	if earliest := now.Add(-f.spent * 3 / 4); f.due.Before(earliest) {
+		f.due = earliest
 	}
-	return out
+	f.due, f.spent = f.due.Add(f.spent), 0
+	return f.due.Sub(now)
 }
 
-// eachLevel calls do for the watches of scopes, one at a time. From the last to
-// the first, so that one that leaves, whose place the last one takes, hides none.
-// It says how many they were.
-func (f *fanout) eachLevel(scopes []*scope, do func(*watch)) (turn int) {
-	for _, s := range scopes {
-		for i := f.countLevel(s) - 1; i >= 0; i-- {
-			w := f.give(s, i)
-			if w == nil {
-				continue
-			}
-			do(w)
-			f.pass()
-			if turn++; turn%turnWatches == 0 {
-				runtime.Gosched()
-			}
+// turn visits some watches, and says whether there are more to be visited.
+func (f *fanout) turn() (more bool) {
+	for n := range turnWatches {
+		w, round := f.next(n%2 == 0)
+		if w == nil {
+			return false
+		}
+		w.visit(round)
+		f.pass()
+		if n%yieldWatches == yieldWatches-1 {
+			runtime.Gosched()
 		}
 	}
-	return turn
-}
-
-func (f *fanout) countLevel(s *scope) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(s.level)
-}
-
-// give begins to give something to the watch at a place, which stays until pass.
-func (f *fanout) give(s *scope, i int) *watch {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if i < len(s.level) {
-		f.given = s.level[i]
+	if len(f.fresh) > 1 { // nobody waits for the round of a crowd
+		f.fresh = append(f.fresh[1:], f.fresh[0])
 	}
-	return f.given
+	return true
+}
+
+// next begins the visit of a watch, which stays until pass: one of a round, or one
+// that has room again. nil: there is none.
+func (f *fanout) next(roundFirst bool) (w *watch, round bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if roundFirst {
+		w = f.nextOfRoundLocked()
+	}
+	round = w != nil
+	for w == nil && len(f.roomy) > 0 {
+		if w = f.roomy[0]; w.place < 0 {
+			w = nil
+		}
+		f.roomy[0], f.roomy = nil, f.roomy[1:]
+	}
+	if w == nil && !roundFirst {
+		w = f.nextOfRoundLocked()
+		round = w != nil
+	}
+	f.given = w
+	return w, round
+}
+
+func (f *fanout) nextOfRoundLocked() *watch {
+	f.until = time.Time{}
+	for i := 0; i < len(f.fresh); {
+		s := f.fresh[i]
+		if time.Now().Before(s.begin) {
+			if f.until.IsZero() || s.begin.Before(f.until) {
+				f.until = s.begin
+			}
+			i++
+			continue
+		}
+		if s.place = min(s.place, len(s.level)); s.place > 0 {
+			s.place--
+			return s.level[s.place]
+		}
+		f.fresh, s.fresh = slices.Delete(f.fresh, i, i+1), false
+		if s.again {
+			s.again = false
+			f.refreshLocked(s)
+		}
+	}
+	return nil
+}
+
+// visitAll has every watch visited.
+func (f *fanout) visitAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.scopes {
+		f.refreshLocked(s)
+	}
+	signal(f.news)
 }
 
 func (f *fanout) pass() {
@@ -111,29 +164,6 @@ func (f *fanout) pass() {
 	defer f.mu.Unlock()
 	f.given = nil
 	f.passed.Broadcast()
-}
-
-// refill goes on with the watches that were full.
-func (f *fanout) refill() {
-	f.full.Lock()
-	watches := f.full.watches
-	f.full.watches = nil
-	f.full.Unlock()
-	for i, w := range watches {
-		f.mu.Lock()
-		level := w.place >= 0
-		if level {
-			f.given = w
-		}
-		f.mu.Unlock()
-		if level {
-			w.pump()
-			f.pass()
-		}
-		if i%turnWatches == 0 {
-			runtime.Gosched()
-		}
-	}
 }
 
 // join has a watch given what follows its position, when it is one that frames
@@ -147,16 +177,20 @@ func (f *fanout) join(w *watch) (first step, level bool) {
 	}
 	w.jumps, w.place = f.jumps, len(w.scope.level)
 	w.scope.level = append(w.scope.level, w)
-	f.hasRoom(w)
+	f.hasRoomLocked(w)
 	return next, true
 }
 
-// hasRoom has a watch looked at soon.
+// hasRoom has a watch visited soon.
 func (f *fanout) hasRoom(w *watch) {
-	f.full.Lock()
-	f.full.watches = append(f.full.watches, w)
-	f.full.Unlock()
-	signal(f.drained)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hasRoomLocked(w)
+}
+
+func (f *fanout) hasRoomLocked(w *watch) {
+	f.roomy = append(f.roomy, w)
+	signal(f.news)
 }
 
 // part ends that a watch is given anything. It returns when nobody does.
@@ -181,9 +215,10 @@ func (f *fanout) dropLocked(w *watch) {
 	w.scope.level, w.place = level[:len(level)-1], -1
 }
 
-// pump gives a watch what there is for it, as long as it takes it. It says whether
-// the watch is still one to be given something.
-func (w *watch) pump() bool {
+// pump gives a watch what there is for it, as long as it takes it: in the round of
+// all of its scope, or by itself. It says whether the watch is still one to be given
+// something.
+func (w *watch) pump(round bool) bool {
 	f := w.server.fanout
 	for {
 		if !w.out.room() {
@@ -194,6 +229,9 @@ func (w *watch) pump() bool {
 		leap := f.jumps != w.jumps
 		if next.behind {
 			f.dropLocked(w)
+		}
+		if next.frame != nil && w.parts == 0 && w.scope.latest != nil {
+			next.frame = w.scope.latest.instead(next.frame, f.at, round)
 		}
 		f.mu.Unlock()
 		switch {
@@ -218,9 +256,10 @@ func (w *watch) pump() bool {
 
 // offer sends the next part of a frame.
 func (w *watch) offer(k *frame) error {
-	w.sharing = true
+	w.sharing = !k.own
 	defer func() { w.sharing = false }()
 	i := w.parts
+	w.server.fanout.spent += costOf(len(k.parts[i]))
 	w.parts++
 	if w.parts < len(k.parts) {
 		return w.send(w.at, false, true, k.parts[i])
@@ -242,8 +281,9 @@ func (w *watch) tooSlow() error {
 // slowPauseMillis is the pause that a watch is asked for that was cut for its slowness.
 const slowPauseMillis = 1000
 
-// look is what a watch needs now and then.
-func (w *watch) look() {
+// visit gives a watch what there is for it, or a sign of life, and ends one that
+// should not go on.
+func (w *watch) visit(round bool) {
 	w.live.received.Add(1) // a watcher is never idle
 	if err := w.checkBound(); err != nil {
 		w.live.cut(err)
@@ -253,7 +293,8 @@ func (w *watch) look() {
 		w.live.cut(errSlowReader)
 		return
 	}
-	if w.pump() && time.Since(w.sentAt) > watchHeartbeat-lookEvery && w.parts == 0 && w.out.room() {
+	if w.pump(round) && time.Since(w.sentAt) > watchHeartbeat-lookEvery && w.parts == 0 && w.out.room() {
+		w.server.fanout.spent += messageCost
 		if err := w.send(w.at, false, false, nil); err != nil {
 			w.live.cut(err)
 		}
@@ -330,7 +371,11 @@ func (l *load) Put(buf *[]byte) {
 	o, n := l.outlet, l.bytes
 	l.outlet = nil
 	loads.Put(l)
-	bufferPool.Put(buf)
+	if cap(*buf) >= snapshotPartBytes {
+		partPool.Put(buf)
+	} else {
+		bufferPool.Put(buf)
+	}
 	o.taken(n)
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/meta/root/state"
@@ -18,32 +20,32 @@ const (
 	// a snapshot, of which each watch has its own.
 	watchPartBytes    = 256 << 10
 	snapshotPartBytes = 32 << 10
-	// snapshotsAtOnce is how many watches have a part of their snapshot encoded at a
-	// time: a crowd that opens together takes no more than as many processors.
-	snapshotsAtOnce = 1
 	// frameBytes is about the most, in memory, that the changes of one frame take.
 	frameBytes = 1 << 20
 	// maxFrames and maxFramesBytes bound the frames kept for watches that are a
 	// little behind; those further behind read the changes themselves.
 	maxFrames      = 1 << 14
 	maxFramesBytes = 32 << 20
-	// crowd is how many watches of a scope get of the changes that gathered only the
-	// last one of each region: that is all they need to be where the frame ends.
-	crowd = 256
+	// crowd is how many watches of a scope get what gathered since they were given
+	// something last in one message, and of each region only the last change: that is
+	// all they need to be where it ends. crowdRound is the shortest time between two
+	// rounds of it.
+	crowd      = 256
+	crowdRound = 100 * time.Millisecond
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
 	maxForeign = 64
 )
 
 // fanout encodes every change once for all watches. One goroutine, in run, reads
-// the changes and makes frames of them; another, in deliver, gives the frames to
-// the watches. Neither waits for a watch.
+// the changes and makes frames of them; another, in deliver, visits the watches and
+// gives them what there is. Neither waits for a watch.
 type fanout struct {
 	views Views
 
-	// news: frames were made; rested: they were given out, and the pause behind
-	// that is over; drained: a watch that was full has room.
-	news, rested, drained chan struct{}
+	// news: there are watches to be visited; rested: some were, and the pause behind
+	// that is over.
+	news, rested chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu. at is how far frames reach; moved is closed when it moves.
@@ -58,17 +60,23 @@ type fanout struct {
 	// kept are the frames of all scopes, oldest first, and their bytes.
 	kept  []*frame
 	bytes int
-	// fresh are scopes with frames that were not given out yet.
+	// fresh are scopes with frames that were not given to all their watches yet.
 	fresh []*scope
+	// roomy are watches that were full, or are new, and are to be visited.
+	roomy []*watch
 	// given is the watch that is being given something; passed is told when it no
 	// longer is.
 	given  *watch
 	passed sync.Cond
 
-	full struct {
-		sync.Mutex
-		watches []*watch // that have room again; guarded by the mutex
-	}
+	// said is what watches were told last that they are worth.
+	said, saidBounded atomic.Pointer[said]
+
+	// Owned by deliver. spent is the cost of what was given since pause was asked last,
+	// due when it says that the next turn is; until is when the next round begins, zero
+	// for that nobody waits for one.
+	spent      time.Duration
+	due, until time.Time
 }
 
 // scopeKey is what a watch asks for.
@@ -88,8 +96,16 @@ type scope struct {
 	// the scope.
 	frames []*frame
 	since  state.Token
-	// level are the watches that frames are given to.
+	// level are the watches that frames are given to, from the last to the first:
+	// those from place on have been in this round, which begins at begin. again: behind
+	// it another follows.
 	level []*watch
+	place int
+	begin time.Time
+	fresh bool
+	again bool
+	// latest are the last changes; nil: it is no crowd.
+	latest *latest
 }
 
 // frame is what concerns a scope of the changes in (from, to]: parts, each the
@@ -99,20 +115,21 @@ type frame struct {
 	from, to state.Token
 	parts    [][]byte
 	bytes    int
+	// own: it was made for one watch.
+	own bool
 }
 
 func newFanout(views Views) *fanout {
 	f := &fanout{
 		views: views, scopes: map[scopeKey]*scope{}, byKeyspace: map[state.KeyspaceID][]*scope{}, moved: make(chan struct{}),
-		news: make(chan struct{}, 1), rested: make(chan struct{}, 1), drained: make(chan struct{}, 1),
+		news: make(chan struct{}, 1), rested: make(chan struct{}, 1),
 	}
 	f.passed.L = &f.mu
 	return f
 }
 
-// run makes frames until the context ends. While frames are given out, and as long
-// again, changes gather: many watches cost no more than half of one processor, and
-// what gathers costs each of them one message together.
+// run makes frames until the context ends. While some watches are given what there
+// is, and in the pause behind that, changes gather.
 func (f *fanout) run(ctx context.Context) {
 	reader := f.views.Subscribe(f.jump())
 	for {
@@ -144,10 +161,12 @@ func (f *fanout) jump() state.Token {
 	f.kept, f.bytes = nil, 0
 	f.jumps++
 	for _, s := range f.scopes {
-		s.frames, s.since = nil, f.at
+		s.frames, s.since, s.latest = nil, f.at, nil
 		f.identify(s)
+		f.refreshLocked(s) // whose watches fall out of it
 	}
 	f.alarmLocked()
+	signal(f.news)
 	return f.at
 }
 
@@ -192,6 +211,7 @@ func (f *fanout) leave(s *scope) {
 	f.disown(s)
 	other := func(o *scope) bool { return o == s }
 	f.all, f.members = slices.DeleteFunc(f.all, other), slices.DeleteFunc(f.members, other)
+	f.fresh = slices.DeleteFunc(f.fresh, other)
 	f.kept = slices.DeleteFunc(f.kept, func(k *frame) bool { return k.scope == s })
 	for _, k := range s.frames {
 		f.bytes -= k.bytes
@@ -260,16 +280,12 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	}
 	f.learn(batches)
 	making := map[*scope]*frame{}
-	overtaken := f.overtakenLocked(batches)
 	var change []byte
 	for i := range batches {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
-				if isCrowd(s) && overtaken(i, j) {
-					return
-				}
 				if len(change) == 0 {
 					change = appendChange(change, c)
 				}
@@ -279,6 +295,7 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 					making[s] = k
 				}
 				k.add(change)
+				s.gather(c, from, to, change)
 			})
 		}
 	}
@@ -286,45 +303,31 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 		s.frames = append(s.frames, k)
 		f.kept = append(f.kept, k)
 		f.bytes += k.bytes
-		if len(s.level) > 0 {
-			f.fresh = append(f.fresh, s)
-		}
+		f.refreshLocked(s)
 	}
 	f.trim()
 	return len(f.fresh) > 0
 }
 
-// overtakenLocked says which changes, by batch and place in it, another one of the
-// same region follows in batches. It is asked about crowds only.
-func (f *fanout) overtakenLocked(batches []rootview.Batch) func(batch, place int) bool {
-	if !slices.ContainsFunc(f.all, isCrowd) && !anyCrowd(f.byKeyspace) {
-		return func(int, int) bool { return false }
+// refreshLocked has a round of a scope begin, or another follow.
+func (f *fanout) refreshLocked(s *scope) {
+	if s.fresh {
+		s.again = true
+		return
 	}
-	type at struct{ batch, place int }
-	last := map[state.RegionID]at{}
-	for i := range batches {
-		for j := range batches[i].Changes {
-			if c := &batches[i].Changes[j]; c.Kind == state.ChangeRegion {
-				last[c.Region.ID] = at{i, j}
-			}
-		}
+	s.place = len(s.level)
+	if now := time.Now(); !isCrowd(s) || s.begin.Add(crowdRound).Before(now) {
+		s.begin = now
+	} else {
+		s.begin = s.begin.Add(crowdRound)
 	}
-	return func(i, j int) bool {
-		c := &batches[i].Changes[j]
-		return c.Kind == state.ChangeRegion && last[c.Region.ID] != at{i, j}
+	if s.place > 0 {
+		s.fresh = true
+		f.fresh = append(f.fresh, s)
 	}
 }
 
 func isCrowd(s *scope) bool { return len(s.level) >= crowd }
-
-func anyCrowd(scopes map[state.KeyspaceID][]*scope) bool {
-	for _, some := range scopes {
-		if slices.ContainsFunc(some, isCrowd) {
-			return true
-		}
-	}
-	return false
-}
 
 // concerned calls fn for the scopes that a change belongs to.
 func (f *fanout) concerned(c *state.Change, fn func(*scope)) {

@@ -50,10 +50,8 @@ func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionH
 			}
 		}
 		if !state.EpochFromProto(req.GetRegion().GetEpoch()).NewerThan(rooted.Epoch) {
-			if !owns {
-				if err := v.mayReadOf(ctx, rooted.Keyspace); err != nil {
-					return nil, err
-				}
+			if !owns && v.mayReadOf(ctx, rooted.Keyspace) != nil {
+				return nil, v.atToken(reason.New(rootv1.Reason_REASON_PERMISSION_DENIED, "region %d is not one of %q, nor one that it may read", rooted.ID, req.GetMemberId()))
 			}
 			return &coordinatorv1.RegionHeartbeatResponse{Region: rooted.Proto()}, nil
 		}

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 
-	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -109,8 +108,8 @@ func (s *Server) GetKeyspace(ctx context.Context, req *coordinatorv1.GetKeyspace
 	if err != nil {
 		return nil, err
 	}
-	if served.mayRead(ctx, req.GetName()) != nil {
-		return nil, served.atToken(catalog.NoKeyspace(req.GetName())) // it is not there for this caller
+	if err := served.mayRead(ctx, req.GetName()); err != nil {
+		return nil, err
 	}
 	keyspace, err := served.keyspace(req.GetName())
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	// MaxCommands is the most commands of one publish.
 	MaxCommands = 1024
 	// MaxCommandsBytes is the most bytes the commands of one publish take together.
-	MaxCommandsBytes = 1 << 20
+	MaxCommandsBytes = state.MaxCommandBytes
 	// MaxIDCount is the most ids of one AllocID.
 	MaxIDCount = 1_000_000
 	// MaxTSOCount is the most timestamps of one Tso.
@@ -32,6 +32,10 @@ const (
 	// what a client takes by default.
 	MaxReplyBytes = 3 << 20
 )
+
+// waitingBytes is what a call that waits takes: two goroutines, buffers, what gRPC
+// keeps of it.
+const waitingBytes = 16 << 10
 
 // Limits bound what all callers together can make a coordinator hold.
 type Limits struct {
@@ -54,7 +58,7 @@ type Limits struct {
 	// each kind that wait for the root: reads, changes, ids and timestamps. One
 	// principal, or without certificates one connection, has at most as many as
 	// are left free; one more is refused with REASON_OVERLOADED. Together they are
-	// below MaxInFlight, and each kind has its own, so that whoever waits, for a root
+	// below MaxInFlight, fewer where the budget has room for fewer, and each kind has its own, so that whoever waits, for a root
 	// that is away or a position that never comes, stands in nobody else's way.
 	// Defaults 8,192, 2,048 and 4,096.
 	MaxWaitingReads   int64

@@ -2,11 +2,16 @@ package server_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
@@ -72,6 +77,32 @@ func TestReadsThatWaitAreInNobodysWay(t *testing.T) {
 	})
 }
 
+// Fewer reads wait than may by count when there is memory for fewer.
+func TestReadsThatWaitFitTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t, func(c *server.Config) { c.Budget = budget.New(8 << 20) }) // 1 MiB for what waits
+		defer w.end(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		refused := 0
+		var calls sync.WaitGroup
+		var mu sync.Mutex
+		for range 64 {
+			calls.Go(func() {
+				if _, err := w.client.GetRegionByKey(ctx, w.farAhead()); reason.Of(err) == rootv1.Reason_REASON_OVERLOADED {
+					mu.Lock()
+					refused++
+					mu.Unlock()
+				}
+			})
+		}
+		calls.Wait()
+		if refused != 32 {
+			t.Errorf("%d of 64 reads of 16 KiB each were refused, half of the 64 places are one caller's", refused)
+		}
+	})
+}
+
 // However far its deadline is, a read is told after ReadWait where the view is.
 func TestLongestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +157,7 @@ func answered(s grpc.ClientStream, err error, request any) error {
 	if err == nil && request != nil {
 		err = s.SendMsg(request)
 	}
-	if err == nil {
+	if err == nil || errors.Is(err, io.EOF) { // It was refused before it was asked.
 		err = s.RecvMsg(&emptypb.Empty{}) // whatever it says
 	}
 	return err

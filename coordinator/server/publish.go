@@ -19,7 +19,7 @@ import (
 
 // PublishRootEvents implements coordinatorv1.CoordinatorServer.
 func (s *Server) PublishRootEvents(ctx context.Context, req *coordinatorv1.PublishRootEventsRequest) (*coordinatorv1.PublishRootEventsResponse, error) {
-	if err := checkCommands(req.GetCommands()); err != nil {
+	if err := checkCommands(req.GetCommands(), proto.Size(req)); err != nil {
 		return nil, err
 	}
 	results, err := s.propose(ctx, req.GetCommands()...)
@@ -49,7 +49,7 @@ func (s *Server) PublishStream(stream grpc.BidiStreamingServer[coordinatorv1.Pub
 				return publication{}, 0, err
 			}
 			size := proto.Size(req)
-			return publication{req, size, checkCommands(req.GetCommands())}, size, nil
+			return publication{req, size, checkCommands(req.GetCommands(), size)}, size, nil
 		}
 		answer := func(waiting []publication) error {
 			for len(waiting) > 0 {
@@ -170,31 +170,35 @@ func (s *Server) proposeUnbounded(ctx context.Context, cmds ...*rootv1.Command) 
 	return refused, nil
 }
 
-// checkCommands says what is wrong with the commands of a publish. Nothing of
-// them is proposed when one is malformed.
-func checkCommands(cmds []*rootv1.Command) error {
+// checkCommands says what is wrong with the commands of a publish, a request of size
+// bytes. Nothing of them is proposed when one is malformed.
+func checkCommands(cmds []*rootv1.Command, size int) error {
 	if len(cmds) == 0 {
 		return invalid("commands", "there are none")
 	}
 	if len(cmds) > MaxCommands {
 		return invalidLimit("commands", uint64(len(cmds)), MaxCommands)
 	}
-	bytes := 0
-	for i, cmd := range cmds {
-		if bytes += proto.Size(cmd); bytes > MaxCommandsBytes {
+	if size > MaxCommandsBytes { // which counts what is around them too
+		bytes := 0
+		for _, cmd := range cmds {
+			bytes += proto.Size(cmd)
+		}
+		if bytes > MaxCommandsBytes {
 			return invalidLimit("commands", uint64(bytes), MaxCommandsBytes)
 		}
-		field := fmt.Sprintf("commands[%d]", i)
+	}
+	for i, cmd := range cmds {
 		if len(cmd.GetEvents()) == 0 {
-			return invalid(field+".events", "there are none")
+			return invalid(fmt.Sprintf("commands[%d].events", i), "there are none")
 		}
 		for j, event := range cmd.GetEvents() {
-			if err := checkPublished(fmt.Sprintf("%s.events[%d]", field, j), event); err != nil {
-				return err
+			if d := state.Publishable(event); d != nil {
+				return invalid(fmt.Sprintf("commands[%d].events[%d]", i, j), "%s", d.GetMessage())
 			}
 		}
-		if err := checkCommand(field, cmd); err != nil {
-			return err
+		if d := state.CheckSmall(cmd); d != nil {
+			return malformed(fmt.Sprintf("commands[%d]", i), d)
 		}
 	}
 	return nil
@@ -206,6 +210,10 @@ func checkCommand(field string, cmd *rootv1.Command) error {
 	if d == nil {
 		return nil
 	}
+	return malformed(field, d)
+}
+
+func malformed(field string, d *rootv1.ErrorDetail) error {
 	named := proto.CloneOf(d)
 	named.Message = field + ": " + d.GetMessage()
 	return &reason.Error{Detail: named}

@@ -28,10 +28,10 @@ func (s *Server) regionByKey(ctx context.Context, req *keyRequest) (*packet, err
 	if err != nil {
 		return nil, err
 	}
-	if err := v.mayRead(ctx, req.keyspace); err != nil {
-		return nil, err
-	}
 	region, err := v.find(ctx, req.read, func() (*state.Region, error) {
+		if err := v.mayRead(ctx, req.keyspace); err != nil {
+			return nil, err
+		}
 		r, _, err := catalog.Lookup(v.state, req.keyspace, req.key)
 		return r, err
 	})
@@ -212,15 +212,16 @@ const maxPartBytes = 1 << 20
 // lookUp finds the answer to a request for many keys in one view. The caller
 // releases it.
 func (v *served) lookUp(ctx context.Context, req *keysRequest) (*answer, error) {
-	if err := v.mayRead(ctx, req.keyspace); err != nil {
-		return nil, err
-	}
 	a := answers.Get().(*answer)
 	a.id, a.made = req.id, 0
 	for {
-		if err := catalog.LookupBatch(v.state, req.keyspace, req.keys, &a.found); err != nil {
+		err := v.mayRead(ctx, req.keyspace)
+		if err == nil {
+			err = v.atToken(catalog.LookupBatch(v.state, req.keyspace, req.keys, &a.found))
+		}
+		if err != nil {
 			a.release()
-			return nil, v.atToken(err)
+			return nil, err
 		}
 		newer, err := v.atRevision(ctx, req.read, a.oldest())
 		if err != nil {

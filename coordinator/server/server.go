@@ -184,7 +184,7 @@ type Server struct {
 	members        *members
 	streams        streams
 	fanout         *fanout
-	snapshots      chan struct{} // turns to encode a part of a watch's snapshot
+	opening        opening
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
@@ -197,13 +197,13 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := cfg.Limits
+	l, waiting := cfg.Limits, cfg.Budget.Holder(budget.Waiting)
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, started: cfg.Clock.Now(),
 		inFlight:       &gauge{what: "calls", limit: l.MaxInFlight},
-		reads:          places.New("reads that wait for the root", l.MaxWaitingReads),
-		changes:        places.New("changes that wait for the root", l.MaxWaitingChanges),
-		numbers:        places.New("calls for ids and timestamps", l.MaxWaitingNumbers),
+		reads:          places.New("reads that wait for the root", waiting.Places(l.MaxWaitingReads, waitingBytes)),
+		changes:        places.New("changes that wait for the root", waiting.Places(l.MaxWaitingChanges, waitingBytes)),
+		numbers:        places.New("calls for ids and timestamps", waiting.Places(l.MaxWaitingNumbers, waitingBytes)),
 		watchStreams:   places.New("watches", l.MaxWatchStreams),
 		tsoStreams:     places.New("timestamp streams", l.MaxTsoStreams),
 		idStreams:      places.New("id streams", l.MaxIDStreams),
@@ -214,7 +214,7 @@ func New(cfg Config) (*Server, error) {
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}
-	s.fanout, s.snapshots = newFanout(cfg.Views), make(chan struct{}, snapshotsAtOnce)
+	s.fanout = newFanout(cfg.Views)
 	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)

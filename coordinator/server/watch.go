@@ -3,9 +3,12 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -62,8 +65,9 @@ type watch struct {
 	unheld            bool // the bound did not hold when it was checked last
 	sharing           bool // what is sent others are sent too
 
-	out  outlet
-	fell chan struct{} // level: frames do not lead on any more
+	message watchMessage // the last one
+	out     outlet
+	fell    chan struct{} // level: frames do not lead on any more
 
 	// Guarded by fanout.mu. place is where the watch stands in scope.level, -1:
 	// nowhere; jumps is fanout.jumps of when it came there; left: it is over.
@@ -91,8 +95,8 @@ func (w *watch) begin(req *coordinatorv1.WatchRegionsRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := w.permitted(req.GetKeyspace(), v.state); err != nil {
-		return v.atToken(err)
+	if err := w.admitted(req.GetKeyspace(), v); err != nil {
+		return err
 	}
 	if !w.server.fanout.enter(w, scopeKey{req.GetKeyspace(), req.GetMembers()}) {
 		return w.live.ctx.Err()
@@ -251,6 +255,20 @@ func (w *watch) forward(k *frame) error {
 	return nil
 }
 
+// admitted is permitted for a watch that begins. Where there are grants one of a keyspace
+// that is not there is refused like one of a keyspace that is closed, also if it goes on
+// behind a position, which anybody can make up.
+func (w *watch) admitted(name string, v served) error {
+	if name == "" || w.server.cfg.Access == nil {
+		return v.atToken(w.permitted(name, v.state))
+	}
+	if err := v.mayRead(w.live.ctx, name); err != nil {
+		return err
+	}
+	_, err := v.keyspace(name)
+	return err
+}
+
 // permitted refuses a reader whom grants keep out of what is watched, at the start
 // and from the first message on that is sent after they changed.
 func (w *watch) permitted(keyspace string, st *state.State) error {
@@ -281,91 +299,134 @@ func (m *watchMessage) buffers() mem.BufferSlice {
 
 // send sends one message, which says what the watch is worth when it is sent.
 func (w *watch) send(at state.Token, snapshot, partial bool, changes []byte) error {
+	return w.sendWith(newPacket(), at, snapshot, partial, changes)
+}
+
+// sendWith is send of what a packet begins with besides.
+func (w *watch) sendWith(p *packet, at state.Token, snapshot, partial bool, changes []byte) error {
 	w.sentAt = time.Now()
-	v := served{server: w.server, view: w.server.view(), class: w.class, now: w.server.cfg.Clock.Now()}
-	if err := w.permitted(w.scope.key.keyspace, v.view.State); err != nil {
+	view := w.server.view()
+	if err := w.permitted(w.scope.key.keyspace, view.State); err != nil {
 		return err
 	}
-	p := newPacket()
 	if at.Index != 0 {
 		p.data = appendToken(p.data, watchToken, at)
 	}
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
-	p.data = appendDisclosure(p.data, watchSays, v.disclosure())
-	return w.live.send(w.stream, &watchMessage{changes, w.sharing, p, w.out.load(len(changes) + packetBytes)})
+	p.data = append(p.data, w.server.fanout.saying(w.server, view, w.class)...)
+	w.message = watchMessage{changes, w.sharing, p, w.out.load(len(changes) + max(len(p.data), packetBytes))}
+	return w.live.send(w.stream, &w.message)
+}
+
+// saidFor is how old what a watch is told that it is worth may be.
+const saidFor = time.Millisecond
+
+// said is a disclosure of a view, encoded, as it was at a moment.
+type said struct {
+	view *rootview.View
+	at   clock.Instant
+	data []byte
+}
+
+// saying is the disclosure of a view, which all share who are sent something at
+// about the same time.
+func (f *fanout) saying(s *Server, view *rootview.View, class coordinatorv1.ServingClass) []byte {
+	last := &f.said
+	if class == coordinatorv1.ServingClass_SERVING_CLASS_BOUNDED {
+		last = &f.saidBounded
+	}
+	now := s.cfg.Clock.Now()
+	if d := last.Load(); d != nil && d.view == view && now.Sub(d.at) < saidFor {
+		return d.data
+	}
+	v := served{server: s, view: view, class: class, now: now}
+	d := &said{view: view, at: now, data: appendDisclosure(nil, watchSays, v.disclosure())}
+	last.Store(d)
+	return d.data
 }
 
 // snapshot sends everything that is watched, as of one view, in parts of bounded
 // size.
 func (w *watch) snapshot(v served) error {
-	var part []byte
-	var turn snapshotTurn // nobody has it who waits for a reader
-	defer turn.pass()
-	failed := turn.take(w)
-	more := func() bool {
-		if len(part) >= snapshotPartBytes {
-			turn.pass()
-			if failed = w.send(w.at, true, true, part); failed == nil {
-				failed = turn.take(w)
-			}
-			part = nil
-		}
-		return failed == nil
-	}
-	if failed != nil {
-		return failed
-	}
-	if w.scope.key.members {
-		v.state.Members(func(m *rootv1.Member) bool {
-			part = appendRecordChange(part, watchMembers, m, false)
-			return more()
-		})
-	}
 	keyspaces, err := w.keyspaces(v)
 	if err != nil {
 		return err
 	}
+	w.server.opening.watches.Add(1)
+	defer w.server.opening.watches.Add(-1)
+	part := newPacket()
+	failed := w.server.opening.wait(w, 0)
+	more := func() bool {
+		if len(part.data) > packetBytes/2 {
+			part.enlarge()
+		}
+		if size := len(part.data); size >= snapshotPartBytes {
+			if failed = w.sendWith(part, w.at, true, true, nil); failed == nil {
+				failed = w.server.opening.wait(w, size)
+			}
+			part = newPacket()
+		}
+		return failed == nil
+	}
+	if failed == nil && w.scope.key.members {
+		v.state.Members(func(m *rootv1.Member) bool {
+			part.data = appendRecordChange(part.data, watchMembers, m, false)
+			return more()
+		})
+	}
 	for i := 0; failed == nil && i < len(keyspaces); i++ {
-		part = appendRecordChange(part, watchKeyspaces, keyspaces[i], false)
+		part.data = appendRecordChange(part.data, watchKeyspaces, keyspaces[i], false)
 		if !more() {
 			break
 		}
 		v.state.RegionsFrom(state.KeyspaceID(keyspaces[i].GetId()), "", func(r *state.Region) bool {
-			part = appendRegionChange(part, r, false)
+			part.data = appendRegionChange(part.data, r, false)
 			return more()
 		})
 	}
 	if failed != nil {
 		return failed
 	}
-	turn.pass()
 	w.at, w.resumed = v.view.Token, true
-	return w.send(w.at, true, false, part)
+	return w.sendWith(part, w.at, true, false, nil)
 }
 
-// snapshotTurn is the turn to encode a part of a snapshot.
-type snapshotTurn struct{ turns chan struct{} }
+// opening paces the snapshots of watches that open together, behind everybody else.
+type opening struct {
+	watches atomic.Int64 // that are sent their snapshot
 
-// take waits for the turn.
-func (t *snapshotTurn) take(w *watch) error {
-	select {
-	case w.server.snapshots <- struct{}{}:
-		t.turns = w.server.snapshots
-		return nil
-	case <-w.live.end:
+	mu  sync.Mutex
+	due time.Time // guarded by mu: when the next part is to be made
+}
+
+// snapshotShare is how much longer at most a part of a snapshot is in coming than it
+// costs: a crowd that opens takes no more than about a sixth of a processor.
+const snapshotShare = 6
+
+// wait waits for the next part's time, after a watch was sent one of a size. A watch
+// that opens alone waits for nobody.
+func (o *opening) wait(w *watch, size int) error {
+	share := min(o.watches.Load()-1, snapshotShare)
+	o.mu.Lock()
+	now := time.Now()
+	if o.due.Before(now) {
+		o.due = now
+	}
+	pause := o.due.Sub(now)
+	o.due = o.due.Add(time.Duration(share) * costOf(size))
+	o.mu.Unlock()
+	if pause < restFrom {
 		return w.live.over()
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.live.end:
 	case <-w.live.ctx.Done():
-		return w.live.ctx.Err()
 	}
-}
-
-// pass gives the turn up, if there is one.
-func (t *snapshotTurn) pass() {
-	if t.turns != nil {
-		<-t.turns
-		t.turns = nil
-	}
+	return w.live.over()
 }
 
 // keyspaces are those that this watch is about.

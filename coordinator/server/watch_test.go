@@ -212,7 +212,7 @@ func TestSnapshotsThatNobodyTakes(t *testing.T) {
 		stream, hangUp := open()
 		defer hangUp()
 		newMirror().load(t, stream)
-		if took := time.Since(begun); took > 0 {
+		if took := time.Since(begun); took > 500*time.Millisecond { // for what the others were sent, and its own
 			t.Errorf("the snapshot took %s, with nothing to wait for", took)
 		}
 		w.end(t)

@@ -155,11 +155,15 @@ func may(p principal.Principal, st *state.State, verb rootv1.Verb, keyspace stri
 	if a.Allowed {
 		return nil
 	}
-	word := strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
+	word := verbWord(verb)
 	if a.Closed {
 		return denied("%v may not %s keyspace %q: it is closed, and no grant of %s there names it", p, word, keyspace, word)
 	}
 	return denied("%v may not %s keyspace %q: that needs a grant", p, word, keyspace)
+}
+
+func verbWord(verb rootv1.Verb) string {
+	return strings.ToLower(strings.TrimPrefix(verb.String(), "VERB_"))
 }
 
 // everything is the pattern of all keyspaces that there are or will be.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,10 @@ type Arrivals struct {
 // sampled is how many of the watches that read note when each position came.
 const sampled = 200
 
+// watchesGCPercent is the percentage of garbage in a process with watches: a collection
+// goes through the stacks of all readers, which callers elsewhere would not wait for.
+const watchesGCPercent = 1000
+
 // audience is the watches of one run.
 type audience struct {
 	ctx     context.Context // ends the watches
@@ -60,6 +65,8 @@ type audience struct {
 	readers sync.WaitGroup
 	conns   []*grpc.ClientConn
 	took    time.Duration // to open them
+	// collects is the percentage of garbage that this process had before.
+	collects int
 
 	opened                      atomic.Int64
 	began, cut, messages, bytes atomic.Uint64
@@ -79,7 +86,7 @@ type arrival struct {
 // open opens the watches of a keyspace, and waits until each has its beginning.
 func (w Watches) open(ctx context.Context, certs *mtls.Source, address, keyspace string) (*audience, error) {
 	ctx, stop := context.WithCancel(ctx)
-	a, begun := &audience{ctx: ctx, stop: stop}, time.Now()
+	a, begun := &audience{ctx: ctx, stop: stop, collects: debug.SetGCPercent(watchesGCPercent)}, time.Now()
 	for range w.Connections {
 		options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(tokens{encoding.GetCodecV2(protocodec.Name)}), grpc.MaxCallRecvMsgSize(64<<20)))
@@ -186,6 +193,7 @@ func (a *audience) end(from, to time.Time) *Arrivals {
 		_ = conn.Close()
 	}
 	a.readers.Wait()
+	debug.SetGCPercent(a.collects)
 	var times []time.Duration
 	for _, seen := range a.seen {
 		for _, change := range a.acked {

@@ -126,13 +126,35 @@ func (h *Holder) Account(key string) *Account {
 // before it costs anything.
 func (h *Holder) Full() bool { return h != nil && h.granted.Load() > h.limit/4*3 }
 
-// Excess is how many bytes more than two thirds are taken, where a holder that is Full should come
-// down to; negative when they are less.
-func (h *Holder) Excess() int64 {
+// Excess is how many of so many bytes are more than two thirds of the share, where a
+// holder that is Full should come down to; negative when they are less.
+func (h *Holder) Excess(bytes int64) int64 {
 	if h == nil {
 		return -1
 	}
-	return h.granted.Load() - h.limit/3*2
+	return bytes - h.limit/3*2
+}
+
+// Trim takes back what accounts keep ready and have not taken, so that a holder that
+// is Full then is full of what is held.
+func (h *Holder) Trim() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range h.accounts {
+		h.lower(a, a.used.Load())
+	}
+}
+
+// Places is how many calls that hold so many bytes each the share has room for, most
+// at most.
+func (h *Holder) Places(most, each int64) int64 {
+	if h == nil {
+		return most
+	}
+	return min(most, max(1, h.limit/each))
 }
 
 // Refusal is what Take returns when n bytes of a caller do not fit, and what is new
@@ -241,6 +263,14 @@ func (a *Account) shrink() {
 	if h.granted.Load() <= h.limit/4 && a.open.Load() > 0 {
 		to += chunk
 	}
+	if used = h.lower(a, to); used == 0 && a.open.Load() == 0 && h.accounts[a.key] == a {
+		h.grant(a, 0)
+		delete(h.accounts, a.key)
+	}
+}
+
+// lower lowers the grant of an account, and returns what is used then. h.mu is held.
+func (h *Holder) lower(a *Account, to int64) (used int64) {
 	if to < a.granted.Load() {
 		h.grant(a, to)
 	}
@@ -248,10 +278,7 @@ func (a *Account) shrink() {
 	if used = a.used.Load(); used > a.granted.Load() {
 		h.grant(a, used)
 	}
-	if used == 0 && a.open.Load() == 0 && h.accounts[a.key] == a {
-		h.grant(a, 0)
-		delete(h.accounts, a.key)
-	}
+	return used
 }
 
 // Close ends one opening. What is taken may be given back later.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +52,7 @@ type Conn struct {
 	// origin is where floods of its kind come from: see floods.
 	origin  string
 	unsent  unsent
-	crowded bool // the last Read brought many calls; used by Read alone
+	crowded bool // the last Read brought much to do; used by Read alone
 
 	// writing is held across a Write.
 	writing    sync.Mutex
@@ -66,7 +65,7 @@ type Conn struct {
 	streams  map[uint32]*stream
 	spare    []*stream // for later streams
 	newest   uint32
-	opened   int // calls, by the last Read
+	work     int // brought by the last Read: calls, and credits that were spent
 	held     int // bytes of messages that are not complete
 	taken    int // of them from the account
 	credits  int
@@ -82,12 +81,12 @@ type Conn struct {
 	closed        bool
 }
 
-// crowdOfCalls is how many calls one Read brings for others to have their turn
-// first, and for the next one to bring no more than crowdedBytes: what has one call to
-// ask, and the process's own work, wait behind few of a connection that has thousands.
+// crowd is how much work one Read brings for others to have their turn first, and
+// for the next one to bring no more than crowdedBytes: what has one call to ask, and
+// the process's own work, wait behind few of the calls that come by the thousand.
 const (
-	crowdOfCalls = 16
-	crowdedBytes = 4 << 10
+	crowd        = 16
+	crowdedBytes = 2 << 10
 )
 
 // maxSpare is how many streams of a connection are kept for later.
@@ -105,12 +104,13 @@ func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 
 // Read implements net.Conn. What breaks a rule ends the connection before gRPC sees it.
 func (c *Conn) Read(p []byte) (int, error) {
-	if c.crowded && len(p) > crowdedBytes {
-		p = p[:crowdedBytes]
+	if c.crowded {
+		c.gate.turn()
+		p = p[:min(len(p), crowdedBytes)]
 	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
-	c.opened = 0
+	c.work = 0
 	if n > 0 && c.ended == nil {
 		c.inbound.crossed = false
 		if !c.in.walk(p[:n], &c.inbound) {
@@ -123,11 +123,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 			c.since = c.gate.now.Load()
 		}
 	}
-	ended, opened := c.ended, c.opened
+	ended := c.ended
+	c.crowded = c.work >= crowd
 	c.mu.Unlock()
-	if c.crowded = opened >= crowdOfCalls; c.crowded {
-		runtime.Gosched()
-	}
 	if ended == nil {
 		return n, err
 	}
@@ -183,7 +181,7 @@ func (c *Conn) open(id uint32) *stream {
 		s.unreadSince = c.gate.now.Load()
 	}
 	c.streams[id] = s
-	c.opened++
+	c.work++
 	c.newest = max(c.newest, id)
 	switch n := len(c.streams); {
 	case n == 1:
@@ -245,6 +243,8 @@ func (c *Conn) settle() {
 		return
 	case more < 0:
 		c.account.Give(-more)
+	case c.account.Used()+int64(more) <= littleBytes:
+		c.account.Hold(more)
 	default:
 		if err := c.account.Take(more); err != nil {
 			c.end(memory, fmt.Sprintf("%d bytes of unfinished messages on it: %v", c.held, err))
@@ -256,6 +256,7 @@ func (c *Conn) settle() {
 
 // spend takes credits, and ends a connection that has none. c.mu is held.
 func (c *Conn) spend(n int) {
+	c.work += n
 	if c.credits -= n; c.credits >= 0 {
 		return
 	}

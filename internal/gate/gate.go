@@ -5,7 +5,8 @@
 //
 //  1. What has come of messages that are not complete is taken from the budget, as
 //     gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
-//     is closed; when the whole is nearly full, those that hold most are.
+//     is closed; when the whole is nearly full, those that hold most are. One whose
+//     caller holds little, a call or two, is not, however short memory is.
 //  2. A message that does not come within MessageTimeout, and a second more for each
 //     64 KiB of it that came, closes the connection, unless it is the server that
 //     does not take it; headers and other frames have HeaderTimeout.
@@ -14,10 +15,12 @@
 //  4. A connection that takes nothing is closed: a write after WriteTimeout, one whose
 //     window stays shut after UnreadTimeout. A call that takes nothing closes it only
 //     when replies fill their share; otherwise its own server cuts it.
-//  5. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
+//  5. Connections whose calls come by the dozen, or whose frames are work and bring no
+//     call, are read by turns: what others ask waits behind one's turn, not behind all.
+//  6. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
 //     second. Neither the clock nor a listener that needs a place waits for it.
-//  6. It neither panics nor stops at any bytes, and costs a call a few comparisons
+//  7. It neither panics nor stops at any bytes, and costs a call a few comparisons
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
@@ -30,6 +33,7 @@ import (
 	"maps"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -85,12 +89,13 @@ type Gate struct {
 	refused            atomic.Uint64
 	unheard            atomic.Int32 // GOAWAY that were not taken, since the last look
 	floods             floods
+	turns              sync.Mutex // held by a crowded connection whose turn it is
 
 	mu    sync.Mutex // guards what follows
 	conns map[*Conn]struct{}
 
-	// Used by Run alone: the most that the budget had in use since memory was collected, and
-	// for how many looks it has had less.
+	// Used by Run alone: the most that was in use since memory was given back, and for how
+	// many looks there has been less.
 	peak  int64
 	quiet int
 
@@ -182,6 +187,15 @@ func caller(remote net.Addr, info credentials.AuthInfo) (account, origin string)
 	return host, host
 }
 
+// turn waits until it is a crowded connection's turn: one of them is read at a time,
+// and only behind everything that was ready to run. Whatever they are to others,
+// together they are as one connection.
+func (g *Gate) turn() {
+	g.turns.Lock()
+	runtime.Gosched()
+	g.turns.Unlock()
+}
+
 func (g *Gate) forget(c *Conn) {
 	g.mu.Lock()
 	delete(g.conns, c)
@@ -236,55 +250,69 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
-	g.collect()
+	g.collect(len(conns))
 	full := g.replies.Full()
 	for _, c := range conns {
 		c.judge(now, full)
 	}
 	if g.receiving.Full() {
-		g.makeRoom(conns)
+		if g.receiving.Trim(); g.receiving.Full() {
+			g.makeRoom(conns)
+		}
 	}
 }
 
-// Garbage of a load that is over is collected when the budget's use has stayed
-// collectAfter below a quarter of what it was: a server at rest makes no garbage that
-// would have it collected.
+// Memory of a load that is over is given back when connections and the budget's use have
+// stayed collectAfter below a quarter of what they were: a server at rest makes no
+// garbage that would have it collected, and the runtime keeps for long what was freed.
 const (
 	collectAfter = 10 * time.Second
-	collectBytes = 64 << 20 // that it was at least
+	collectBytes = 16 << 20 // that it was at least
+	// connectionBytes is about what a connection takes by itself.
+	connectionBytes = 64 << 10
 )
 
-func (g *Gate) collect() {
-	switch used := g.cfg.Budget.Granted(); {
+func (g *Gate) collect(conns int) {
+	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes; {
 	case used > g.peak/4:
 		g.peak, g.quiet = max(g.peak, used), 0
 	case g.peak < collectBytes:
 	default:
 		if g.quiet++; g.quiet >= int(collectAfter/lookEvery) {
 			g.peak, g.quiet = used, 0
-			runtime.GC() // The runtime gives back what is free by itself.
+			debug.FreeOSMemory()
 		}
 	}
 }
 
-// makeRoom ends the connections that hold most, until the rest is not too much.
+// makeRoom ends the connections whose caller holds most, until what the others hold
+// is not too much. What ended ones still hold comes free, whoever else is ended.
 func (g *Gate) makeRoom(conns []*Conn) {
 	type holding struct {
-		c     *Conn
-		bytes int
+		c      *Conn
+		bytes  int
+		caller int // bytes of this one and its caller's smaller ones
 	}
 	var all []holding
 	for _, c := range conns {
 		c.mu.Lock()
 		if c.taken > 0 && c.ended == nil {
-			all = append(all, holding{c, c.taken})
+			all = append(all, holding{c: c, bytes: c.taken})
 		}
 		c.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(b.bytes, a.bytes) })
-	excess := g.receiving.Excess()
+	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(a.bytes, b.bytes) })
+	var sum int64
+	callers := map[*budget.Account]int{}
+	for i, h := range all {
+		sum += int64(h.bytes)
+		callers[h.c.account] += h.bytes
+		all[i].caller = callers[h.c.account]
+	}
+	slices.SortFunc(all, func(a, b holding) int { return cmp.Compare(b.caller, a.caller) })
+	excess := g.receiving.Excess(sum)
 	for _, h := range all {
-		if excess < 0 {
+		if excess < 0 || h.caller <= littleBytes {
 			return
 		}
 		excess -= int64(h.bytes)

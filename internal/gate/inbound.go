@@ -4,18 +4,19 @@ package gate
 // is asked for as gRPC clients do it costs nothing in the end: a message that
 // came, and one that went out, earn what the frames around them cost.
 const (
-	costOfFrame   = 1       // one that brings no message forward
-	costOfCall    = 1       // a stream that ends without a message
-	costOfHeaders = 256     // bytes of headers of such a stream per credit more
-	smallData     = 512     // bytes below which DATA costs, if it completes nothing
-	earned        = 2       // by a message
-	firstCredits  = 5000    // of a new connection
-	maxCredits    = 10_000  // that a connection saves
-	creditsASec   = 200     // that come by themselves
-	streamBytes   = 2 << 10 // that an open stream takes, and as many more before its first message has come
-	frameBytes    = 160     // that gRPC needs for a DATA frame beside its payload
-	bufferSmall   = 1 << 10 // payloads up to this are kept as they are,
-	bufferMedium  = 4 << 10 // up to this in buffers of this size, others in the largest
+	costOfFrame   = 1               // one that brings no message forward
+	costOfCall    = 1               // a stream that ends without a message
+	costOfHeaders = 256             // bytes of headers of such a stream per credit more
+	smallData     = 512             // bytes below which DATA costs, if it completes nothing
+	earned        = 2               // by a message
+	firstCredits  = 5000            // of a new connection
+	maxCredits    = 10_000          // that a connection saves
+	creditsASec   = 200             // that come by themselves
+	streamBytes   = 2 << 10         // that an open stream takes, and as many more before its first message has come
+	littleBytes   = 4 * streamBytes // that a caller has in any case: how many there are is the listener's
+	frameBytes    = 160             // that gRPC needs for a DATA frame beside its payload
+	bufferSmall   = 1 << 10         // payloads up to this are kept as they are,
+	bufferMedium  = 4 << 10         // up to this in buffers of this size, others in the largest
 )
 
 // dataBytes is what a DATA frame takes in memory.
@@ -90,6 +91,7 @@ func (in *inbound) begin(f frame) bool {
 		in.block = !f.has(flagEndHeaders)
 		in.stream = c.open(f.stream)
 		in.stream.headers = f.length
+		c.work += f.length / costOfHeaders
 		c.charge(in.stream)
 	case frameContinuation:
 		c.spend(costOfFrame)

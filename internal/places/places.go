@@ -54,28 +54,43 @@ type Places struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
+	taken int64
+	of    map[Caller]share
+	// refused is how many of those who have no place were refused since one of them
+	// was given one.
+	refused int64
+}
+
+// share is what one caller has.
+type share struct {
 	taken   int64
-	of      map[Caller]int64
-	refused int64 // since a place was last given
+	refused int64 // since it last got a place
 }
 
 // New makes as many places as limit for what they are called in refusals.
 func New(what string, limit int64) *Places {
-	return &Places{what: what, limit: limit, of: map[Caller]int64{}}
+	return &Places{what: what, limit: limit, of: map[Caller]share{}}
 }
 
 // Enter takes a place, or says that there is none. Leave must follow.
 func (p *Places) Enter(c Caller) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	own := p.of[c]
-	if own >= p.limit-p.taken {
-		p.refused++
-		return p.refusalLocked(own)
+	own, has := p.of[c]
+	if own.taken >= p.limit-p.taken {
+		if !has {
+			p.refused++
+			return p.refusalLocked(0, p.refused)
+		}
+		own.refused++
+		p.of[c] = own
+		return p.refusalLocked(own.taken, own.refused)
+	}
+	if !has {
+		p.refused = 0
 	}
 	p.taken++
-	p.of[c] = own + 1
-	p.refused = 0
+	p.of[c] = share{taken: own.taken + 1}
 	return nil
 }
 
@@ -84,8 +99,11 @@ func (p *Places) Leave(c Caller) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken--
-	if p.of[c]--; p.of[c] == 0 {
+	own := p.of[c]
+	if own.taken--; own.taken == 0 {
 		delete(p.of, c)
+	} else {
+		p.of[c] = own
 	}
 }
 
@@ -102,12 +120,12 @@ const retryAfterMillis = 20
 // maxRetryAfterMillis is the longest pause that a refusal asks for.
 const maxRetryAfterMillis = 1000
 
-// refusalLocked says how many there are. The pause it asks for grows with those who
-// were refused since anybody was not.
-func (p *Places) refusalLocked(own int64) error {
+// refusalLocked says how many there are. The pause it asks for grows with how often the
+// caller was refused since it was not, whatever others get.
+func (p *Places) refusalLocked(own, refused int64) error {
 	refusal := reason.New(rootv1.Reason_REASON_OVERLOADED,
 		"%d %s are under way, %d of them yours, of %d at most: try again, or ask another coordinator", p.taken, p.what, own, p.limit)
 	refusal.Detail.Limit = uint64(p.limit)
-	refusal.Detail.RetryAfterMillis = uint64(min(retryAfterMillis*(1+8*p.refused/p.limit), maxRetryAfterMillis))
+	refusal.Detail.RetryAfterMillis = uint64(min(retryAfterMillis*(1+8*refused/p.limit), maxRetryAfterMillis))
 	return refusal
 }

@@ -30,6 +30,14 @@ func TestPlacesAreShared(t *testing.T) {
 	if later := reason.From(p.Enter(greedy)).GetRetryAfterMillis(); first == 0 || later <= first || later > maxRetryAfterMillis {
 		t.Errorf("pauses of %d ms and, 100 refusals later, of %d ms", first, later)
 	}
+	fresh := Caller{connection: &net.TCPAddr{Port: 2}}
+	if err := p.Enter(fresh); err != nil {
+		t.Fatal(err)
+	}
+	taken[fresh]++
+	if later := reason.From(p.Enter(greedy)).GetRetryAfterMillis(); later <= first {
+		t.Errorf("another one got a place, and the greedy one is to pause for %d ms", later)
+	}
 	for c, n := range taken {
 		for range n {
 			p.Leave(c)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -72,6 +73,26 @@ func newPeersBy(t *testing.T, shell string) *peers {
 		p.client.Close()
 	})
 	return p
+}
+
+// A new cluster begins at the highest level: nothing that its build can do is refused
+// until it is raised.
+func TestNewClusterIsAtTheHighestLevel(t *testing.T) {
+	p := newPeers(t)
+	p.StartAll()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	results, err := p.client.Propose(ctx, &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{
+		Grant: &rootv1.Grant{Principal: "client/a", Keyspace: "default", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}},
+	}}}}})
+	if err != nil || results[0].GetOutcome() != rootv1.Outcome_OUTCOME_APPLIED {
+		t.Errorf("a grant in a new cluster: %v, %v", results, err)
+	}
+	for _, s := range p.status() {
+		if s.GetAppliedIndex() >= results[0].GetToken().GetIndex() && s.GetFeatureLevel() != state.FeatureLevel {
+			t.Errorf("root peer %d is at feature level %d", s.GetNodeId(), s.GetFeatureLevel())
+		}
+	}
 }
 
 // write has a command of about size bytes applied; what is acknowledged is noted.

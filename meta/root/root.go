@@ -124,6 +124,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	if !ok {
 		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
 	}
+	_, known := p.store.Identity()
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
 		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
 		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"),
@@ -134,7 +135,11 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 		}
 		return err
 	}
-	if err := p.build(identity, peerLis); err != nil {
+	level := uint32(0)
+	if !known {
+		level = state.SupportedLevel() // As all founders told this process and were told by it.
+	}
+	if err := p.build(identity, level, peerLis); err != nil {
 		return err
 	}
 	p.cfg.Logger.Info("root peer starts", "peer", p.cfg.NodeID, "cluster", fmt.Sprintf("%016x", identity.ClusterID),
@@ -144,8 +149,9 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	return err
 }
 
-// build makes the parts that need to know the cluster.
-func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
+// build makes the parts that need to know the cluster. level is where it begins, if it
+// does now.
+func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listener) error {
 	net, err := transport.New(transport.Config{
 		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS,
 		Checkpoints: p.store, FeatureLevel: state.SupportedLevel(), Logger: p.cfg.Logger.Named("transport"),
@@ -156,7 +162,7 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 	cfg := replica.Defaults()
 	cfg.NodeID, cfg.Transport, cfg.Join = p.cfg.NodeID, net, identity.Joined
 	if !identity.Joined {
-		cfg.Voters, cfg.Bootstrap = founding(identity)
+		cfg.Voters, cfg.Bootstrap = founding(identity, level)
 	}
 	cfg.Logger = p.cfg.Logger.Named("raft")
 	if n := p.cfg.CheckpointEntries; n > 0 {
@@ -183,8 +189,8 @@ func (p *Peer) build(identity storage.Identity, peerLis net.Listener) error {
 }
 
 // founding is what a founder's replica begins with, until the log says more.
-func founding(identity storage.Identity) (voters []uint64, cluster *rootv1.Cluster) {
-	cluster = &rootv1.Cluster{ClusterId: identity.ClusterID, Incarnation: 1}
+func founding(identity storage.Identity, level uint32) (voters []uint64, cluster *rootv1.Cluster) {
+	cluster = &rootv1.Cluster{ClusterId: identity.ClusterID, Incarnation: 1, FeatureLevel: level}
 	for _, peer := range identity.Peers {
 		voters = append(voters, peer.NodeID)
 		cluster.Peers = append(cluster.Peers, &rootv1.RootPeer{NodeId: peer.NodeID, Incarnation: peer.Incarnation, TransportAddress: peer.Address})

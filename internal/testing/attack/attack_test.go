@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -61,15 +62,23 @@ const longRegions = 600
 func (s *scene) publishLongRegions() {
 	s.t.Helper()
 	pad := strings.Repeat("k", 1000)
-	for i := range longRegions {
-		ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-		start := fmt.Sprintf("w%06d%s", i, pad)
-		_, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: 1, ID: rooted.RegionID(10_000 + i), Start: start, End: start + "~", Epoch: rooted.Epoch{Version: 1, ConfVersion: 1}})
-		cancel()
-		if err != nil {
-			s.t.Fatal(err)
-		}
+	const publishers = 32 // who share what a write costs
+	var all sync.WaitGroup
+	for p := range publishers {
+		all.Go(func() {
+			for i := p; i < longRegions; i += publishers {
+				ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+				start := fmt.Sprintf("w%06d%s", i, pad)
+				_, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: 1, ID: rooted.RegionID(10_000 + i), Start: start, End: start + "~", Epoch: rooted.Epoch{Version: 1, ConfVersion: 1}})
+				cancel()
+				if err != nil {
+					s.t.Error(err)
+					return
+				}
+			}
+		})
 	}
+	all.Wait()
 }
 
 func (s *scene) position() rooted.Token {

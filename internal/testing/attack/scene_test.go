@@ -36,6 +36,10 @@ type scene struct {
 	client  *client.Client
 	victims *victims
 	before  [roots + coordinators]int64 // resident bytes at rest
+	// What others see, and what members take, at rest: looked at before the first
+	// attack; with -attack.long before each.
+	calm    figures
+	restful [roots + coordinators]int
 }
 
 // newScene starts a cluster. limitFiles is a limit of open files for each process;
@@ -136,6 +140,10 @@ type outcome struct {
 	did          map[string]int
 	calm, during figures
 	peak, after  [roots + coordinators]int64
+	// Of one processor, in hundredths: what members took at rest and under attack, and
+	// what the attacker took, who is on the same machine.
+	restful, busy [roots + coordinators]int
+	attacker      int
 }
 
 // run plays an attack and checks what must hold.
@@ -147,8 +155,14 @@ func (s *scene) run(p plan) outcome {
 		s.before[m] = resident(t, s.Process(m).PID())
 	}
 	era := s.client.Era()
-	out := outcome{calm: s.victims.during(func() { time.Sleep(calm()) })} // the load runs meanwhile
+	if s.calm.lasted == 0 || *long {
+		used := s.processor()
+		s.calm = s.victims.during(func() { time.Sleep(calm()) }) // the load runs meanwhile
+		s.restful = s.shares(used, s.calm.lasted)
+	}
+	out := outcome{calm: s.calm, restful: s.restful}
 	a := s.attacker(p.order)
+	used := s.processor()
 	out.during = s.victims.during(func() {
 		end := time.Now().Add(p.lasts)
 		for time.Now().Before(end) {
@@ -158,6 +172,8 @@ func (s *scene) run(p plan) outcome {
 			time.Sleep(20 * time.Millisecond) // memory is looked at so often
 		}
 	})
+	out.busy = s.shares(used, out.during.lasted)
+	out.attacker = share(processorTime(t, a.cmd.Process.Pid), out.during.lasted)
 	out.did = a.end()
 	s.victims.settle(t)
 	for m := range out.after {
@@ -189,6 +205,12 @@ func (o outcome) String(s *scene) string {
 	for k := range kinds {
 		fmt.Fprintf(&b, "%s p99 %s -> %s (%d -> %d/s); ", kindNames[k], short(o.calm.p99(k)), short(o.during.p99(k)), o.calm.rate(k), o.during.rate(k))
 	}
+	for m := range o.busy {
+		if o.busy[m] > 2*o.restful[m]+10 {
+			fmt.Fprintf(&b, "%s %d%% -> %d%% of a processor; ", s.Name(m), o.restful[m], o.busy[m])
+		}
+	}
+	fmt.Fprintf(&b, "attacker (nice %d) %d%%; ", politely, o.attacker)
 	for m := range o.peak {
 		if o.peak[m]-s.before[m] > 8<<20 {
 			fmt.Fprintf(&b, "%s %s -> %s -> %s; ", s.Name(m), mib(s.before[m]), mib(o.peak[m]), mib(o.after[m]))
@@ -227,7 +249,7 @@ func lasts() time.Duration {
 	if *long {
 		return 30 * time.Second
 	}
-	return 2500 * time.Millisecond
+	return 2 * time.Second
 }
 
 // size is that of a bounded attack, or the one that was seen to hurt.
@@ -308,6 +330,46 @@ func resident(t *testing.T, pid int) int64 {
 	}
 	return pages * int64(os.Getpagesize())
 }
+
+// processorTime is what a process has taken so far.
+func processorTime(t *testing.T, pid int) time.Duration {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatalf("process %d has ended: %v", pid, err)
+	}
+	// Behind the name, which may have spaces: the 14th and 15th field, in hundredths of
+	// a second.
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	fields := strings.Fields(rest)
+	var ticks int
+	for _, f := range fields[11:13] {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatalf("/proc/%d/stat: %q", pid, raw)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// processor is what each member has taken so far.
+func (s *scene) processor() (used [roots + coordinators]time.Duration) {
+	for m := range used {
+		used[m] = processorTime(s.t, s.Process(m).PID())
+	}
+	return used
+}
+
+// shares is what each member took since.
+func (s *scene) shares(since [roots + coordinators]time.Duration, lasted time.Duration) (shares [roots + coordinators]int) {
+	for m, now := range s.processor() {
+		shares[m] = share(now-since[m], lasted)
+	}
+	return shares
+}
+
+// share is a part of one processor, in hundredths.
+func share(used, lasted time.Duration) int { return int(100 * used / lasted) }
 
 func mib(n int64) string { return fmt.Sprintf("%dMiB", n>>20) }
 

@@ -70,6 +70,9 @@ func Take(ctx context.Context, from Source, fsys disk.FS, file string) (*Copy, e
 		if final(err) || ctx.Err() != nil {
 			return nil, err
 		}
+		if reason.Of(err) == rootv1.Reason_REASON_PERMISSION_DENIED {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
 	}
 	return take(ctx, from, fsys, file, least)
@@ -105,7 +108,7 @@ func take(ctx context.Context, from Source, fsys disk.FS, file string, least sta
 // final says that every peer would answer the same.
 func final(err error) bool {
 	switch reason.Of(err) {
-	case rootv1.Reason_REASON_CLUSTER_MISMATCH, rootv1.Reason_REASON_INVALID_REQUEST:
+	case rootv1.Reason_REASON_CLUSTER_MISMATCH, rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_PERMISSION_DENIED:
 		return true
 	}
 	return errors.Is(err, errNoCluster) || errors.Is(err, errNoSecrets)

@@ -16,7 +16,8 @@
 //     fail at once with REASON_OVERLOADED.
 //  5. The first answer pins the cluster id; an answer or a refusal from another
 //     cluster is REASON_CLUSTER_MISMATCH.
-//  6. No lock is held while a message is sent or awaited.
+//  6. When the own certificate has ended, calls without an answer fail at once and say so.
+//  7. No lock is held while a message is sent or awaited.
 //
 // How to apply what a Tail brings is left to coordinator/rootview; when a
 // confirmation is good is left to coordinator/tenure.

@@ -42,6 +42,7 @@ type fakePeer struct {
 	cluster uint64
 	server  *grpc.Server
 	lis     *bufconn.Listener
+	options []grpc.ServerOption // of server, from the next start on
 	down    bool
 	// at is where it listens when that is not address(id); deaf: whoever dials the
 	// address that it has left hears nothing.
@@ -77,7 +78,7 @@ func newFakeRoot(t *testing.T, n int) *fakeRoot {
 
 func (p *fakePeer) start() {
 	p.lis = bufconn.Listen(1 << 16)
-	p.server = grpc.NewServer()
+	p.server = grpc.NewServer(p.options...)
 	rootv1.RegisterRootServer(p.server, p)
 	server, lis := p.server, p.lis
 	go func() { _ = server.Serve(lis) }() // Ends with stop.

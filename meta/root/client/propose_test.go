@@ -363,6 +363,12 @@ func TestLimits(t *testing.T) {
 		if _, err := c.Propose(ctx, command(3)); reason.Of(err) != rootv1.Reason_REASON_OVERLOADED {
 			t.Errorf("queue full: %v", err)
 		}
+		fence := &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+			Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, Size: 1,
+		}}}}}
+		if _, err := c.Propose(ctx, fence); reason.Of(err) != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
+			t.Errorf("a holder's fence beside a full queue: %v", err)
+		}
 		callers.Wait()
 	})
 }

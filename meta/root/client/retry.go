@@ -33,6 +33,9 @@ func (c *Client) judge(p *peer, err error) verdict {
 		return answered
 	}
 	detail := reason.From(err)
+	if detail == nil && c.cfg.TLS.Usable() != nil {
+		return refused
+	}
 	if detail == nil {
 		v := judgeCode(status.Code(err))
 		if v != later {
@@ -54,6 +57,15 @@ func (c *Client) judge(p *peer, err error) verdict {
 		c.leader.failed(p.id)
 	}
 	return refused
+}
+
+// barred is that the own certificate has ended, where err is a connection's: no peer
+// answers until there is another one.
+func (c *Client) barred(err error) error {
+	if reason.From(err) != nil {
+		return nil
+	}
+	return c.cfg.TLS.Usable()
 }
 
 // judgeCode decides about a status that carries no reason of ours: it comes
@@ -155,6 +167,9 @@ func (c *Client) onLeader(ctx context.Context, changes bool, call func(context.C
 			return nil
 		}
 		if v == refused {
+			if own := c.barred(err); own != nil {
+				return unanswered(own, sent, nil)
+			}
 			return reason.FromGRPC(err)
 		}
 		if !c.next(ctx, &p, v) {

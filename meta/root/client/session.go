@@ -68,7 +68,9 @@ func (q *proposer) run(ctx context.Context) {
 			return
 		}
 		v := q.c.judge(target, err)
-		if v == refused {
+		if own := q.c.barred(err); v == refused && own != nil {
+			q.failQueued(unanswered(own, false, nil))
+		} else if v == refused {
 			q.failQueued(reason.FromGRPC(err))
 		}
 		q.c.next(ctx, &p, v)

@@ -104,6 +104,9 @@ func (t *tail) Recv() (*rootv1.TailResponse, error) {
 func (t *tail) broken(err error) error {
 	t.silence.Stop()
 	err = causeOf(t.ctx, err)
+	if own := t.c.barred(err); own != nil {
+		err = own
+	}
 	if reason.Of(err) == rootv1.Reason_REASON_BOOTSTRAP_REQUIRED {
 		t.c.tails.succeeded(t.p.id)
 	} else if context.Cause(t.ctx) != errTailClosed {
@@ -136,6 +139,9 @@ func (c *Client) Snapshot(ctx context.Context, fn func(*rootv1.SnapshotChunk) er
 	silence := time.AfterFunc(c.cfg.snapshotSilence(), func() { cancel(errSilent) })
 	defer silence.Stop()
 	failed := func(err error) error {
+		if own := c.barred(err); own != nil {
+			err = own
+		}
 		c.tails.failed(p.id)
 		c.unreached(p)
 		return fmt.Errorf("snapshot of root peer %d at %s: %w", p.id, p.address, reason.FromGRPC(causeOf(ctx, err)))

@@ -375,3 +375,24 @@ func TestRestartKnowsWhatWasCommitted(t *testing.T) {
 		t.Fatalf("an idle peer keeps writing: %s", trace)
 	}
 }
+
+// What a holder needs is taken when the bytes of others fill the queue.
+func TestAHolderHasRoomOfItsOwn(t *testing.T) {
+	c := newCluster(t, 3, func(cfg *replica.Config) { cfg.MaxQueuedBytes = 100 })
+	l := c.lead(1)
+	c.isolate(1)
+	for refused := false; !refused; {
+		p := propose(t, "a")
+		l.turn(0, p)
+		refused = l.answered(p)
+	}
+	fence, err := replica.NewProposal([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_FenceExtended{FenceExtended: &rootv1.FenceExtended{
+		Mandate: rootv1.Mandate_MANDATE_TSO, Era: 1, Size: 1,
+	}}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.turn(0, fence); l.answered(fence) {
+		t.Errorf("a fence beside bytes of others: %v", fence.Err)
+	}
+}

@@ -76,7 +76,7 @@ type Proposal struct {
 // most bytes together.
 const (
 	MaxCommands      = 1024
-	MaxProposalBytes = 1 << 20
+	MaxProposalBytes = state.MaxCommandBytes
 )
 
 // NewProposal encodes commands. What is for the leader alone to say or to read
@@ -89,9 +89,6 @@ func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 	p := &Proposal{call: newCall(), commands: len(commands)}
 	entry := &rootv1.Entry{Commands: commands}
 	for i, c := range commands {
-		if detail := state.CheckCommand(c); detail != nil {
-			return nil, &reason.Error{Detail: detail}
-		}
 		for _, e := range c.GetEvents() {
 			if state.RootPeerEvent(e) {
 				return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "root peers are replaced by the root leader: ask for a replacement")
@@ -104,6 +101,11 @@ func NewProposal(commands []*rootv1.Command) (*Proposal, error) {
 	}
 	if err := p.encode(entry); err != nil {
 		return nil, err
+	}
+	for _, c := range commands {
+		if detail := state.CheckSmall(c); detail != nil { // All of them fit in MaxProposalBytes.
+			return nil, &reason.Error{Detail: detail}
+		}
 	}
 	return p, nil
 }

@@ -236,6 +236,54 @@ func TestTheLeaderThatLeavesHandsOver(t *testing.T) {
 	c.ask(propose(t, "without 3"))
 }
 
+// The end of a joint change waits behind no queue of callers: a leader that finds the
+// change in its state ends it, however much it was asked before it may.
+func TestAFullQueueDoesNotHoldUpTheEndOfAJointChange(t *testing.T) {
+	for name, limit := range map[string]func(*replica.Config){
+		"count": func(cfg *replica.Config) { cfg.MaxQueuedProposals = 1 },
+		"bytes": func(cfg *replica.Config) { cfg.MaxQueuedBytes = 100 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, 3, limit)
+			joint(t, c)
+			c.peers[1].crash()
+			// Whoever leads next hears only that its first entry is there.
+			var first uint64
+			c.drop = func(m *raftpb.Message) bool {
+				if m.GetType() == raftpb.MsgAppResp && m.GetIndex() > first && !m.GetReject() {
+					if first == 0 {
+						return true
+					}
+					m.Index = new(first)
+				}
+				return m.GetType() == raftpb.MsgPreVote && m.GetFrom() != 2
+			}
+			two := c.peers[2]
+			for n := 0; two.view.Role != rootv1.RaftRole_RAFT_ROLE_LEADER; n++ {
+				if c.tick(1); n > 100 {
+					t.Fatal("peer 2 does not get to lead")
+				}
+			}
+			first = two.view.LastIndex
+			for refused := false; !refused; {
+				p := propose(t, "a")
+				two.turn(0, p)
+				refused = two.answered(p)
+			}
+			for n := 0; two.view.Applied < first; n++ {
+				if c.tick(1); n > 20 {
+					t.Fatalf("%d is applied of %d", two.view.Applied, first)
+				}
+			}
+			c.drop = nil
+			c.tick(12)
+			for _, id := range []uint64{2, 3, 4} {
+				wantMembers(t, c.peers[id], "[1 2 4] [] []")
+			}
+		})
+	}
+}
+
 // A promotion that is said to be done already is known by a majority: the leader
 // that said so may be lost at once, with its disk.
 func TestDoneIsKnownByAMajority(t *testing.T) {

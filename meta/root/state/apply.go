@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -32,7 +33,9 @@ func (s *State) ApplyEntry(term, index uint64, data []byte, out *Applied) error 
 		out = new(Applied)
 	}
 	s.token = Token{Incarnation: s.token.Incarnation, Term: term, Index: index}
-	t := turn{State: s, out: out}
+	n := len(entry.GetCommands())
+	out.Results, out.Changes = slices.Grow(out.Results, n), slices.Grow(out.Changes, n)
+	t := turn{State: s, out: out, spare: make([]EventResult, n)}
 	for _, c := range entry.GetCommands() {
 		t.command(c, len(data) <= MaxCommandBytes)
 	}
@@ -60,6 +63,8 @@ func decode(data []byte, entry *rootv1.Entry) error {
 type turn struct {
 	*State
 	out *Applied
+	// spare are results for commands to come, most of which have one event.
+	spare []EventResult
 	// actor and why are those of the command that is judged.
 	actor, why string
 }
@@ -86,13 +91,23 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 		return
 	}
 	t.actor, t.why = c.GetActor(), c.GetWhy()
-	results := make([]EventResult, len(c.GetEvents()))
+	results := t.results(len(c.GetEvents()))
 	v := verdict{reject: t.precondition(c)}
 	if v.reject == nil {
 		v = t.judge(c, results)
 	}
 	t.remember(c, v, results)
 	t.answer(v, results)
+}
+
+// results are n that nobody else has.
+func (t *turn) results(n int) []EventResult {
+	if n > len(t.spare) {
+		return make([]EventResult, n)
+	}
+	out := t.spare[:n:n]
+	t.spare = t.spare[n:]
+	return out
 }
 
 // judge applies the events of a command, or leaves no trace.
@@ -142,9 +157,11 @@ func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 		return d
 	}
 	if era := Era(c.GetRequireEra()); era != 0 {
-		return t.judgeEra(era)
+		if d := t.judgeEra(era); d != nil {
+			return d
+		}
 	}
-	return nil
+	return t.judgeActor(c)
 }
 
 func (t *turn) answer(v verdict, results []EventResult) {

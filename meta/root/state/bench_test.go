@@ -136,6 +136,27 @@ func BenchmarkIdentityMemory(b *testing.B) {
 	}
 }
 
+// BenchmarkEntry applies entries as 64 publishers make them; an op is one command.
+func BenchmarkEntry(b *testing.B) {
+	const commands = 64
+	s := benchState(b, commands, nil)
+	var out state.Applied
+	b.ReportAllocs()
+	for version := uint64(2); version < uint64(2+(b.N+commands-1)/commands); version++ {
+		b.StopTimer()
+		var batch []*rootv1.Command
+		for i := range commands {
+			batch = append(batch, publish(benchRegion(i, version)))
+		}
+		data := encode(b, batch...)
+		b.StartTimer()
+		out.Results, out.Changes = out.Results[:0], nil // as views do, which keep the changes
+		if err := s.ApplyEntry(1, s.Token().Index+1, data, &out); err != nil || len(out.Changes) < commands {
+			b.Fatal(err, len(out.Changes))
+		}
+	}
+}
+
 // BenchmarkMillion measures the operations on a State of a million regions.
 func BenchmarkMillion(b *testing.B) {
 	s := benchState(b, benchRegions, nil)

@@ -23,6 +23,15 @@ func CheckCommand(c *rootv1.Command) *rootv1.ErrorDetail {
 	return checkCommand(c, false)
 }
 
+// CheckSmall is CheckCommand for a command of at most MaxCommandBytes, which is not
+// measured.
+func CheckSmall(c *rootv1.Command) *rootv1.ErrorDetail {
+	if err := known(c); err != nil {
+		return invalid("%v", err)
+	}
+	return checkCommand(c, true)
+}
+
 func invalid(format string, args ...any) *rootv1.ErrorDetail {
 	return refuse(rootv1.Reason_REASON_INVALID_REQUEST, format, args...)
 }

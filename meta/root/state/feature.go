@@ -10,7 +10,8 @@ import (
 // Feature levels: what processes of different builds agree to understand. What
 // is new in a level is refused until every process understands it.
 const (
-	// BaseFeatureLevel is what every build understands, and where a cluster begins.
+	// BaseFeatureLevel is what every build understands, and where a cluster begins
+	// whose founders do not say what they understand.
 	BaseFeatureLevel = 1
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era

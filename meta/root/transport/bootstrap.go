@@ -418,7 +418,7 @@ func (a *agreement) answer(ctx context.Context, v *visitor) {
 		why = judgeCommon(h, a.mine, nil)
 	}
 	if why == "" && founds {
-		why = judgeFounder(h, a.mine)
+		why = judgeFounder(h, a.mine, a.cfg.FeatureLevel)
 	}
 	if why != "" {
 		a.tell(why)

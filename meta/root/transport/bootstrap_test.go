@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/meta/root/storage"
 )
 
@@ -204,6 +206,41 @@ func TestDifferentPeerMapsNeverAgree(t *testing.T) {
 			})
 		}
 		all.Wait()
+	})
+}
+
+// Founders that understand different things found nothing, whichever way round they
+// meet: the cluster begins at the level of all of them. Each log says whose differ.
+func TestDifferentLevelsNeverAgree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		var all sync.WaitGroup
+		var logs [4]bytes.Buffer
+		for id := uint64(1); id <= 3; id++ {
+			l := n.listen(threePeers[id])
+			defer l.Close()
+			level := uint32(3)
+			if id == 2 {
+				level = 1
+			}
+			all.Go(func() {
+				_, err := Agree(ctx, AgreeConfig{NodeID: id, Peers: threePeers, Workdir: &workdir{}, Listener: l, Dial: n.dial, FeatureLevel: level, Logger: hclog.New(&hclog.LoggerOptions{Output: &logs[id]})})
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("peer %d: %v", id, err)
+				}
+			})
+		}
+		all.Wait()
+		for id, want := range map[int]string{
+			1: "root peer 1 understands feature level 3 and root peer 2 level 1", 2: "root peer 2 understands feature level 1 and root peer 1 level 3",
+			3: "root peer 3 understands feature level 3 and root peer 2 level 1",
+		} {
+			if got := logs[id].String(); !strings.Contains(got, want) {
+				t.Errorf("peer %d logs:\n%s\nwant %q", id, got, want)
+			}
+		}
 	})
 }
 

@@ -360,8 +360,12 @@ func judgeCommon(h hello, me storage.Identity, former []uint64) string {
 	return ""
 }
 
-// judgeFounder says why a peer that founds a cluster refuses a hello for that.
-func judgeFounder(h hello, me storage.Identity) string {
+// judgeFounder says why a peer that founds a cluster refuses a hello for that. Founders
+// understand the same: the cluster begins at that feature level.
+func judgeFounder(h hello, me storage.Identity, level uint32) string {
+	if max(h.level, 1) != max(level, 1) {
+		return fmt.Sprintf("root peer %d understands feature level %d and root peer %d level %d: start all peers of a new cluster with the same version", me.NodeID, max(level, 1), h.from, max(h.level, 1))
+	}
 	mine, theirs := party(me.NodeID, me.ClusterID, me.Incarnation), party(h.from, h.cluster, h.fromIncarnation)
 	if want := peerMapHash(me.Peers); h.peerMap != want {
 		return fmt.Sprintf("%s and %s were given different peers (%016x, %016x): their -peer lists must be the same", mine, theirs, want, h.peerMap)

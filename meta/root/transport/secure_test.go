@@ -26,8 +26,10 @@ type certificates struct {
 	authority *ca.Authority
 }
 
-func newCertificates(t testing.TB) certificates {
-	authority, err := ca.New("test", time.Now(), ca.DefaultAuthorityLife)
+func newCertificates(t testing.TB) certificates { return newCertificatesOf(t, "test") }
+
+func newCertificatesOf(t testing.TB, cluster string) certificates {
+	authority, err := ca.New(cluster, time.Now(), ca.DefaultAuthorityLife)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,65 @@
+package state_test
+
+import (
+	"testing"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What a member owns and a client was granted is judged when a command applies: an
+// owner that changed, or a grant that was taken back, behind the check of who let the
+// command into the log, wins, also within an entry. Without an actor nobody is judged.
+func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
+	joined := func(id string) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{Id: id, Address: id + ":1", StartNonce: 1}}}}
+	}
+	owned := func(version uint64, owner string) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			Id: 5, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("m"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: version},
+			Owners: []*rootv1.Owner{{MemberId: owner, PeerId: version, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
+		}}}}
+	}
+	removed := &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 5}}}
+	revoked := &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "client/a", Keyspace: "default"}}}
+	by := func(actor string, events ...*rootv1.Event) *rootv1.Command {
+		return &rootv1.Command{Actor: actor, Events: events}
+	}
+	const denied, fine = rootv1.Reason_REASON_PERMISSION_DENIED, rootv1.Reason_REASON_UNSPECIFIED
+	for name, c := range map[string]struct {
+		first, then *rootv1.Command
+		want        rootv1.Reason
+	}{
+		"the owner":                 {nil, by("member/m1", removed), fine},
+		"not the owner":             {nil, by("member/m2", removed), denied},
+		"the owner until now":       {by("operator/o", owned(2, "m2")), by("member/m1", removed), denied},
+		"the owner from now on":     {by("operator/o", owned(2, "m2")), by("member/m2", removed), fine},
+		"its own doing":             {by("member/m1", owned(2, "m2")), by("member/m1", owned(3, "m1")), denied},
+		"a grant":                   {nil, by("client/a", removed), fine},
+		"no grant":                  {nil, by("client/b", removed), denied},
+		"a grant that is gone":      {by("operator/o", revoked), by("client/a", removed), denied},
+		"what is gone":              {by("operator/o", removed), by("client/a", removed), denied},
+		"an operator":               {by("operator/o", revoked), by("operator/o", removed), fine},
+		"nobody":                    {by("", revoked), by("", removed), fine},
+		"all or nothing":            {by("operator/o", owned(2, "m2")), by("member/m1", owned(3, "m1"), removed), denied},
+		"a member's other business": {nil, by("member/m2", &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m2", State: rootv1.MemberState_MEMBER_STATE_DRAINING}}}), fine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := restricted(t)
+			m.must(joined("m1"))
+			m.must(joined("m2"))
+			m.must(owned(1, "m1"))
+			m.must(granted("client/a", "default", rootv1.Verb_VERB_PUBLISH))
+			entry := []*rootv1.Command{c.then}
+			if c.first != nil {
+				entry = []*rootv1.Command{c.first, c.then}
+			}
+			results := m.apply(entry...)
+			for i, want := range []rootv1.Reason{fine, c.want}[2-len(entry):] {
+				if got := results[i].Reject.GetReason(); got != want {
+					t.Errorf("command %d: %v (%v), want %v", i, got, results[i].Reject, want)
+				}
+			}
+			m.checkHash()
+		})
+	}
+}
