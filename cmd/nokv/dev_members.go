@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/procs"
-	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -62,9 +60,6 @@ func (d *dev) host(ctx context.Context, m devMembers) error {
 	if _, err := cl.CreateKeyspace(ctx, m.preset, m.preset, nil); err != nil && !errors.Is(err, client.ErrAlreadyExists) {
 		return fmt.Errorf("keyspace %s: %w", m.preset, err)
 	}
-	if err := d.raise(ctx); err != nil {
-		return fmt.Errorf("raise the feature level: %w", err)
-	}
 	own, err := os.Executable()
 	if err != nil {
 		return err
@@ -83,35 +78,6 @@ func (d *dev) host(ctx context.Context, m devMembers) error {
 		d.file.Workers = append(d.file.Workers, devWorker{id, p.PID()})
 	}
 	return d.populate(ctx, cl, m)
-}
-
-// raise allows what every process of this cluster understands, which are all of one
-// build. The root does it by itself a while later.
-func (d *dev) raise(ctx context.Context) error {
-	cl, err := rootclient.New(rootclient.Config{Peers: d.options[0].roots, TLS: d.own(len(d.certs) - 1), Logger: d.logger.Named("root")})
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
-	runCtx, stop := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	running.Go(func() { _ = cl.Run(runCtx) })
-	defer running.Wait()
-	defer stop()
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
-	for {
-		// A coordinator that has not registered yet has no level to say.
-		resp, err := cl.Raise(runCtx, &rootv1.RaiseFeatureLevelRequest{To: state.SupportedLevel()})
-		if err == nil && resp.GetFeatureLevel() == state.SupportedLevel() {
-			return nil
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return errors.Join(err, ctx.Err())
-		}
-	}
 }
 
 // populate waits for the members, and gives them regions if there are none.

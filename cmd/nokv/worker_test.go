@@ -15,7 +15,6 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/internal/testing/testreport"
-	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -45,14 +44,6 @@ func startHosting(t *testing.T) *hosting {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.client.Close() })
-	proctest.Eventually(t, hostedWithin, func() error {
-		var out upgradeOutput
-		r := h.Run(append([]string{"root", "upgrade", "-o", "json"}, h.RootFlags()...)...)
-		if json.Unmarshal([]byte(r.Stdout), &out) != nil || out.FeatureLevel != state.SupportedLevel() {
-			return fmt.Errorf("the feature level is not raised: %s%s", r.Stdout, r.Stderr)
-		}
-		return nil
-	})
 	for i := range hostedWorkers {
 		id := worker0(i)
 		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(), "-o", "json")))
