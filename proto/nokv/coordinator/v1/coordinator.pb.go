@@ -6580,8 +6580,10 @@ type StatusResponse struct {
 	// When the coordinator's certificate ends, or the CA's that signed it if that is
 	// earlier, in seconds since 1970. 0: it has none.
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,21,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
-	unknownFields              protoimpl.UnknownFields
-	sizeCache                  protoimpl.SizeCache
+	// Regions of assigned keyspaces that have no owner who may act.
+	OrphanedRegions uint64 `protobuf:"varint,22,opt,name=orphaned_regions,json=orphanedRegions,proto3" json:"orphaned_regions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -6757,6 +6759,13 @@ func (x *StatusResponse) GetChannel() v1.Channel {
 func (x *StatusResponse) GetCertificateEndsUnixSeconds() uint64 {
 	if x != nil {
 		return x.CertificateEndsUnixSeconds
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetOrphanedRegions() uint64 {
+	if x != nil {
+		return x.OrphanedRegions
 	}
 	return 0
 }
@@ -8588,7 +8597,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xa3\a\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xce\a\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -8617,7 +8626,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vclock_bound\x18\x13 \x01(\bR\n" +
 	"clockBound\x12/\n" +
 	"\achannel\x18\x14 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
-	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\"\x85\x02\n" +
+	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
+	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
