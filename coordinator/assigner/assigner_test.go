@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/meta/root/state"
@@ -80,7 +81,7 @@ func TestFaultsOfAnswers(t *testing.T) {
 		"lost behind":   some(lostAfter),
 		"overloaded":    some(refusedForNow),
 		"too few words": some(short),
-		"all in turn":   func(call int) fault { return fault(call % 5) },
+		"all in turn":   func(call int) fault { return []fault{fine, lostBefore, lostAfter, refusedForNow, short}[call%5] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, func(t *testing.T, w *world) {
@@ -95,6 +96,10 @@ func TestFaultsOfAnswers(t *testing.T) {
 				w.close("m2")
 				w.pass(5*time.Second, "m3", "m4")
 				w.wantHomed(moved(before, "m1", "m2"))
+				before = w.now()
+				w.close("m3") // nothing of what was granted is stuck
+				w.pass(5*time.Second, "m4")
+				w.wantHomed(moved(before, "m3"))
 				w.wantEra(1)
 			})
 		})
@@ -189,7 +194,7 @@ func TestRefusedAsAWhole(t *testing.T) {
 		close(w.slow)
 		w.slow = nil
 		w.root.mu.Unlock()
-		w.pass(time.Second, "m2", "m3")
+		w.pass(100*time.Millisecond, "m2", "m3")
 		w.wantHomed(moved(before, "m1"))
 		if v := w.a.Vars(); v.Refusals["epoch_stale"] != 1 || v.Operations["assign member_failed"] != 9 {
 			t.Errorf("refusals %v, operations %v: want one refused and 9 granted", v.Refusals, v.Operations)
@@ -212,9 +217,17 @@ func TestRule8Goodbye(t *testing.T) {
 		goodbye := func(f *server.HeardFrame) {
 			f.Goodbye = &coordinatorv1.Goodbye{DeadlineMillis: 10_000, Reason: "upgrade"}
 		}
+		w.root.mu.Lock()
+		w.slow = make(chan struct{})
+		w.root.mu.Unlock()
 		for range 3 {
 			w.frame("m1", goodbye) // it says so until it is over
+			synctest.Wait()
 		}
+		w.root.mu.Lock()
+		close(w.slow)
+		w.slow = nil
+		w.root.mu.Unlock()
 		synctest.Wait()
 		if m := w.now().Member("m1"); m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING {
 			t.Fatalf("it is %v", m)
@@ -273,6 +286,15 @@ func TestRule8Goodbye(t *testing.T) {
 			}
 		}
 		w.wantHomed(moved(before, "m1"))
+		drains := 0
+		for _, cmd := range w.commands() {
+			if cmd.GetEvents()[0].GetMemberStateChanged() != nil {
+				drains++
+			}
+		}
+		if drains != 1 {
+			t.Errorf("%d drains were rooted, want one", drains)
+		}
 		if v := w.a.Vars(); v.Drains != 1 || v.Operations["complete member_draining"] != 2 || v.Moves != 0 {
 			t.Errorf("the numbers are %+v", v)
 		}
@@ -406,23 +428,43 @@ func TestNobodyIsForgotten(t *testing.T) {
 }
 
 // TestStreamsBeforeTheView: a member's stream may be let in by a view that Run has not
-// looked at; its end is noticed all the same.
+// looked at.
 func TestStreamsBeforeTheView(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.hosts(2, 4)
+		a, err := assigner.New(w.cfg) // it does not run
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Opened("m1", w.lives("m1"), 9, 0)
+		if s := a.Standing("m1"); !s.Connected || s.Incarnation != w.lives("m1") {
+			t.Errorf("the stream is not known: %+v", s)
+		}
+	})
+}
+
+// TestVerdictRefused: one that the root refused is passed again, if it is still due.
+func TestVerdictRefused(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.hosts(2, 4)
 		w.claim(self, life)
 		w.pass(time.Second, "m1", "m2")
-		w.must(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
-			Member: &rootv1.Member{Id: "m3", Address: "m3:1", ProbeAddress: "m3:2", StartNonce: 5},
-		}}})
-		for w.follower.View().State.Member("m3") == nil {
-			<-w.follower.Changed()
+		w.root.mu.Lock()
+		w.spoil = func(call int) fault {
+			if call == 1 {
+				return denied
+			}
+			return fine
 		}
-		w.open("m3")
-		w.close("m3")
-		w.pass(200*time.Millisecond, "m1", "m2")
-		if w.now().Member("m3").GetState() != failed {
-			t.Error("its end was not noticed")
+		w.root.mu.Unlock()
+		w.close("m1")
+		w.pass(500*time.Millisecond, "m2")
+		if w.now().Member("m1").GetState() == failed {
+			t.Fatal("it was passed again without a pause")
+		}
+		w.pass(2*time.Second, "m2")
+		if w.now().Member("m1").GetState() != failed || len(w.owned("m2")) != 4 {
+			t.Error("it was not passed again")
 		}
 	})
 }

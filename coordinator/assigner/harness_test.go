@@ -54,6 +54,7 @@ const (
 	lostBefore
 	lostAfter
 	refusedForNow
+	denied
 	short // fewer results than commands
 )
 
@@ -111,6 +112,8 @@ func (r *root) Propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1.
 		return nil, errors.New("the connection broke")
 	case refusedForNow:
 		return nil, reason.New(rootv1.Reason_REASON_OVERLOADED, "too much waits")
+	case denied:
+		return nil, reason.New(rootv1.Reason_REASON_PERMISSION_DENIED, "no")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,6 +193,7 @@ func (t *tail) Close() { t.cancel() }
 // world is an Assigner over a root, and members that are made up.
 type world struct {
 	*root
+	cfg      assigner.Config
 	a        *assigner.Assigner
 	follower *rootview.Follower
 	soft     *catalog.Soft
@@ -222,11 +226,14 @@ func play(t *testing.T, test func(t *testing.T, w *world)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.a, err = assigner.New(assigner.Config{
+		w.cfg = assigner.Config{
 			ID: self, Incarnation: life, Views: w.follower, Root: w.root, Soft: w.soft, Clock: w.clock,
 			Probe: func(ctx context.Context, p liveness.Probe) liveness.ProbeResult {
 				w.mu.Lock()
 				w.probed++
+				if _, ok := ctx.Deadline(); !ok {
+					t.Error("a probe has no deadline")
+				}
 				probe := w.probe
 				w.mu.Unlock()
 				return probe(ctx, p)
@@ -241,7 +248,8 @@ func play(t *testing.T, test func(t *testing.T, w *world)) {
 				}
 				return words(ctx, ids)
 			},
-		})
+		}
+		w.a, err = assigner.New(w.cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
