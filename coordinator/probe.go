@@ -29,6 +29,8 @@ import (
 type prober struct {
 	// broken is a level: a connection has ended.
 	broken chan struct{}
+	// knockFor bounds the knocks at a lost holder.
+	knockFor time.Duration
 	// certs are this process's; nil: none.
 	certs *mtls.Source
 
@@ -39,7 +41,7 @@ type prober struct {
 }
 
 func newProber(certs *mtls.Source) *prober {
-	return &prober{broken: make(chan struct{}, 1), certs: certs}
+	return &prober{broken: make(chan struct{}, 1), knockFor: knockFor, certs: certs}
 }
 
 // probe implements tenure.Config.Probe.
@@ -55,9 +57,9 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 	case status.Code(err) == codes.Unavailable || status.Code(err) == codes.DeadlineExceeded:
 		// Time of its own: what was sent to a process while it died may be lost,
 		// and the call has then waited for all of its time.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), knockFor)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.knockFor)
 		defer cancel()
-		if refuses(ctx, address) {
+		if refuses(ctx, address, p.knockFor/2) {
 			return tenure.HealthRefused
 		}
 	}
@@ -76,7 +78,7 @@ const (
 
 // refuses says whether nobody listens at an address. A process that dies closes
 // its connections a moment before its port, so an open one is tried again.
-func refuses(ctx context.Context, address string) bool {
+func refuses(ctx context.Context, address string, within time.Duration) bool {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for range knocks {
@@ -85,7 +87,7 @@ func refuses(ctx context.Context, address string) bool {
 			return false
 		case <-pause.C:
 		}
-		conn, err := (&net.Dialer{Timeout: connectFor}).DialContext(ctx, "tcp", address)
+		conn, err := (&net.Dialer{Timeout: within}).DialContext(ctx, "tcp", address)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return true
 		}

@@ -42,13 +42,20 @@ func holderAt(t *testing.T, address string) (*counted, *health.Server, *grpc.Ser
 	return l, h, s
 }
 
+// patientProber knocks for as long as a busy machine takes.
+func patientProber(t *testing.T) *prober {
+	p := newProber(nil)
+	p.knockFor = time.Minute
+	t.Cleanup(p.close)
+	return p
+}
+
 func TestProbesShareOneConnection(t *testing.T) {
 	l, h, s := holderAt(t, "127.0.0.1:0")
 	address := l.Addr().String()
-	p := newProber(nil)
-	defer p.close()
+	p := patientProber(t)
 	probe := func() tenure.Health {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		return p.probe(ctx, address)
 	}
@@ -74,7 +81,7 @@ func TestProbesShareOneConnection(t *testing.T) {
 	back, _, _ := holderAt(t, address)
 	_ = back
 	for begun := time.Now(); probe() != tenure.HealthServing; {
-		if time.Since(begun) > 10*time.Second {
+		if time.Since(begun) > time.Minute {
 			t.Fatal("a holder that is back is not found")
 		}
 	}
@@ -99,9 +106,8 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 // The end of the holder's process is told before anybody asks.
 func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 	l, _, s := holderAt(t, "127.0.0.1:0")
-	p := newProber(nil)
-	defer p.close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	p := patientProber(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if got := p.probe(ctx, l.Addr().String()); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)
@@ -127,9 +133,8 @@ func TestBrokenConnectionRaisesAnAlarm(t *testing.T) {
 func TestDyingHolderIsRefusedByOneProbe(t *testing.T) {
 	l, _, s := holderAt(t, "127.0.0.1:0")
 	address := l.Addr().String()
-	p := newProber(nil)
-	defer p.close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	p := patientProber(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if got := p.probe(ctx, address); got != tenure.HealthServing {
 		t.Fatalf("a holder that serves: %v", got)

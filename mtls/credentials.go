@@ -1,6 +1,7 @@
 package mtls
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -171,20 +172,19 @@ func (s *Source) accept(ctx context.Context, raw net.Conn, protocols []string) (
 }
 
 func (b *bundle) accept(ctx context.Context, raw net.Conn, now time.Time, protocols []string) (c *tls.Conn, who principal.Principal, err error) {
-	if err := b.usable(now); err != nil {
-		return nil, who, err
-	}
+	// One that ended is shown, so that a caller can say which, and lets nobody in.
+	ended := b.usable(now)
 	cfg := b.config(now, protocols)
 	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, b.cas
 	cfg.VerifyConnection = func(cs tls.ConnectionState) (err error) {
 		who, err = b.named(cs.PeerCertificates[0], nil)
-		return err
+		return cmp.Or(ended, err)
 	}
 	t := &turn{Conn: raw, ctx: ctx}
 	defer t.end()
 	c = tls.Server(t, cfg)
 	if err := c.HandshakeContext(ctx); err != nil {
-		return nil, who, b.accepting(err, now)
+		return nil, who, cmp.Or(ended, b.accepting(err, now))
 	}
 	return c, who, nil
 }

@@ -148,7 +148,7 @@ func TestRefused(t *testing.T) {
 		c.NotBefore, c.ExtKeyUsage = now.Add(time.Hour), []x509.ExtKeyUsage{x509.ExtKeyUsageAny}
 	})
 	const lateness = 91 * day
-	old := a.issue(t, principal.Root, "1", day)
+	old, livelyDir := a.issue(t, principal.Root, "1", day), a.issue(t, principal.Member, "m1", 2*lateness)
 	for name, o := range map[string]struct {
 		server, client         side
 		serverSays, clientSays string // behind the other's address
@@ -184,7 +184,8 @@ func TestRefused(t *testing.T) {
 		"client not yet valid":    {root.ServerConn, rogue(t, unborn, false), "that is valid only from ", ""},
 		"server ended":            {source(old, 0).ServerConn, asked(source(memberDir, 2*day)), "did not take our certificate of root/1", "has a certificate (nokv://prod/root/1) that ended at "},
 		"client ended":            {source(rootDir, 2*day).ServerConn, asked(source(old, 0)), "has a certificate (nokv://prod/root/1) that ended at ", "refused our certificate of root/1 in " + old + ": it is not valid by the clock there: nokv cert show " + old},
-		"own ended, listening":    {source(rootDir, lateness).ServerConn, asked(member), "our own certificate of root/1 in " + rootDir + " ended at ", ""},
+		"own ended, listening":    {source(rootDir, lateness).ServerConn, asked(source(livelyDir, lateness)), "our own certificate of root/1 in " + rootDir + " ended at ", "has a certificate (nokv://prod/root/1) that ended at "},
+		"own ended, caller slow":  {source(rootDir, lateness).ServerConn, asked(member), "our own certificate of root/1 in " + rootDir + " ended at ", ""},
 		"own ended, dialling":     {root.ServerConn, asked(source(memberDir, lateness)), "", "our own certificate of member/m1 in " + memberDir + " ended at "},
 		"server of an unknown CA": {believing(stranger, principal.Root, "1").ServerConn, asked(member), "did not take our certificate of root/1", "has a certificate (nokv://prod/root/1) that is not signed by a CA that is in " + memberDir + "/ca.crt"},
 		"client of an unknown CA": {

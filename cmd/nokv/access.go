@@ -82,7 +82,7 @@ every client may read and claim there.`,
 					}
 				}
 				r, err := cl.RevokeAccess(ctx, args[0], args[len(args)-1], verbs...)
-				return grantChange{r.GetChanged(), "", showGrant(r.GetGrant()), showToken(r.GetToken())}, err
+				return grantChange{r.GetChanged(), r.GetHint(), showGrant(r.GetGrant()), showToken(r.GetToken())}, err
 			})
 		},
 	}

@@ -39,6 +39,7 @@ makes the exit status 1. The processes and their data are gone at the end.`,
 			f.IntVar(&o.Clients, "clients", 4, "clients, each with connections of its own, 1 to 64")
 			f.IntVar(&o.Coordinators, "coordinators", 2, "how many coordinators, 2 to 16")
 			timeout := f.duration("timeout", time.Second, "deadline of each call: `time`")
+			interval := f.duration("max-reply-interval", 10*time.Millisecond, "least load before an action, in `time` between two replies of a client")
 			f.BoolVar(&o.TLS, "tls", false, "give every process a certificate")
 			calls := f.String("history", "", "write every call to this `file`, a line of JSON each")
 			svg := f.String("svg", "", "draw the round with the median gap to this `file`")
@@ -51,7 +52,7 @@ makes the exit status 1. The processes and their data are gone at the end.`,
 					return usagef("--kill and --hang exclude each other")
 				}
 				o.Action, o.Victim = failoverAction(*kill, *hang)
-				o.TTL, o.Steady, o.Timeout, o.KeepCalls = *ttl, *duration, *timeout, *svg != ""
+				o.TTL, o.Steady, o.Timeout, o.MaxReplyInterval, o.KeepCalls = *ttl, *duration, *timeout, *interval, *svg != ""
 				if err := o.Validate(); err != nil {
 					return usagef("%s", err)
 				}

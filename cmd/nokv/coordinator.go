@@ -16,9 +16,11 @@ import (
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/seal"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
 func coordinatorCommand() *command {
@@ -175,11 +177,13 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 const rootCheckEvery = 2 * time.Second
 
 // reportRoot logs when the root goes out of reach and when it is back: in
-// between the coordinator serves best effort reads and nothing else.
+// between the coordinator serves best effort reads and nothing else. Each further
+// reason is logged once: first nobody answers, and then who does may be another
+// cluster.
 func reportRoot(ctx context.Context, healthy func(context.Context) error, logger hclog.Logger) {
 	ticker := time.NewTicker(rootCheckEvery)
 	defer ticker.Stop()
-	reachable := true
+	said := make(map[rootv1.Reason]bool) // why it is out of reach
 	for {
 		select {
 		case <-ctx.Done():
@@ -192,11 +196,12 @@ func reportRoot(ctx context.Context, healthy func(context.Context) error, logger
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err != nil && reachable:
+		case err != nil && !said[reason.Of(err)]:
 			logger.Warn("root is out of reach: only best effort reads are served until it is back", "err", plain(err.Error()))
-		case err == nil && !reachable:
+			said[reason.Of(err)] = true
+		case err == nil && len(said) > 0:
 			logger.Info("root is back: everything is served")
+			clear(said)
 		}
-		reachable = err == nil
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
@@ -46,7 +45,7 @@ func TestDocumentedCommands(t *testing.T) {
 	all = append(all, start("coordinator", "coordinator -addr 127.0.0.1:2379 -coordinator-id c1 "+
 		"-root-peer 1=127.0.0.1:2380 -root-peer 2=127.0.0.1:2381 -root-peer 3=127.0.0.1:2382"))
 	// No address on the command line: the documented port is the default.
-	for _, args := range [][]string{{"tso", "--timeout", "30s"}, {"id"}, {"status"}, {"root", "status"}, {"root", "events"}} {
+	for _, args := range [][]string{{"tso", "--timeout", recoverWithin.String()}, {"id"}, {"status"}, {"root", "status"}, {"root", "events"}} {
 		if r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args}); r.Code != 0 {
 			t.Errorf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
 		}
@@ -64,7 +63,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		all[i].Signal(syscall.SIGINT)
-		if code := all[i].Wait(15 * time.Second); code != 0 {
+		if code := all[i].Wait(recoverWithin); code != 0 {
 			t.Errorf("process %d: exit status %d after Ctrl-C", i, code)
 		}
 	}
@@ -93,13 +92,13 @@ func TestClusterScript(t *testing.T) {
 	dir := t.TempDir() // the config's folders are relative: nothing is left in the repository
 	run := func(args ...string) *proctest.Process {
 		p := proctest.Start(t, proctest.Options{Name: "cluster.sh", Path: script, Dir: dir, Args: args, Env: nokvEnv(t), Parent: true})
-		p.WaitLog("Ctrl-C stops everything.", time.Minute)
+		p.WaitLog("Ctrl-C stops everything.", recoverWithin)
 		return p
 	}
 	stop := func(p *proctest.Process) {
 		t.Helper()
 		p.SignalGroup(syscall.SIGINT) // as a terminal does
-		if code := p.Wait(20 * time.Second); code != 130 {
+		if code := p.Wait(recoverWithin); code != 130 {
 			t.Errorf("cluster.sh: exit status %d after Ctrl-C, want 130", code)
 		}
 		for _, addr := range documentedPorts {

@@ -151,7 +151,7 @@ func TestRestore(t *testing.T) {
 	if taken != verified || taken.Regions != 3 {
 		t.Errorf("root verify says %+v, root backup said %+v with 3 regions", verified, taken)
 	}
-	if r := c.Run("witness", "--backup", file); r.Code != 0 {
+	if r := c.Run("witness", "--backup", file); r.Code != exitOK && (r.Code != exitUnavailable || strings.Contains(r.Stdout, "BROKEN")) { // or a handover was half way
 		t.Errorf("the Witness of the backup: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	if r := c.Run(append([]string{"root", "backup", "--out", file}, c.RootFlags()...)...); r.Code != exitRefused || !strings.Contains(r.Stderr, "nothing is written over") {
@@ -196,9 +196,7 @@ func TestRestore(t *testing.T) {
 	}
 	sameState(t, c)
 	judgeAcross(t, old, young, made)
-	if r := c.Run(append([]string{"witness"}, c.RootFlags()...)...); r.Code != 0 {
-		t.Errorf("the Witness of the restored cluster: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
-	}
+	witnessHolds(t, c, c.RootFlags()...)
 
 	comeback.WaitLog("the reason is in its log", recoverWithin)
 	c.Process(0).WaitLog("was restored from a backup; root peer 3", recoverWithin)

@@ -58,8 +58,8 @@ func TestRootAway(t *testing.T) {
 	} {
 		r := cli(append(args, "--timeout", "1s")...)
 		lines := strings.Count(strings.TrimSpace(r.Stderr), "\n") + 1
-		if r.Code != exitUnavailable || lines != 1 || r.Took > 5*time.Second {
-			t.Errorf("nokv %s without a root: exit status %d after %s, %d lines\n%s", strings.Join(args, " "), r.Code, r.Took, lines, r.Stderr)
+		if r.Code != exitUnavailable || lines != 1 {
+			t.Errorf("nokv %s without a root: exit status %d, %d lines\n%s", strings.Join(args, " "), r.Code, lines, r.Stderr)
 		}
 		t.Logf("nokv %s: %s", strings.Join(args, " "), strings.TrimSpace(r.Stderr))
 	}

@@ -71,6 +71,10 @@ func TestBearerTokens(t *testing.T) {
 		t.Helper()
 		proctest.Eventually(t, recoverWithin, func() error { return getWith(c.MetricsAddrs[member]+path, token, status, words) })
 	}
+	forged := operator.Token[:len(operator.Token)-2] + "AA"
+	if forged == operator.Token {
+		forged = operator.Token[:len(operator.Token)-2] + "BB"
+	}
 	for member := range c.Size() {
 		switch member {
 		case without:
@@ -81,7 +85,7 @@ func TestBearerTokens(t *testing.T) {
 			want(member, "/debug/vars", operator.Token, http.StatusOK, "uptime_millis")
 			want(member, "/debug/pprof/", operator.Token, http.StatusOK, "")
 			want(member, "/debug/vars", reader.Token, http.StatusForbidden, "this is for operators")
-			want(member, "/debug/vars", operator.Token[:len(operator.Token)-2]+"AA", http.StatusUnauthorized, "did not make that token")
+			want(member, "/debug/vars", forged, http.StatusUnauthorized, "did not make that token")
 		}
 		want(member, "/debug/vars", "", http.StatusForbidden, "this is for operators")
 		want(member, "/healthz", "", http.StatusOK, "ok")

@@ -163,7 +163,7 @@ func TestRollingUpgrade(t *testing.T) {
 		}
 		l.waitProgress(lowLoad, recoverWithin, "after the old ones were refused")
 		l.finish()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), recoverWithin)
 		defer cancel()
 		judge(ctx, t, u.Cluster, l)
 		testreport.Linef(t, "real processes: two builds, a rolling upgrade of %d under load with a step back: raised after %s, %d calls failed, the old build refused",

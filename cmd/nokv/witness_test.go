@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,6 +139,22 @@ func TestWitnessJudgesHistories(t *testing.T) {
 	}
 }
 
+// witnessHolds asks the Witness of a cluster until it sees that all holds: what a
+// handover that it meets half way comes to, only the next look tells.
+func witnessHolds(t *testing.T, c *proctest.Cluster, args ...string) {
+	t.Helper()
+	proctest.Eventually(t, recoverWithin, func() error {
+		r := c.Run(append([]string{"witness"}, args...)...)
+		if strings.Contains(r.Stdout, "BROKEN") {
+			t.Fatalf("nokv witness: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+		if r.Code != exitOK || r.Stderr != "" {
+			return fmt.Errorf("nokv witness: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+		}
+		return nil
+	})
+}
+
 // The command on a real cluster: live by coordinator and by root peer, after a
 // kill, and offline on the folders that it left.
 func TestWitnessOfAKilledCluster(t *testing.T) {
@@ -198,7 +215,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 		t.Errorf("a workdir in use: exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	dev.Signal(syscall.SIGKILL)
-	dev.Wait(10 * time.Second)
+	dev.Wait(recoverWithin)
 	dev = startDev(t, env, dir)
 	takeIDs()
 	record(calls)
@@ -218,7 +235,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 		t.Errorf("%+v", byRoot)
 	}
 	dev.Signal(syscall.SIGINT)
-	dev.Wait(20 * time.Second)
+	dev.Wait(recoverWithin)
 
 	var entries uint64
 	var most string // the folder that knows most to be committed

@@ -20,7 +20,7 @@ func refused(t *testing.T, c *proctest.Cluster, member int) string {
 	t.Helper()
 	o := c.Options("refused", c.Args(member)...)
 	p := proctest.Start(t, o)
-	if code := p.Wait(20 * time.Second); code != exitRefused {
+	if code := p.Wait(recoverWithin); code != exitRefused {
 		t.Errorf("%s: exit status %d, want %d", c.Name(member), code, exitRefused)
 	}
 	lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
@@ -49,7 +49,7 @@ func settle(t *testing.T, c *proctest.Cluster) {
 	}
 	sameState(t, c)
 	c.Process(0).Signal(syscall.SIGTERM)
-	if code := c.Process(0).Wait(15 * time.Second); code != 0 {
+	if code := c.Process(0).Wait(recoverWithin); code != 0 {
 		t.Errorf("SIGTERM: exit status %d", code)
 	}
 }

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/nokv/nokv/internal/principal"
@@ -102,5 +103,20 @@ func TestLostRegionIsNotShown(t *testing.T) {
 	got, err := m1.RegionHeartbeat(within(t), w.beat(publish(21, ks, "", "m", 2, "m1").GetRegionPublished().GetRegion()))
 	if got.GetRegion() != nil || reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED || reason.From(err).GetRegion() != nil {
 		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// TestHeartbeatsTellNoHiddenRegion: a report of a region that is hidden is refused like
+// one of a region that is not there.
+func TestHeartbeatsTellNoHiddenRegion(t *testing.T) {
+	w, ks, m1 := closedToMembers(t)
+	report := func(id uint64) error {
+		r := publish(id, ks, "m", "", 1, "m2").GetRegionPublished().GetRegion()
+		_, err := m1.RegionHeartbeat(within(t), w.beat(r))
+		return err
+	}
+	hidden, missing := report(22), report(99)
+	if reason.Of(missing) != rootv1.Reason_REASON_PERMISSION_DENIED || strings.ReplaceAll(hidden.Error(), "22", "99") != missing.Error() {
+		t.Errorf("a region that is hidden is told from one that is not there:\n%v\n%v", hidden, missing)
 	}
 }

@@ -76,7 +76,19 @@ func (s *Server) RevokeAccess(ctx context.Context, req *coordinatorv1.RevokeAcce
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.RevokeAccessResponse{Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result)}, nil
+	return &coordinatorv1.RevokeAccessResponse{
+		Grant: made(result).GetGrant(), Token: result.GetToken(), Changed: changed(result), Hint: s.reopened(ctx, req.GetKeyspace()),
+	}, nil
+}
+
+// reopened says that whoever lost the last grant of a keyspace reads it as all others
+// do, as far as that is known.
+func (s *Server) reopened(ctx context.Context, keyspace string) string {
+	now, err := s.serve(ctx, &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG})
+	if err != nil || now.state.Access("client", "", rootv1.Verb_VERB_READ, strings.TrimSuffix(keyspace, "*")).Closed {
+		return ""
+	}
+	return fmt.Sprintf("no grant names %q any more: every client may read and claim there", keyspace)
 }
 
 // ListGrants implements coordinatorv1.CoordinatorServer. A page is named by the last

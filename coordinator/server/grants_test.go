@@ -38,8 +38,9 @@ func TestGrantsByTheGoClient(t *testing.T) {
 		if a, err := c.CheckAccess(ctx, "client/h", rootv1.Verb_VERB_READ, "k1", client.Strong()); keyspace == "k*" && (err != nil || a.GetWhy() != "client/h is granted admin on k*, which implies read") {
 			t.Errorf("read by admin: %v, %v", a, err)
 		}
-		if _, err := c.RevokeAccess(ctx, "client/h", keyspace); err != nil {
-			t.Fatal(err)
+		open := map[bool]string{true: fmt.Sprintf("no grant names %q any more: every client may read and claim there", keyspace)}[keyspace != "k*"]
+		if r, err := c.RevokeAccess(ctx, "client/h", keyspace); err != nil || r.GetHint() != open {
+			t.Errorf("%s: taken back with hint %q, %v, want %q", keyspace, r.GetHint(), err, open)
 		}
 	}
 	var listed []string

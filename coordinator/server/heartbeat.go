@@ -49,10 +49,9 @@ func (s *Server) RegionHeartbeat(ctx context.Context, req *coordinatorv1.RegionH
 				return nil, v.atToken(err)
 			}
 		}
-		if !state.EpochFromProto(req.GetRegion().GetEpoch()).NewerThan(rooted.Epoch) {
-			if !owns && v.mayReadOf(ctx, rooted.Keyspace) != nil {
-				return nil, v.atToken(reason.New(rootv1.Reason_REASON_PERMISSION_DENIED, "region %d is not one of %q, nor one that it may read", rooted.ID, req.GetMemberId()))
-			}
+		// A report that tells nothing new is answered to those who may read; any other is
+		// refused as one of a region that is not there.
+		if !state.EpochFromProto(req.GetRegion().GetEpoch()).NewerThan(rooted.Epoch) && (owns || v.mayReadOf(ctx, rooted.Keyspace) == nil) {
 			return &coordinatorv1.RegionHeartbeatResponse{Region: rooted.Proto()}, nil
 		}
 	}

@@ -18,8 +18,11 @@ type latest struct {
 	changes  list.List // of *lastChange, oldest first
 	byRegion map[state.RegionID]*list.Element
 	bytes    int
-	made     *frame // the frame that was made last
+	made     []*frame // that were made for the last position, at most maxMade
 }
+
+// maxMade is at how many positions those of a crowd who stand there share a message.
+const maxMade = 8
 
 // lastChange is a change in its encoding.
 type lastChange struct {
@@ -69,12 +72,19 @@ func (c *lastChange) bytes() int { return len(c.data) + 256 }
 
 // instead is what a watch is given instead of a frame, the first of several, up to a
 // position: one message, which all share who stand there in a round. It is the frame
-// itself when that message would be too long, or not all of it is known.
+// itself when that message would be too long, or not all of it is known, or nobody else
+// may stand there: what is shared is little, the rest counts for whom it is made.
 func (l *latest) instead(first *frame, to state.Token, round bool) *frame {
-	if k := l.made; k != nil && k.from == first.from && k.to == to {
-		return k
+	if len(l.made) > 0 && l.made[0].to != to {
+		clear(l.made)
+		l.made = l.made[:0]
 	}
-	if first.from.Compare(l.since) < 0 {
+	for _, k := range l.made {
+		if k.from == first.from {
+			return k
+		}
+	}
+	if first.from.Compare(l.since) < 0 || round && len(l.made) == maxMade {
 		return first
 	}
 	size, begin := 0, (*list.Element)(nil)
@@ -90,7 +100,7 @@ func (l *latest) instead(first *frame, to state.Token, round bool) *frame {
 	}
 	k := &frame{from: first.from, to: to, parts: [][]byte{all}, bytes: size, own: !round}
 	if round {
-		l.made = k
+		l.made = append(l.made, k)
 	}
 	return k
 }

@@ -45,7 +45,8 @@ type Limits struct {
 	// MaxHeaderBytes is the largest header list taken. Default 16 KiB.
 	MaxHeaderBytes uint32
 	// MaxConnections is the most open connections; one more is closed at
-	// once. Default 10,000; at most three quarters of what the process may accept.
+	// once. Default 10,000; at most three quarters of what the process may accept, and
+	// one for each 96 KiB of its budget.
 	MaxConnections int
 	// MaxStreamsPerConnection is the most calls under way on one connection;
 	// a well-behaved client waits. Default 12,288: a proxy with one connection

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/server"
@@ -122,39 +123,41 @@ func TestPublishStream(t *testing.T) {
 
 // A root that refuses, or does not answer, is an answer of the stream too.
 func TestPublishWithoutRoot(t *testing.T) {
-	w := start(t, limits(func(l *server.Limits) { l.StreamWait = 50 * time.Millisecond }))
-	stream, err := w.client.PublishStream(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func() rootv1.Reason {
-		if err := stream.Send(&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(created("m1"))}}); err != nil {
-			t.Fatal(err)
-		}
-		resp, err := stream.Recv()
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, limits(func(l *server.Limits) { l.StreamWait = 50 * time.Millisecond }))
+		stream, err := w.client.PublishStream(within(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp.GetError().GetReason()
-	}
-	w.root.mu.Lock()
-	w.root.blocked = make(chan struct{})
-	w.root.mu.Unlock()
-	if got := ask(); got != rootv1.Reason_REASON_OUTCOME_UNKNOWN {
-		t.Errorf("not answered: %v", got)
-	}
-	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := w.client.RemoveRegion(soon, &coordinatorv1.RemoveRegionRequest{RegionId: 1}); err == nil {
-		t.Error("RemoveRegion without an answer")
-	}
-	close(w.root.blocked)
-	w.root.setDown(true)
-	if got := ask(); got != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
-		t.Errorf("refused: %v", got)
-	}
-	_, err = w.client.PublishRootEvent(within(t), &coordinatorv1.PublishRootEventRequest{Event: created("m1")})
-	refused(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+		ask := func() rootv1.Reason {
+			if err := stream.Send(&coordinatorv1.PublishRootEventsRequest{Commands: []*rootv1.Command{command(created("m1"))}}); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetError().GetReason()
+		}
+		w.root.mu.Lock()
+		w.root.blocked = make(chan struct{})
+		w.root.mu.Unlock()
+		if got := ask(); got != rootv1.Reason_REASON_OUTCOME_UNKNOWN {
+			t.Errorf("not answered: %v", got)
+		}
+		soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := w.client.RemoveRegion(soon, &coordinatorv1.RemoveRegionRequest{RegionId: 1}); err == nil {
+			t.Error("RemoveRegion without an answer")
+		}
+		close(w.root.blocked)
+		w.root.setDown(true)
+		if got := ask(); got != rootv1.Reason_REASON_ROOT_UNAVAILABLE {
+			t.Errorf("refused: %v", got)
+		}
+		_, err = w.client.PublishRootEvent(within(t), &coordinatorv1.PublishRootEventRequest{Event: created("m1")})
+		refused(t, err, rootv1.Reason_REASON_ROOT_UNAVAILABLE)
+	})
 }
 
 func TestRemoveRegion(t *testing.T) {

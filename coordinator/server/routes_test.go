@@ -99,33 +99,35 @@ func checkDisclosure(t *testing.T, w *world, d *coordinatorv1.Disclosure, freshn
 }
 
 func TestReadOptions(t *testing.T) {
-	w := routed(t)
-	for freshness, read := range map[coordinatorv1.Freshness]*coordinatorv1.ReadOptions{
-		coordinatorv1.Freshness_FRESHNESS_STRONG:      {Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
-		coordinatorv1.Freshness_FRESHNESS_BOUNDED:     {Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: proto.Uint64(0)},
-		coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT: {},
-	} {
-		req := byKey("a")
-		req.Read = read
-		resp, err := w.client.GetRegionByKey(within(t), req)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		for freshness, read := range map[coordinatorv1.Freshness]*coordinatorv1.ReadOptions{
+			coordinatorv1.Freshness_FRESHNESS_STRONG:      {Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
+			coordinatorv1.Freshness_FRESHNESS_BOUNDED:     {Freshness: coordinatorv1.Freshness_FRESHNESS_BOUNDED, MaxRootLag: proto.Uint64(0)},
+			coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT: {},
+		} {
+			req := byKey("a")
+			req.Read = read
+			resp, err := w.client.GetRegionByKey(within(t), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkDisclosure(t, w, resp.GetDisclosure(), freshness)
 		}
-		checkDisclosure(t, w, resp.GetDisclosure(), freshness)
-	}
-	req := byKey("a")
-	ahead := w.root.token()
-	ahead.Index++
-	req.Read = &coordinatorv1.ReadOptions{RequiredRootToken: ahead.Proto()}
-	soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	_, err := w.client.GetRegionByKey(soon, req)
-	refused(t, err, rootv1.Reason_REASON_REQUIRED_TOKEN)
-	w.root.must(t, join("m3"))
-	resp, err := w.client.GetRegionByKey(within(t), req)
-	if err != nil || resp.GetDisclosure().GetServedRootToken().GetIndex() < ahead.Index {
-		t.Errorf("read of its own write: %v, %v", resp, err)
-	}
+		req := byKey("a")
+		ahead := w.root.token()
+		ahead.Index++
+		req.Read = &coordinatorv1.ReadOptions{RequiredRootToken: ahead.Proto()}
+		soon, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := w.client.GetRegionByKey(soon, req)
+		refused(t, err, rootv1.Reason_REASON_REQUIRED_TOKEN)
+		w.root.must(t, join("m3"))
+		resp, err := w.client.GetRegionByKey(within(t), req)
+		if err != nil || resp.GetDisclosure().GetServedRootToken().GetIndex() < ahead.Index {
+			t.Errorf("read of its own write: %v, %v", resp, err)
+		}
+	})
 }
 
 // The descriptor revision is waited for, and refused when the log has passed it.

@@ -271,7 +271,7 @@ func (s *Server) admitStream(srv any, stream grpc.ServerStream, _ *grpc.StreamSe
 // When ctx ends it refuses new calls, cuts the streams, and waits for the calls
 // under way for at most Limits.StopTimeout.
 func (s *Server) Run(ctx context.Context, lis net.Listener) error {
-	bounded := listen.Limit(lis, min(s.cfg.Limits.MaxConnections, listen.Connections()*3/4))
+	bounded := listen.Limit(lis, gate.Connections(s.cfg.Budget, min(s.cfg.Limits.MaxConnections, listen.Connections()*3/4)))
 	var background sync.WaitGroup
 	defer background.Wait()
 	ctx, cancel := context.WithCancel(ctx)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -393,11 +394,23 @@ func (w *watch) snapshot(v served) error {
 }
 
 // opening paces the snapshots of watches that open together, behind everybody else.
+// Callers have their turns one after another, however many watches each has.
 type opening struct {
 	watches atomic.Int64 // that are sent their snapshot
 
-	mu  sync.Mutex
-	due time.Time // guarded by mu: when the next part is to be made
+	mu sync.Mutex
+	// Guarded by mu. due is when the next part is to be made; queues are who waits for
+	// that, by caller, and callers those in the order of their turns.
+	due     time.Time
+	queues  map[places.Caller][]*turnOfPart
+	callers []places.Caller
+}
+
+// turnOfPart is that of one watch.
+type turnOfPart struct {
+	cost time.Duration
+	come chan struct{} // closed when it is there
+	gone bool          // nobody waits; guarded by opening.mu
 }
 
 // snapshotShare is how much longer at most a part of a snapshot is in coming than it
@@ -407,26 +420,63 @@ const snapshotShare = 6
 // wait waits for the next part's time, after a watch was sent one of a size. A watch
 // that opens alone waits for nobody.
 func (o *opening) wait(w *watch, size int) error {
-	share := min(o.watches.Load()-1, snapshotShare)
+	share := max(0, min(o.watches.Load()-1, snapshotShare))
+	turn := &turnOfPart{cost: time.Duration(share) * costOf(size), come: make(chan struct{})}
+	o.enter(places.Of(w.live.ctx), turn)
+	select {
+	case <-turn.come:
+	case <-w.live.end:
+	case <-w.live.ctx.Done():
+	}
 	o.mu.Lock()
+	turn.gone = true
+	o.mu.Unlock()
+	return w.live.over()
+}
+
+func (o *opening) enter(c places.Caller, turn *turnOfPart) {
+	o.mu.Lock()
+	first := len(o.callers) == 0
+	if o.queues == nil {
+		o.queues = map[places.Caller][]*turnOfPart{}
+	}
+	if len(o.queues[c]) == 0 {
+		o.callers = append(o.callers, c)
+	}
+	o.queues[c] = append(o.queues[c], turn)
+	o.mu.Unlock()
+	if first { // nobody else calls turn before they are all gone
+		o.turn()
+	}
+}
+
+// turn has those go on whose time has come, and comes again when the next one's does.
+// Who went meanwhile costs nothing.
+func (o *opening) turn() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	now := time.Now()
 	if o.due.Before(now) {
 		o.due = now
 	}
-	pause := o.due.Sub(now)
-	o.due = o.due.Add(time.Duration(share) * costOf(size))
-	o.mu.Unlock()
-	if pause < restFrom {
-		return w.live.over()
+	for len(o.callers) > 0 {
+		c := o.callers[0]
+		queue := o.queues[c]
+		if turn := queue[0]; !turn.gone {
+			if pause := o.due.Sub(now); pause >= restFrom {
+				time.AfterFunc(pause, o.turn)
+				return
+			}
+			o.due = o.due.Add(turn.cost)
+			close(turn.come)
+		}
+		queue[0], o.callers = nil, o.callers[1:]
+		if queue = queue[1:]; len(queue) > 0 {
+			o.queues[c], o.callers = queue, append(o.callers, c)
+		} else {
+			delete(o.queues, c)
+		}
 	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-w.live.end:
-	case <-w.live.ctx.Done():
-	}
-	return w.live.over()
 }
 
 // keyspaces are those that this watch is about.

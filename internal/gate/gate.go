@@ -114,6 +114,12 @@ func New(cfg Config) *Gate {
 	return g
 }
 
+// Connections is how many a listener may admit, most at most: when each has a caller
+// that holds little, there is room for others.
+func Connections(b *budget.Budget, most int) int {
+	return int(b.Holder(budget.Receiving).Places(int64(most), littleBytes*3/2))
+}
+
 // place is a connection's at the listener, which closes those without a call to make
 // room for others.
 type place interface {

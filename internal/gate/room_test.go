@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/gate"
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/tap"
 )
 
 // from is a connection of an address of its own, as each has its own account on one
@@ -176,6 +177,38 @@ func TestMemoryGoesBack(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := given() - before; n != 1 {
 			t.Errorf("%d times within a minute of their end", n)
+		}
+	})
+}
+
+// Those who hold little fill the memory together, and whoever asks anything, or holds
+// a dozen calls, pays for it.
+func TestManyWhoHoldLittleLockNobodyOut(t *testing.T) {
+	crowd(t, func(t *testing.T, g *gate.Gate, b *budget.Budget) {
+		honest := held(t, g)
+		for i := range uint32(16) { // calls whose requests come soon
+			if err := honest.open(2*i+1, unary); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range gate.Connections(b, 10_000) { // strangers with two calls that bring nothing, ever
+			a := held(t, g)
+			for id := range uint32(2) {
+				if err := a.open(2*id+1, unary); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		synctest.Wait()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := g.Vars(nil).Closed["memory"]; n > 0 {
+			t.Errorf("%d were ended for memory, the honest one: %v %s", n, honest.ended, honest.goAway)
+		}
+		time.Sleep(10 * time.Minute)
+		if _, err := g.Tap(t.Context(), &tap.Info{FullMethodName: unary}); err != nil {
+			v := b.Vars().Holders["receiving"]
+			t.Errorf("a newcomer's call is refused after ten minutes still, of %d bytes %d are taken: %v", v.Limit, v.Used, err)
 		}
 	})
 }

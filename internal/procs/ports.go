@@ -18,31 +18,36 @@ const (
 // maxPortTries bounds the search for free ports.
 const maxPortTries = 1000
 
+// given holds the ports that were handed out in this process, until it ends: the
+// UDP port of the same number, which nobody listens at, tells other processes that
+// choose here.
 var given struct {
 	sync.Mutex
-	// Guarded by the mutex: ports that were handed out in this process.
-	ports map[int]bool
+	// Guarded by the mutex.
+	ports []net.PacketConn
 }
 
-// Addrs returns n loopback addresses, host:port, with free ports, each one once
-// in the life of this process.
+// Addrs returns n loopback addresses, host:port, with free ports. Each one is given
+// out once as long as this process lives, also beside others that call Addrs: who
+// listens there may be started later, and more than once.
 func Addrs(n int) ([]string, error) {
 	given.Lock()
 	defer given.Unlock()
-	if given.ports == nil {
-		given.ports = make(map[int]bool)
-	}
 	addrs := make([]string, 0, n)
 	for tries := 0; len(addrs) < n; tries++ {
 		if tries > maxPortTries+n {
 			return nil, errors.New("no free loopback ports")
 		}
-		port := lowestPort + rand.IntN(highestPort-lowestPort)
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		if given.ports[port] || !Free(addr) {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowestPort+rand.IntN(highestPort-lowestPort))
+		mark, err := net.ListenPacket("udp", addr)
+		if err != nil {
 			continue
 		}
-		given.ports[port] = true
+		if !Free(addr) {
+			_ = mark.Close() // nothing was sent
+			continue
+		}
+		given.ports = append(given.ports, mark)
 		addrs = append(addrs, addr)
 	}
 	return addrs, nil

@@ -18,6 +18,12 @@ import (
 // beParent makes the test binary start a child, print its process id, and wait.
 const beParent = "PROCS_TEST_BE_PARENT"
 
+// bePorts makes the test binary choose ports, print them, and wait.
+const bePorts = "PROCS_TEST_BE_PORTS"
+
+// many ports are enough for two processes to choose the same one by chance.
+const many = 500
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(beParent); dir != "" {
 		p, err := procs.Start(procs.Options{Name: "child", Path: "/bin/sleep", Args: []string{"60"}, Log: filepath.Join(dir, "log")})
@@ -29,7 +35,61 @@ func TestMain(m *testing.M) {
 		<-p.Ended()
 		return
 	}
+	if os.Getenv(bePorts) != "" {
+		addrs, err := procs.Addrs(many)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(strings.Join(addrs, " "))
+		_, _ = os.Stdin.Read(make([]byte, 1)) // until the other one ends it
+		return
+	}
 	os.Exit(m.Run())
+}
+
+// What was given out to one process is not given out to another one, also while
+// nobody listens there.
+func TestPortsAreChosenOnce(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command(self)
+	other.Env = append(os.Environ(), bePorts+"=1")
+	stdin, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := make(map[string]bool)
+	for _, a := range strings.Fields(line) {
+		taken[a] = true
+	}
+	mine, err := procs.Addrs(many)
+	if err != nil || len(taken) != many {
+		t.Fatalf("%d ports, %v", len(taken), err)
+	}
+	for _, a := range mine {
+		if taken[a] {
+			t.Errorf("%s was given out twice", a)
+		}
+		taken[a] = true
+	}
+	_ = stdin.Close()
+	if err := other.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestKilledIsGone(t *testing.T) {

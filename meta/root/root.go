@@ -124,7 +124,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	if !ok {
 		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
 	}
-	_, known := p.store.Identity()
+	before, _ := p.store.Identity()
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
 		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
 		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"),
@@ -136,7 +136,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 		return err
 	}
 	level := uint32(0)
-	if !known {
+	if !before.Member {
 		level = state.SupportedLevel() // As all founders told this process and were told by it.
 	}
 	if err := p.build(identity, level, peerLis); err != nil {

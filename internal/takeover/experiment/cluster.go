@@ -24,9 +24,9 @@ import (
 // Bounds of an experiment.
 const (
 	// recoverBound is how long anything may take that should take a moment.
-	recoverBound = 30 * time.Second
+	recoverBound = 2 * time.Minute
 	// stopBound is how long a process may take to end when it is asked to.
-	stopBound = 15 * time.Second
+	stopBound = time.Minute
 	// askEvery is the pause between two looks at processes that tell nobody.
 	askEvery = 5 * time.Millisecond
 )

@@ -41,6 +41,9 @@ type Config struct {
 	// Clients have connections of their own. Timeout is each call's.
 	Clients, Coordinators int
 	Timeout               time.Duration
+	// MaxReplyInterval is the least load before an action, in time between two
+	// replies of a client of each kind: a round with less would measure the load.
+	MaxReplyInterval time.Duration
 	// TLS gives every process a certificate.
 	TLS bool
 	// KeepCalls keeps every call for Draw.
@@ -77,6 +80,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("duration %s: want %s or more", c.Steady, leastSteady)
 	case c.Timeout <= 0:
 		return fmt.Errorf("timeout %s: want more", c.Timeout)
+	case c.MaxReplyInterval <= 0:
+		return fmt.Errorf("max-reply-interval %s: want more", c.MaxReplyInterval)
 	}
 	return nil
 }
@@ -292,13 +297,9 @@ func (x *Experiment) describe(r *measuredRound, victims []int) {
 	}
 }
 
-// maxReplyInterval is the least load, in time between two replies of a client: a
-// round with less would measure the load.
-const maxReplyInterval = 10 * time.Millisecond
-
 // enough says whether there was load of every kind from a moment to the action,
 // and what the longest time without a timestamp was in it.
-func enough(r *takeover.Round, from time.Duration) (steady time.Duration, err error) {
+func enough(r *takeover.Round, from, maxReplyInterval time.Duration) (steady time.Duration, err error) {
 	for _, op := range ops {
 		least, longest := r.Load(op, from, r.At)
 		if need := int((r.At - from) / maxReplyInterval); least < need {
@@ -319,7 +320,7 @@ func (x *Experiment) measure(r *measuredRound, from time.Duration) (err error) {
 	}
 	r.Events = append(r.Events, r.resumed...)
 	r.Calls = x.load.recorded(from)
-	if r.steady, err = enough(&r.Round, from); err != nil {
+	if r.steady, err = enough(&r.Round, from, x.c.MaxReplyInterval); err != nil {
 		return err
 	}
 	for _, op := range ops {

@@ -49,17 +49,17 @@ func TestTooLittleLoadIsNoFigure(t *testing.T) {
 		}
 		return r
 	}
-	if steady, err := enough(calls(map[string]int{"tso": 500, "id": 100, "route": 100}), time.Second); err != nil || steady != 2*time.Millisecond {
+	if steady, err := enough(calls(map[string]int{"tso": 500, "id": 100, "route": 100}), time.Second, 10*time.Millisecond); err != nil || steady != 2*time.Millisecond {
 		t.Errorf("longest gap %v, %v", steady, err)
 	}
 	for low := range map[string]bool{"tso": true, "id": true, "route": true} {
 		n := map[string]int{"tso": 500, "id": 100, "route": 100}
 		n[low] = 99
-		if _, err := enough(calls(n), time.Second); err == nil || !strings.Contains(err.Error(), "99 replies of kind "+low) {
+		if _, err := enough(calls(n), time.Second, 10*time.Millisecond); err == nil || !strings.Contains(err.Error(), "99 replies of kind "+low) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := enough(calls(nil), time.Second); err == nil {
+	if _, err := enough(calls(nil), time.Second, 10*time.Millisecond); err == nil {
 		t.Error("no load at all passed")
 	}
 }

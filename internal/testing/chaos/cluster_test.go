@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -44,6 +45,9 @@ type cluster struct {
 	// roots as each coordinator does.
 	peerAddrs []string
 	rootAddrs [coordinators][]string
+	// nowhere is what root peers say of themselves, where nobody listens: who went
+	// to their own addresses would go around the network.
+	nowhere string
 	// clients ask the root peers directly, past the network.
 	clients []rootv1.RootClient
 	ttl     time.Duration
@@ -61,7 +65,7 @@ func newCluster(t testing.TB, ttl time.Duration) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, net: proctest.NewNetwork(t), ttl: ttl}
+	c := &cluster{t: t, net: proctest.NewNetwork(t), ttl: ttl, nowhere: proctest.Addrs(t, 1)[0]}
 	c.Cluster = proctest.NewCluster(t, path, []string{"XDG_RUNTIME_DIR=" + t.TempDir(), "NOKV_COORDINATOR_ADDR="}, coordinators)
 	c.CommandLine = c.commandLine
 	for i := range roots {
@@ -98,7 +102,7 @@ func (c *cluster) commandLine(member int) []string {
 	if member < roots {
 		l.TransportAddrs = c.peerAddrs
 		l.RootPeerFlags = append(l.RootPeerFlags[:len(l.RootPeerFlags):len(l.RootPeerFlags)],
-			"-transport-addr", c.TransportAddrs[member], "-checkpoint-entries", strconv.Itoa(checkpointEntries))
+			"-transport-addr", c.TransportAddrs[member], "-advertise-addr", c.nowhere, "-checkpoint-entries", strconv.Itoa(checkpointEntries))
 		return l.Args(member)
 	}
 	k := member - roots
@@ -206,8 +210,7 @@ func (c *cluster) pair(one, other string) (a, b int) {
 	return a, b
 }
 
-// patience is for what should be quick on a machine that is not busy.
-const patience = 30 * time.Second
+const patience = proctest.Patience
 
 // follow reads the committed log of one root peer, as often as it breaks, until ctx
 // ends. A peer that has dropped what comes next goes on with what it still has:
@@ -230,7 +233,7 @@ func (c *cluster) follow(ctx context.Context, peer int, e *evidence) {
 
 // read reads the log of one root peer behind a position until the stream breaks.
 func (c *cluster) read(ctx context.Context, peer int, e *evidence, at *rootv1.RootToken) error {
-	stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: at})
+	stream, err := c.clients[peer].Tail(ctx, &rootv1.TailRequest{After: at, FeatureLevel: state.FeatureLevel})
 	for err == nil {
 		var m *rootv1.TailResponse
 		if m, err = stream.Recv(); err != nil {

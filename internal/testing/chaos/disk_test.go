@@ -1,6 +1,8 @@
 package chaos
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -150,9 +152,10 @@ func (r *run) wantWords(what, said string, words ...string) {
 	}
 }
 
-// segment is the newest log file of a root peer that was written to, and where
-// what was written ends.
-func (r *run) segment(m int) (path string, raw []byte, end int) {
+// segment is the newest log file of a root peer that was written to, and where the
+// last frame that was written begins and ends: behind it, and in a file prepared for
+// use, may be what is left of a former use.
+func (r *run) segment(m int) (path string, raw []byte, last, end int) {
 	r.t.Helper()
 	all, err := filepath.Glob(filepath.Join(r.c.Workdir(m), "root.events.wal", "*.wal"))
 	if err != nil || len(all) == 0 {
@@ -162,23 +165,25 @@ func (r *run) segment(m int) (path string, raw []byte, end int) {
 		if raw, err = os.ReadFile(all[i]); err != nil {
 			r.t.Fatal(err)
 		}
-		end = len(raw)
-		for end > 0 && raw[end-1] == 0 {
-			end--
+		for next := sector; next+sector <= len(raw) && bytes.Equal(raw[next+saltAt:next+saltAt+8], raw[useAt:useAt+8]); {
+			last, end = next, next+frameHeader+int(binary.LittleEndian.Uint32(raw[next:]))
+			next = (end + sector - 1) / sector * sector
 		}
-		if end > sector {
-			return all[i], raw, end
+		if end > 0 {
+			return all[i], raw, last, end
 		}
 	}
 	r.t.Fatalf("%s has an empty log", place(m))
-	return "", nil, 0
+	return "", nil, 0, 0
 }
 
-// The log's frames begin at sectors and say at saltAt which use of the segment
-// they are of.
+// The log's frames begin at sectors, with their length, and say at saltAt which use
+// of the segment they are of, which is at useAt of the file.
 const (
-	sector = 512
-	saltAt = 16
+	sector      = 512
+	saltAt      = 16
+	useAt       = 40
+	frameHeader = 36
 )
 
 // overwrite puts bytes into a file.
@@ -199,7 +204,7 @@ func (r *run) overwrite(path string, at int, b []byte) {
 func beginTorn(r *run, f fault) *active {
 	m := r.c.find(f.target)
 	a := r.killNow(m)
-	path, raw, end := r.segment(m)
+	path, raw, _, end := r.segment(m)
 	garbage := make([]byte, 40+r.rng.IntN(3*sector))
 	for i := range garbage {
 		garbage[i] = byte(1 + r.rng.IntN(255))
@@ -226,8 +231,8 @@ func beginTorn(r *run, f fault) *active {
 func beginBitFlip(r *run, f fault) *active {
 	m := r.c.find(f.target)
 	a := r.killNow(m)
-	path, raw, end := r.segment(m)
-	at := r.rng.IntN(end / 2)
+	path, raw, last, _ := r.segment(m)
+	at := r.rng.IntN(last) // the last frame may be torn
 	for raw[at] == 0 {
 		at--
 	}

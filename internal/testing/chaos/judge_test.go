@@ -3,7 +3,6 @@ package chaos
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nokv/nokv/internal/history"
 	"github.com/nokv/nokv/meta/root/state"
@@ -15,8 +14,9 @@ import (
 // successors of killed holders each skip a window.
 const tsoAhead = 60_000
 
-// goneWithin is how long a process may live after its storage failed.
-const goneWithin = time.Second
+// goneWithin is how long a process may live after its storage failed: a second, and
+// what a busy machine takes to end it.
+const goneWithin = patience / 4
 
 // judge checks every promise and returns what is broken, each by its name. It
 // replays the log once. Nobody adds to the evidence any more.

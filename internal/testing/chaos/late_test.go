@@ -42,7 +42,7 @@ const (
 	allQuestions = 7
 	// mostRounds is how often a script is repeated on a busy machine: what lies in
 	// a socket must be read within the second that its reader gave it.
-	mostRounds   = 5
+	mostRounds   = 20
 	onTheWay     = "generated, and the question to the root on its way"
 	onTheWayBack = "generated and confirmed, and the root's answer on its way"
 	notRead      = "generated and confirmed, and the root's answer not read"

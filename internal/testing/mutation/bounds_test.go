@@ -69,7 +69,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "one caller takes all places", "internal/places/places.go",
-		"if own >= p.limit-p.taken {", "if p.taken >= p.limit {",
+		"if own.taken >= p.limit-p.taken {", "if p.taken >= p.limit {",
 		[]string{shares},
 	},
 	{

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	"github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/server"
@@ -69,8 +69,9 @@ func newCluster(t testing.TB, change func(*replica.Config)) *cluster {
 			t.Log(out.String())
 		}
 	})
+	addrs := proctest.Addrs(t, 6)
 	for id := uint64(1); id <= 3; id++ {
-		c.transport[id], c.grpc[id], c.dirs[id] = freeAddress(t), freeAddress(t), t.TempDir()
+		c.transport[id], c.grpc[id], c.dirs[id] = addrs[2*id-2], addrs[2*id-1], t.TempDir()
 	}
 	var starting sync.WaitGroup
 	var mu sync.Mutex
@@ -98,18 +99,6 @@ func newCluster(t testing.TB, change func(*replica.Config)) *cluster {
 	return c
 }
 
-// freeAddress finds a free port on a loopback address of this process's own, so
-// that nobody else's connection takes the port while a peer restarts.
-func freeAddress(t testing.TB) string {
-	pid := os.Getpid()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+pid>>14%100, pid>>7%128, 1+pid%128))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // start runs one peer as cmd/nokv does: agree, then replica, transport, server.
 func (c *cluster) start(id uint64) (*rootPeer, error) {
 	store, err := storage.Open(c.dirs[id], storage.Options{})
@@ -120,7 +109,7 @@ func (c *cluster) start(id uint64) (*rootPeer, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	identity, err := transport.Agree(ctx, transport.AgreeConfig{
 		NodeID: id, Peers: c.transport, Workdir: store, Listener: peers.(*net.TCPListener), Dial: (&transport.TCP{}).Dial,
@@ -220,7 +209,7 @@ func TestRealClusterConforms(t *testing.T) {
 func TestRestartsUnderLoad(t *testing.T) {
 	c := newCluster(t, func(cfg *replica.Config) { cfg.CheckpointEntries, cfg.RetainEntries = 50, 20 })
 	cl := c.client()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	var acknowledged atomic.Int64
 	load, stopLoad := context.WithCancel(ctx)
@@ -290,7 +279,7 @@ func BenchmarkPropose(b *testing.B) {
 	for _, callers := range []int{1, 64, 1000} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			cl := newCluster(b, nil).client()
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 			defer cancel()
 			if _, err := cl.Propose(ctx, member("first")); err != nil {
 				b.Fatal(err)
@@ -317,7 +306,7 @@ func BenchmarkPropose(b *testing.B) {
 
 func BenchmarkReadIndex(b *testing.B) {
 	cl := newCluster(b, nil).client()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	if _, err := cl.ReadIndex(ctx); err != nil {
 		b.Fatal(err)

@@ -52,7 +52,7 @@ type Config struct {
 	// MaxMessageBytes is the largest request taken. Default 2 MiB.
 	MaxMessageBytes int
 	// MaxConnections is the most open connections; one more is closed at once. Default 4,096,
-	// or three quarters of what the process may accept.
+	// or three quarters of what the process may accept; at most one for each 96 KiB of Budget.
 	MaxConnections int
 	// MaxStreamsPerConnection is the most calls under way on a connection. Default 4,096.
 	MaxStreamsPerConnection uint32

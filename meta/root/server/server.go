@@ -162,7 +162,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	reflection.Register(server)
 
 	failed := make(chan error, 1)
-	limited := listen.Limit(lis, s.cfg.MaxConnections)
+	limited := listen.Limit(lis, gate.Connections(s.cfg.Budget, s.cfg.MaxConnections))
 	s.listener.Store(limited)
 	looking, stopLooking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLooking()

@@ -7480,7 +7480,9 @@ type RevokeAccessResponse struct {
 	Grant *v1.Grant     `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
 	Token *v1.RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// False: there was nothing to take back.
-	Changed       bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	Changed bool `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// What may be a slip: that no grant closes the keyspace any more. Empty: nothing.
+	Hint          string `protobuf:"bytes,4,opt,name=hint,proto3" json:"hint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7534,6 +7536,13 @@ func (x *RevokeAccessResponse) GetChanged() bool {
 		return x.Changed
 	}
 	return false
+}
+
+func (x *RevokeAccessResponse) GetHint() string {
+	if x != nil {
+		return x.Hint
+	}
+	return ""
 }
 
 type ListGrantsRequest struct {
@@ -8683,11 +8692,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12(\n" +
 	"\x05verbs\x18\x03 \x03(\x0e2\x12.nokv.root.v1.VerbR\x05verbs\x129\n" +
-	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\x8a\x01\n" +
+	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\x9e\x01\n" +
 	"\x14RevokeAccessResponse\x12)\n" +
 	"\x05grant\x18\x01 \x01(\v2\x13.nokv.root.v1.GrantR\x05grant\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
-	"\achanged\x18\x03 \x01(\bR\achanged\"s\n" +
+	"\achanged\x18\x03 \x01(\bR\achanged\x12\x12\n" +
+	"\x04hint\x18\x04 \x01(\tR\x04hint\"s\n" +
 	"\x11ListGrantsRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x12\n" +

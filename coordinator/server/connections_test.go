@@ -1,0 +1,22 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/budget"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// In little memory there is room for fewer connections.
+func TestConnectionsFitInTheBudget(t *testing.T) {
+	w := start(t, func(c *server.Config) { c.Budget = budget.New(budget.Minimum) })
+	defer w.end(t)
+	if _, err := w.client.GetKeyspace(within(t), &coordinatorv1.GetKeyspaceRequest{Name: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	receiving := w.server.GateVars().Listener.Limit * 8 << 10
+	if share := int(budget.Minimum) / 8; receiving == 0 || receiving > share*3/4 {
+		t.Errorf("connections that each hold little hold %d bytes of %d", receiving, share)
+	}
+}
