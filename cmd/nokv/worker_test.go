@@ -198,6 +198,11 @@ func TestWorkersEnd(t *testing.T) {
 	h.eventually(func(context.Context) error { return h.served(1, 2, 3) })
 	last, n := h.lastAcquired(begin, 1, 2, 3)
 	killed := last.Sub(begin)
+	if killed > time.Second { // a proof was not to be had at once: what was there to see?
+		for i := h.Roots(); i < h.Size(); i++ {
+			t.Logf("%s, the kill was at %s:\n%s", h.Name(i), begin.UTC().Format(time.StampMilli), h.Process(i).Tail())
+		}
+	}
 	if is, signals := h.state("w1"); is != rootv1.MemberState_MEMBER_STATE_FAILED || !strings.Contains(strings.Join(signals, ","), "probe_refused") {
 		t.Errorf("the killed worker is %s by %v, want it failed by a refused probe", is, signals)
 	}
