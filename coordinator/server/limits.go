@@ -37,6 +37,10 @@ const (
 // keeps of it.
 const waitingBytes = 16 << 10
 
+// watchBytes is the part of the share for replies that a watch takes: with it, a
+// watch for each 64 KiB of the budget leaves room for what grows otherwise.
+const watchBytes = 12 << 10
+
 // Limits bound what all callers together can make a coordinator hold.
 type Limits struct {
 	// MaxMessageBytes is the largest request taken. Default 5 MiB: MaxKeys keys
@@ -72,7 +76,7 @@ type Limits struct {
 	// MaxPublishStreams are the most streams of each kind. One principal, or without
 	// certificates one connection, has at most as many as are left free; one more
 	// is refused with REASON_OVERLOADED. Defaults 4,096, but 20,480 to watch, half of
-	// them for who watches alone, and 1,024 to publish.
+	// them for who watches alone, one for each 64 KiB of the budget at most, and 1,024 to publish.
 	MaxWatchStreams   int64
 	MaxTsoStreams     int64
 	MaxIDStreams      int64

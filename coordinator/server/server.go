@@ -204,7 +204,7 @@ func New(cfg Config) (*Server, error) {
 		reads:          places.New("reads that wait for the root", waiting.Places(l.MaxWaitingReads, waitingBytes)),
 		changes:        places.New("changes that wait for the root", waiting.Places(l.MaxWaitingChanges, waitingBytes)),
 		numbers:        places.New("calls for ids and timestamps", waiting.Places(l.MaxWaitingNumbers, waitingBytes)),
-		watchStreams:   places.New("watches", l.MaxWatchStreams),
+		watchStreams:   places.New("watches", cfg.Budget.Holder(budget.Replies).Places(l.MaxWatchStreams, watchBytes)),
 		tsoStreams:     places.New("timestamp streams", l.MaxTsoStreams),
 		idStreams:      places.New("id streams", l.MaxIDStreams),
 		routeStreams:   places.New("route streams", l.MaxRouteStreams),
