@@ -20,6 +20,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/assigner"
+	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
@@ -85,6 +87,8 @@ type Coordinator struct {
 	server   *server.Server
 	stats    *rpcstats.Stats
 	prober   *prober
+	assigner *assigner.Assigner
+	others   *others
 	clock    clock.Clock
 	started  clock.Instant
 	reach    *reachability
@@ -140,14 +144,25 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	soft := catalog.NewSoft(catalog.SoftConfig{})
+	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID })
+	c.assigner, err = assigner.New(assigner.Config{
+		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,
+		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
+		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err
 	}
+	c.assigner.UseStreams(c.server)
 	return c, nil
 }
 
@@ -168,6 +183,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	base.Go(func() { c.fatal(stopWork, "root view", c.follower.Run(rootCtx)) })
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
+	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 
@@ -179,6 +195,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	stopRoot()
 	base.Wait()
 	c.prober.close()
+	c.others.close()
 	c.root.Close()
 	if cause := context.Cause(workCtx); ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

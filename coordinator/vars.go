@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/budget"
@@ -40,6 +41,10 @@ type Vars struct {
 	Follower rootview.Stats `json:"follower"`
 	Regions  int            `json:"regions"`
 	Members  int            `json:"members"`
+	// Assigner is about members that host regions, and what becomes of those.
+	Assigner assigner.Vars `json:"assigner"`
+	// MemberStreams are open here.
+	MemberStreams int `json:"member_streams"`
 	// RPC counts requests by method.
 	RPC map[string]rpcstats.MethodSnapshot `json:"rpc"`
 	// Access counts refusals and callers. Nil without certificates.
@@ -93,6 +98,7 @@ func (c *Coordinator) Vars() any {
 		},
 		Guarantees: c.server.Guarantees(),
 		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
+		Assigner: c.assigner.Vars(), MemberStreams: c.server.MemberStreams(),
 		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
 	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/meta/root"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/mtls/ca"
@@ -31,7 +32,7 @@ const devRoots = 3
 
 func devCommand() *command {
 	return &command{
-		name: "dev", args: "[--workdir DIR] [--coordinators N] [--tls]", summary: "run a whole cluster in one process, to try NoKV",
+		name: "dev", args: "[--workdir DIR] [--coordinators N] [--members N --preset NAME] [--tls]", summary: "run a whole cluster in one process, to try NoKV",
 		long: `
 Three root peers and coordinators on free loopback ports. The other commands find
 it by themselves: where it is stands in <workdir>/dev.json, and in a file of the
@@ -43,12 +44,19 @@ With -o json it prints what stands in dev.json when the cluster is ready.
 With --tls every process has a certificate of its own, made in <workdir>/certs, and
 takes nobody without one; the other commands find that of an operator.
 
+With --members it makes a keyspace of the preset's name, with a hundred regions if they
+are points, and runs demo members that host them, a process each: see nokv worker. Kill
+one of these processes, hang it, or drain its member, and watch nokv member list.
+
 dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"},
-with --tls {"certs"}.`,
+with --tls {"certs"}, with --members {"workers"}: a list of {"member","pid"}.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			workdir := f.String("workdir", "", "keep the data in this `folder` (default: a temporary one, removed at the end)")
 			n := f.Int("coordinators", 2, "how many coordinators, 1 to 16")
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "see nokv coordinator --help")
+			var demo devMembers
+			f.IntVar(&demo.n, "members", 0, "how many demo members, 0 to 16")
+			f.StringVar(&demo.preset, "preset", "games", "settings of their keyspace: `name`")
 			secure := f.Bool("tls", false, "make certificates, and let nobody in without one")
 			level := f.String("log-level", "warn", "`trace, debug, info, warn, error or off`")
 			f.withOutput()
@@ -59,10 +67,13 @@ with --tls {"certs"}.`,
 				if *n < 1 || *n > 16 {
 					return usagef("coordinators %d: want 1 to 16", *n)
 				}
+				if err := demo.check(); err != nil {
+					return err
+				}
 				if hclog.LevelFromString(*level) == hclog.NoLevel {
 					return usagef("log-level %q: use trace, debug, info, warn, error or off", *level)
 				}
-				return runDev(ctx, e, *workdir, *n, *ttl, *secure, hclog.LevelFromString(*level))
+				return runDev(ctx, e, *workdir, *n, demo, *ttl, *secure, hclog.LevelFromString(*level))
 			}
 		},
 	}
@@ -82,6 +93,8 @@ type dev struct {
 	// certs are those of the root peers, of the coordinators, then the operator's;
 	// empty without --tls.
 	certs []*mtls.Source
+	// workers are the demo members.
+	workers []*procs.Process
 }
 
 // devPorts is ports.json in the workdir: where the processes of the last run
@@ -93,7 +106,7 @@ type devPorts struct {
 	Metrics      []string `json:"metrics"`
 }
 
-func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duration, secure bool, level hclog.Level) (err error) {
+func runDev(ctx context.Context, e *env, workdir string, n int, demo devMembers, ttl time.Duration, secure bool, level hclog.Level) (err error) {
 	keep := workdir != ""
 	if !keep {
 		if workdir, err = os.MkdirTemp("", "nokv-dev-"); err != nil {
@@ -120,7 +133,7 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 		_ = json.Unmarshal(raw, &d.ports) // what cannot be read is made anew
 	}
 	if secure {
-		if err := d.issue(n); err != nil {
+		if err := d.issue(n, demo); err != nil {
 			return fmt.Errorf("make certificates: %w", err)
 		}
 	}
@@ -132,14 +145,23 @@ func runDev(ctx context.Context, e *env, workdir string, n int, ttl time.Duratio
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	defer d.endMembers()
 	rootsCtx, stopRoots := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRoots()
 	var roots, coordinators sync.WaitGroup
 	d.start(rootsCtx, runCtx, stop, &roots, &coordinators)
-	if err := d.announce(runCtx, e, keep); err != nil {
+	err = d.ready(runCtx)
+	if err == nil && demo.n > 0 {
+		err = d.host(runCtx, demo)
+	}
+	if err == nil {
+		err = d.announce(runCtx, e, keep)
+	}
+	if err != nil {
 		stop(err)
 	}
 	<-runCtx.Done()
+	d.endMembers()
 	// Coordinators first: they retire their era, so that the next start skips nothing.
 	coordinators.Wait()
 	stopRoots()
@@ -199,7 +221,7 @@ func (d *dev) own(i int) *mtls.Source {
 
 // issue makes the certificates of each process and of an operator, anew at each
 // start, with an authority that lives as long as the data.
-func (d *dev) issue(coordinators int) error {
+func (d *dev) issue(coordinators int, demo devMembers) error {
 	dir := filepath.Join(d.file.Workdir, "certs")
 	authority, err := ca.Load(filepath.Join(dir, "ca"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -216,6 +238,9 @@ func (d *dev) issue(coordinators int) error {
 	}
 	for i := range coordinators {
 		requests = append(requests, ca.Request{Role: principal.Coordinator, Name: devCoordinator(i)})
+	}
+	for i := range demo.n {
+		requests = append(requests, ca.Request{Role: principal.Member, Name: demo.name(i)})
 	}
 	requests = append(requests, ca.Request{Role: principal.Operator, Name: "dev"})
 	for _, r := range requests {
@@ -297,21 +322,28 @@ func (d *dev) start(rootsCtx, ctx context.Context, stop context.CancelCauseFunc,
 	}
 }
 
-// announce waits until the cluster serves, then says where it is.
-func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
-	cl, err := client.New(client.Config{Endpoints: d.file.Coordinators, TLS: d.own(devRoots + len(d.options))})
+// client is that of the operator.
+func (d *dev) client() (*client.Client, error) {
+	return client.New(client.Config{Endpoints: d.file.Coordinators, TLS: d.own(len(d.certs) - 1)})
+}
+
+// ready waits until the cluster serves.
+func (d *dev) ready(ctx context.Context) error {
+	cl, err := d.client()
 	if err != nil {
 		return err
 	}
 	defer cl.Close()
 	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if _, err := cl.Tso(ready, 1); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	if _, err := cl.Tso(ready, 1); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("the cluster did not become ready: %w", err)
 	}
+	return ctx.Err()
+}
+
+// announce says where the cluster is.
+func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	if err := writeWhole(filepath.Join(d.file.Workdir, "ports.json"), d.listening()); err != nil {
 		return err
 	}
@@ -333,6 +365,9 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	for i, a := range d.file.RootPeers {
 		fmt.Fprintf(e.stdout, "  meta-root %d     %s   metrics %s://%s/debug/vars\n", i+1, a, d.own(0).Scheme(), d.file.Metrics[i])
 	}
+	for _, w := range d.file.Workers {
+		fmt.Fprintf(e.stdout, "  member %-9sprocess %d   log %s\n", w.Member, w.PID, filepath.Join(d.file.Workdir, w.Member+".log"))
+	}
 	fmt.Fprintf(e.stdout, "  data            %s\n\nTry, in another terminal:\n", data)
 	if noteErr != nil { // the cluster runs; only finding it takes a word more
 		fmt.Fprintf(e.stdout, "  export NOKV_COORDINATOR_ADDR=%s\n", strings.Join(d.file.Coordinators, ","))
@@ -341,6 +376,9 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		}
 	}
 	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
+	if len(d.file.Workers) > 0 {
+		fmt.Fprintf(e.stdout, "  kill -9 %d; go run ./cmd/nokv member list\n", d.file.Workers[0].PID)
+	}
 	return nil
 }
 

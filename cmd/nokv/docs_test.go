@@ -115,6 +115,7 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		restoreOutput{},
 		replaceOutput{},
 		certOutput{},
+		workerEvent{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

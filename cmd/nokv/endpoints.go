@@ -28,6 +28,8 @@ type devFile struct {
 	Certs   string `json:"certs,omitempty"`
 	Workdir string `json:"workdir"`
 	PID     int    `json:"pid"`
+	// Workers are the processes of the demo members; absent without --members.
+	Workers []devWorker `json:"workers,omitempty"`
 }
 
 // devNotes is the folder where each running `nokv dev` of this user is noted,

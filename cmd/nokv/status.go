@@ -35,12 +35,14 @@ type coordinatorStatusOutput struct {
 	Keyspaces        uint64 `json:"keyspaces"`
 	Regions          uint64 `json:"regions"`
 	Members          uint64 `json:"members"`
-	IDFence          uint64 `json:"id_fence"`
-	TSOFence         uint64 `json:"tso_fence"`
-	IDWindowLeft     uint64 `json:"id_window_left"`
-	TSOWindowLeft    uint64 `json:"tso_window_left"`
-	UptimeMillis     uint64 `json:"uptime_millis"`
-	Version          string `json:"version,omitempty"`
+	// OrphanedRegions have no owner who may act.
+	OrphanedRegions uint64 `json:"orphaned_regions"`
+	IDFence         uint64 `json:"id_fence"`
+	TSOFence        uint64 `json:"tso_fence"`
+	IDWindowLeft    uint64 `json:"id_window_left"`
+	TSOWindowLeft   uint64 `json:"tso_window_left"`
+	UptimeMillis    uint64 `json:"uptime_millis"`
+	Version         string `json:"version,omitempty"`
 	// Channel is tls, loopback or insecure; CertificateDays are left until the
 	// certificate ends, or the CA's that signed it if that is earlier.
 	Channel         string            `json:"channel,omitempty"`
@@ -149,7 +151,7 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 	d := showDisclosure(st.GetDisclosure())
 	return coordinatorStatusOutput{
 		Address: addr, ID: st.CoordinatorId, ServingAuthority: st.ServingAuthority, ClockBound: st.ClockBound,
-		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members,
+		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members, OrphanedRegions: st.OrphanedRegions,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
 		Channel: channel.Name(st.Channel), CertificateDays: daysLeft(st.CertificateEndsUnixSeconds),
@@ -166,10 +168,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		row(w, "before", s.Predecessor)
 	}
 	row(w)
-	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
+	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "ORPHANED", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {
 		if c.Disclosure == nil {
-			row(w, "-", c.Address, "-", "-", "-", "-", "unreachable", "-", "-")
+			row(w, "-", c.Address, "-", "-", "-", "-", "-", "unreachable", "-", "-")
 			continue
 		}
 		authority := "standby"
@@ -179,7 +181,7 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		case c.ClockBound:
 			authority = "clock_bound"
 		}
-		row(w, c.ID, c.Address, authority, c.Regions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
+		row(w, c.ID, c.Address, authority, c.Regions, c.OrphanedRegions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
 			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), channelCell(c.Channel, c.CertificateDays))
 	}
 	row(w)

@@ -19,6 +19,9 @@ type SoftConfig struct {
 	// MaxRegions is how many regions' reports are kept, about 100 bytes each.
 	// What comes above is answered and forgotten. Default 4,194,304.
 	MaxRegions int
+	// MaxReportBytes bounds what members choose the size of in reports of regions: frontiers,
+	// keys, errors. Default 256 MiB.
+	MaxReportBytes int
 	// LeaderFor is how long a report of leadership counts. Default 5 minutes.
 	LeaderFor time.Duration
 }
@@ -41,9 +44,12 @@ type memberShard struct {
 }
 
 type regionShard struct {
-	mu   sync.Mutex
-	last map[state.RegionID]RegionReport // guarded by mu
-	_    [48]byte                        // a cache line each
+	mu sync.Mutex
+	// Guarded by mu. ownBytes is the sum of the sizes of own.
+	last     map[state.RegionID]RegionReport
+	own      map[reportKey]OwnReport
+	ownBytes int
+	_        [32]byte // a cache line each
 }
 
 // StoreReport is a member's last heartbeat.
@@ -76,6 +82,9 @@ func NewSoft(cfg SoftConfig) *Soft {
 	if cfg.MaxRegions == 0 {
 		cfg.MaxRegions = 1 << 22
 	}
+	if cfg.MaxReportBytes == 0 {
+		cfg.MaxReportBytes = 256 << 20
+	}
 	if cfg.LeaderFor == 0 {
 		cfg.LeaderFor = 5 * time.Minute
 	}
@@ -83,6 +92,7 @@ func NewSoft(cfg SoftConfig) *Soft {
 	for i := range softShards {
 		s.members[i].last = map[state.MemberID]StoreReport{}
 		s.regions[i].last = map[state.RegionID]RegionReport{}
+		s.regions[i].own = map[reportKey]OwnReport{}
 	}
 	return s
 }
@@ -225,6 +235,7 @@ func (s *Soft) Leader(r *state.Region, now clock.Instant) state.MemberID {
 func (s *Soft) Forget(changes []state.Change) {
 	for i := range changes {
 		c := &changes[i]
+		s.forgetOwners(c)
 		switch {
 		case c.Kind == state.ChangeRegion && c.Removed:
 			s.forgetRegion(c.Region.ID)
@@ -277,9 +288,10 @@ func (h *regionShard) sweep(st *state.State) {
 			delete(h.last, id)
 		}
 	}
+	h.sweepOwn(st)
 }
 
-// Len is the number of members and regions that something is kept of.
+// Len is the number of members and regions that something is kept of by unary heartbeats.
 func (s *Soft) Len() (members, regions int) {
 	for i := range softShards {
 		s.members[i].mu.Lock()

@@ -8,6 +8,7 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/grpc"
 )
 
 // AssessRootEvent says what would become of an event; nothing changes. That it
@@ -116,28 +117,64 @@ func (c *Client) GetKeyspace(ctx context.Context, name string, opts ...ReadOptio
 	return reply, err
 }
 
-// RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind
-// and StartNonce, random per process start) and returns it with its incarnation;
-// it supersedes the process that is rooted now. ErrMemberRetired: a newer one has
-// registered meanwhile.
+// RegisterMember registers a member process (Id, Address, Labels, Capacity, Kind,
+// Keyspaces, ProbeAddress and StartNonce, random per process start) and returns it with
+// its incarnation; it supersedes the process that is rooted now. ErrMemberRetired: a
+// newer one has registered meanwhile.
 func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.Member, error) {
 	if err := sendable("RegisterMember", m); err != nil {
 		return nil, err
 	}
-	list, err := do(ctx, c, operation{name: "RegisterMember"}, &coordinatorv1.ListMembersRequest{
-		MemberId: m.GetId(), Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG},
-	}, coordinatorv1.CoordinatorClient.ListMembers)
+	there, err := c.member(ctx, "RegisterMember", m.GetId(), readOf([]ReadOption{Strong()}))
 	if err != nil {
 		return nil, err
 	}
-	follows := uint64(0)
-	for _, there := range list.GetMembers() {
-		follows = there.GetMember().GetIncarnation()
+	return c.RegisterMemberAfter(ctx, m, there.GetMember().GetIncarnation())
+}
+
+// GetMember finds a member by id. ErrMemberNotFound: it never registered, or was
+// removed long ago.
+func (c *Client) GetMember(ctx context.Context, id rooted.MemberID, opts ...ReadOption) (*coordinatorv1.MemberStatus, error) {
+	m, err := c.member(ctx, "GetMember", string(id), readOf(opts))
+	if m == nil && err == nil {
+		d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_MEMBER_NOT_FOUND, Message: fmt.Sprintf("there is no member %q", id)}
+		return nil, &Error{Op: "GetMember", Reason: d.Reason, Detail: d, Cause: errRefused}
 	}
+	return m, err
+}
+
+// member is nil when there is none.
+func (c *Client) member(ctx context.Context, op, id string, r read) (*coordinatorv1.MemberStatus, error) {
+	req := &coordinatorv1.ListMembersRequest{MemberId: id, Read: r.options}
+	list, err := do(ctx, c, operation{name: op}, req, coordinatorv1.CoordinatorClient.ListMembers)
+	r.saw(list.GetDisclosure())
+	if err != nil || len(list.GetMembers()) == 0 {
+		return nil, err
+	}
+	return list.GetMembers()[0], nil
+}
+
+// RegisterMemberAfter is RegisterMember for a process that knows whom it follows: its
+// own incarnation, when that was said to have failed. ErrMemberRetired: another one is
+// rooted.
+func (c *Client) RegisterMemberAfter(ctx context.Context, m *rootv1.Member, follows uint64) (*rootv1.Member, error) {
 	reply, err := change(ctx, c, "RegisterMember", func(id *rootv1.CommandIdentity) *coordinatorv1.RegisterMemberRequest {
 		return &coordinatorv1.RegisterMemberRequest{Member: m, Follows: follows, Identity: id}
 	}, coordinatorv1.CoordinatorClient.RegisterMember)
 	return reply.GetMember(), err
+}
+
+// MemberStream opens a member's line to one coordinator; see package member. Its
+// address is learned if it is new. The stream ends with the context.
+func (c *Client) MemberStream(ctx context.Context, address string) (grpc.BidiStreamingClient[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer], error) {
+	e := c.ends.learn(address)
+	if c.ctx.Err() != nil || e == nil {
+		return nil, &Error{Op: "MemberStream", Endpoint: address, Cause: ErrClosed}
+	}
+	if err := c.nameCluster(ctx, e); err != nil {
+		return nil, err
+	}
+	return e.rpc.MemberStream(ctx)
 }
 
 // DrainMember keeps new regions away from a member; with undo it takes that back.

@@ -65,6 +65,8 @@ func asked(request proto.Message, own bool) proto.Message {
 		r.MemberId = name
 	case *coordinatorv1.StoreHeartbeatRequest:
 		r.MemberId, r.Incarnation = name, 1
+	case *coordinatorv1.MemberFrame:
+		r.Sequence, r.Hello = 1, &coordinatorv1.MemberHello{MemberId: name, Incarnation: 1}
 	case *coordinatorv1.RegionHeartbeatRequest:
 		r.MemberId, r.Incarnation, r.Region = name, 1, &rootv1.Region{Id: region}
 	case *coordinatorv1.RemoveRegionRequest:

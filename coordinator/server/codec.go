@@ -42,6 +42,9 @@ func (c codec) marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(*watchMessage); ok {
 		return m.buffers(), nil
 	}
+	if m, ok := v.(*memberMessage); ok {
+		return mem.BufferSlice{m.packet.releaseTo(m.stream)}, nil
+	}
 	return c.ordinary.Marshal(v)
 }
 

@@ -239,6 +239,8 @@ type counter struct {
 	last  uint64
 	calls int
 	err   error
+	// checks counts calls of Check.
+	checks atomic.Int64
 	// confirmedAt is a clock.Instant.
 	status      atomic.Pointer[tenure.Status] // instead of the one it makes up
 	confirmedAt atomic.Int64
@@ -311,6 +313,20 @@ func (c *counter) give(count uint64) (first, era uint64, err error) {
 	first = c.last + 1
 	c.last += count
 	return first, 7, nil
+}
+
+// Check says what calls for numbers would, of era 7.
+func (c *counter) Check(ctx context.Context, era uint64) error {
+	c.checks.Add(1)
+	if blocked := c.waits(); blocked != nil {
+		return c.wait(ctx, blocked)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if era != 7 {
+		return reason.New(rootv1.Reason_REASON_ERA_STALE, "era %d is not 7", era)
+	}
+	return c.err
 }
 
 func (c *counter) Status() tenure.Status {

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/catalog"
@@ -97,7 +96,7 @@ func (s *Server) senderView(ctx context.Context, member string, incarnation uint
 
 // checkLoad refuses what cannot be compared with other loads.
 func checkLoad(load float64) error {
-	if load < 0 || math.IsNaN(load) || math.IsInf(load, 0) {
+	if !catalog.IsLoad(load) {
 		return invalid("load", "%v is not a load; it is 0 or more", load)
 	}
 	return nil
@@ -155,6 +154,7 @@ func (s *Server) forgetFor(ctx context.Context) {
 	for {
 		view := s.view()
 		s.cfg.Soft.Sweep(view.State)
+		s.members.sweep(view.State)
 		s.handover.look(view.State, s.cfg.Clock.Now())
 		reader := s.cfg.Views.Subscribe(view.Token)
 		batch, err := reader.Next(ctx)

@@ -82,6 +82,8 @@ type Limits struct {
 	MaxIDStreams      int64
 	MaxRouteStreams   int64
 	MaxPublishStreams int64
+	// MaxMemberStreams is the most streams of members, shared alike. Default 20,480.
+	MaxMemberStreams int64
 	// MaxHealthStreams is the most health watches, shared alike. Default 1,024.
 	MaxHealthStreams int64
 	// MaxQueued is the most requests of one stream that were read and are not
@@ -118,6 +120,7 @@ func DefaultLimits() Limits {
 		MaxIDStreams:            4096,
 		MaxRouteStreams:         4096,
 		MaxPublishStreams:       1024,
+		MaxMemberStreams:        20_480,
 		MaxHealthStreams:        1024,
 		MaxQueued:               256,
 		StreamIdle:              10 * time.Minute,
@@ -147,6 +150,7 @@ func (l Limits) Validate() error {
 		{"MaxIDStreams", l.MaxIDStreams},
 		{"MaxRouteStreams", l.MaxRouteStreams},
 		{"MaxPublishStreams", l.MaxPublishStreams},
+		{"MaxMemberStreams", l.MaxMemberStreams},
 		{"MaxHealthStreams", l.MaxHealthStreams},
 		{"MaxQueued", int64(l.MaxQueued)},
 		{"StreamIdle", int64(l.StreamIdle)},

@@ -122,6 +122,17 @@ func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
 		status.LastHeartbeat = report.Heartbeat
 		status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())
 	}
+	if heard, ok := v.server.members.heardOf(id); ok && heard.incarnation == m.GetIncarnation() {
+		status.Connected, status.Frames = heard.stream != nil, heard.frames
+		if age := uint64(max(v.now.Sub(heard.at), 0).Milliseconds()); status.LastHeartbeat == nil || age < status.HeartbeatAgeMillis {
+			status.HeartbeatAgeMillis = age
+		}
+	}
+	if v.server.cfg.Standing != nil {
+		if s := v.server.cfg.Standing(id); s.Incarnation == m.GetIncarnation() {
+			status.Health, status.Signals = coordinatorv1.MemberHealth(s.Health), s.Signals.Names()
+		}
+	}
 	return status
 }
 

@@ -48,6 +48,9 @@ type Authority interface {
 	ReserveTso(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
 	// ReserveAllocID is ReserveTso for ids.
 	ReserveAllocID(ctx context.Context, count uint64) (first, era uint64, check func(context.Context) error, err error)
+	// Check says that an era is held at a moment behind the call, or refuses: what
+	// was made before may be served.
+	Check(ctx context.Context, era uint64) error
 	// Status says what the holder may do now.
 	Status() tenure.Status
 }

@@ -42,6 +42,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/channel"
@@ -86,6 +87,11 @@ type Config struct {
 
 	// Answers asks who answers at another coordinator's address. Nil: nobody is asked.
 	Answers func(ctx context.Context, address string) (state.CoordinatorID, error)
+
+	// Members hears of members' streams. Nil: nobody does.
+	Members MemberEvents
+	// Standing says what is thought of a member. Nil: nothing is.
+	Standing func(state.MemberID) liveness.Standing
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
@@ -174,6 +180,8 @@ type Server struct {
 	routeStreams   *places.Places
 	publishStreams *places.Places
 	healthStreams  *places.Places
+	memberStreams  *places.Places
+	members        *members
 	streams        streams
 	fanout         *fanout
 	opening        opening
@@ -202,10 +210,12 @@ func New(cfg Config) (*Server, error) {
 		routeStreams:   places.New("route streams", l.MaxRouteStreams),
 		publishStreams: places.New("publish streams", l.MaxPublishStreams),
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
+		memberStreams:  places.New("member streams", l.MaxMemberStreams),
 		streams:        streams{all: map[*live]struct{}{}},
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)
@@ -269,6 +279,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.forget(ctx) })
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
+	background.Go(func() { s.members.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

@@ -28,14 +28,16 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		Cluster: v.state.Cluster(), Tenure: v.state.Tenure(), Allocators: v.state.Allocators(),
 		ServingAuthority: serves(authority, view, v.now),
 		IdWindowLeft:     authority.IDsLeft, TsoWindowLeft: authority.TimestampsLeft, ClockBound: authority.ClockBound,
-		Disclosure:   v.disclosure(),
-		Keyspaces:    uint64(v.state.KeyspaceCount()),
-		Regions:      uint64(v.state.RegionCount()),
-		Members:      uint64(v.state.MemberCount()),
-		Coordinators: v.coordinators(),
-		UptimeMillis: uint64(v.now.Sub(s.started).Milliseconds()),
-		Version:      s.cfg.Version,
-		Channel:      s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
+		Disclosure: v.disclosure(),
+		Keyspaces:  uint64(v.state.KeyspaceCount()),
+		Regions:    uint64(v.state.RegionCount()),
+		Members:    uint64(v.state.MemberCount()),
+
+		OrphanedRegions: uint64(v.state.Orphaned()),
+		Coordinators:    v.coordinators(),
+		UptimeMillis:    uint64(v.now.Sub(s.started).Milliseconds()),
+		Version:         s.cfg.Version,
+		Channel:         s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
 	}
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]

@@ -543,6 +543,8 @@ func (noAuthority) AllocID(context.Context, uint64) (uint64, uint64, error) { re
 
 func (noAuthority) Tso(context.Context, uint64) (uint64, uint64, error) { return 0, 0, errNotHeld }
 
+func (noAuthority) Check(context.Context, uint64) error { return errNotHeld }
+
 func (noAuthority) Status() tenure.Status { return tenure.Status{} }
 
 func (noAuthority) ReserveTso(context.Context, uint64) (uint64, uint64, func(context.Context) error, error) {

@@ -175,6 +175,31 @@ func (h *Holder) confirm(ctx context.Context, run Run) error {
 	}
 }
 
+// Check is the second half of Tso for what is no number: nil says that the era is still
+// held at a moment behind the call, so that what was made before may be served. It waits
+// for a confirmation where that is needed, within ctx, and refuses as AllocID does.
+func (h *Holder) Check(ctx context.Context, era uint64) error {
+	h.mu.Lock()
+	run, ok := h.raw.Enter(era)
+	var why error = h.raw.refusal
+	if holds := h.raw.core.Era(); !ok && holds != 0 && holds != era {
+		why = eraStale(era, holds)
+	}
+	h.mu.Unlock()
+	if !ok {
+		return why
+	}
+	defer h.close(run)
+	if run.Good(h.cfg.Clock.Now()) {
+		return nil
+	}
+	err := h.confirm(ctx, run)
+	if err != nil {
+		h.counters.GateRejections.Add(1)
+	}
+	return err
+}
+
 // close ends a request. An orderly end waits for the last one.
 func (h *Holder) close(run Run) {
 	if run.Close() {

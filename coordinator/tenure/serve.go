@@ -247,6 +247,18 @@ func (r *RawHolder) Take(m rootv1.Mandate, count uint64) (run Run, ok bool) {
 	return run, ok
 }
 
+// Enter begins a request that takes no values, in an era that is held; false: in none, or in
+// another one. What was made before may be served as a Run's values may.
+func (r *RawHolder) Enter(number uint64) (run Run, ok bool) {
+	e := r.era
+	if e == nil || r.leaving || e.number != number {
+		return Run{}, false
+	}
+	r.core.Used()
+	e.open.Add(1)
+	return Run{era: e}, true
+}
+
 // Reserve waits for values, in turn. An error says at once that there are none to
 // wait for.
 func (r *RawHolder) Reserve(m rootv1.Mandate, count uint64, now clock.Instant) (*Reservation, error) {

@@ -83,6 +83,8 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_DrainMember_FullMethodName:       row(No, No, Own, No, Allowed),
 	coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName:    row(No, No, Own, No, No),
 	coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:   row(No, No, Own, No, No),
+	coordinatorv1.Coordinator_MemberStream_FullMethodName:      row(No, No, Own, No, No),
+	coordinatorv1.Coordinator_HeardMembers_FullMethodName:      row(No, Allowed, No, No, No),
 	coordinatorv1.Coordinator_FailMember_FullMethodName:        row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RemoveMember_FullMethodName:      row(No, No, No, No, Allowed),
 	coordinatorv1.Coordinator_RotatePinKey_FullMethodName:      row(No, No, No, No, Allowed),
@@ -217,6 +219,8 @@ func named(request any) (string, bool) {
 		return r.GetMember().GetId(), true
 	case *coordinatorv1.DrainMemberRequest:
 		return r.GetMemberId(), true
+	case *coordinatorv1.MemberFrame:
+		return r.GetHello().GetMemberId(), r.GetHello() != nil
 	case *coordinatorv1.StoreHeartbeatRequest:
 		return r.GetMemberId(), true
 	case *coordinatorv1.RegionHeartbeatRequest:

@@ -3,8 +3,12 @@ package house
 import (
 	"encoding/json"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +59,12 @@ type rule struct {
 	reason string
 }
 
+// notPure is what a core imports that does something by itself.
+var notPure = []string{
+	"context", "os", "net", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand",
+	"google.golang.org/grpc", "google.golang.org/grpc/", module + "meta/root/client", module + "coordinator/rootview", module + "coordinator/server",
+}
+
 var rules = []rule{
 	{"meta/", []string{module + "coordinator/"}, "the root knows nothing of coordinators"},
 	{"", []string{module + "cmd/"}, "cmd is imported by nobody"},
@@ -67,6 +77,10 @@ var rules = []rule{
 	{"rooted", []string{module + "meta/", module + "coordinator/", module + "internal/", "google.golang.org/grpc"}, "values are a leaf"},
 	{"coordinator/catalog", []string{"google.golang.org/grpc", module + "meta/root/client"}, "the catalog is pure"},
 	{"coordinator/idalloc", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
+	{"coordinator/liveness", notPure, "the detector is pure"},
+	{"coordinator/placement", notPure, "the planner is pure"},
+	{"internal/held", []string{"google.golang.org/grpc", "context", "os", "net", module + "coordinator/", module + "meta/"}, "what a member holds is pure"},
+	{"member", []string{module + "meta/"}, "members need no package of the root"},
 	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 }
 
@@ -83,6 +97,39 @@ func TestImportsFollowTheMap(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The pure cores of coordinators are told the time, and start nothing.
+func TestCoresReadNoClockAndStartNothing(t *testing.T) {
+	cores, reads := 0, []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep", "NewSystem", "NewMonotonic"}
+	for _, p := range listPackages(t) {
+		if p.ImportPath != module+"coordinator/liveness" && p.ImportPath != module+"coordinator/placement" {
+			continue
+		}
+		cores++
+		for _, name := range p.GoFiles {
+			fset := token.NewFileSet()
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.GoStmt:
+					t.Errorf("%s: a core starts a goroutine", fset.Position(n.Pos()))
+				case *ast.SelectorExpr:
+					from, _ := n.X.(*ast.Ident)
+					if from != nil && (from.Name == "time" || from.Name == "clock") && slices.Contains(reads, n.Sel.Name) {
+						t.Errorf("%s: a core reads a clock", fset.Position(n.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+	if cores != 2 {
+		t.Fatalf("found %d of 2 cores", cores)
 	}
 }
 

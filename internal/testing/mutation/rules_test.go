@@ -149,8 +149,8 @@ var authority = []mutation{
 	},
 	{
 		5, "the check reads the confirmation before the clock", "coordinator/tenure/holder.go",
-		"if run.Good(h.cfg.Clock.Now()) {",
-		"if until := run.era.confirmedUntil(); h.cfg.Clock.Now() < until {",
+		"if run.Good(h.cfg.Clock.Now()) {\n\t\th.close(run)",
+		"if until := run.era.confirmedUntil(); h.cfg.Clock.Now() < until {\n\t\th.close(run)",
 		[]string{tenure},
 	},
 

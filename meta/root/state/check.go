@@ -206,8 +206,8 @@ func checkClaim(e *rootv1.TenureClaimed) *rootv1.ErrorDetail {
 }
 
 func checkMember(m *rootv1.Member) *rootv1.ErrorDetail {
-	if d := first(checkID("member id", m.GetId()), checkAddress(m.GetAddress()),
-		checkText("kind", m.GetKind(), MaxTextBytes), checkLabels(m.GetLabels())); d != nil {
+	if d := first(checkID("member id", m.GetId()), checkAddress("address", m.GetAddress()), checkAddress("probe address", m.GetProbeAddress()),
+		checkText("kind", m.GetKind(), MaxTextBytes), checkLabels(m.GetLabels()), checkMemberKeyspaces(m.GetKeyspaces())); d != nil {
 		return d
 	}
 	if m.GetStartNonce() == 0 {
@@ -216,9 +216,24 @@ func checkMember(m *rootv1.Member) *rootv1.ErrorDetail {
 	return nil
 }
 
-// checkAddress judges where callers reach a member; empty: nowhere.
-func checkAddress(a string) *rootv1.ErrorDetail {
-	if d := checkText("address", a, MaxAddressBytes); d != nil || a == "" {
+func checkMemberKeyspaces(names []string) *rootv1.ErrorDetail {
+	if n := len(names); n > MaxMemberKeyspaces {
+		return invalid("the member names %d keyspaces, at most %d fit: none means all", n, MaxMemberKeyspaces)
+	}
+	for i, name := range names {
+		if d := checkName(name); d != nil {
+			return d
+		}
+		if slices.Contains(names[:i], name) {
+			return invalid("the member names keyspace %q twice", name)
+		}
+	}
+	return nil
+}
+
+// checkAddress judges where a member is reached; empty: nowhere.
+func checkAddress(what, a string) *rootv1.ErrorDetail {
+	if d := checkText(what, a, MaxAddressBytes); d != nil || a == "" {
 		return d
 	}
 	colon := strings.LastIndexByte(a, ':')
@@ -226,7 +241,7 @@ func checkAddress(a string) *rootv1.ErrorDetail {
 	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 || bare == "" || strings.ContainsAny(bare, "[] /") || strings.Contains(host, ":") && bare == host {
-		return invalid("the address %q is not host:port, such as 10.0.0.7:7000 or [fd00::7]:7000", a)
+		return invalid("the %s %q is not host:port, such as 10.0.0.7:7000 or [fd00::7]:7000", what, a)
 	}
 	return nil
 }

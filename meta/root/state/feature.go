@@ -15,11 +15,13 @@ const (
 	BaseFeatureLevel = 1
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
-	// that was asked for, and what the root judges whoever asks: see restrictive.
-	FeatureLevel = 3
+	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
+	// adds keyspaces and a probe address of a member, moves and guards of a keyspace.
+	FeatureLevel = 4
 
 	movesLevel      = 2
 	restrictedLevel = 3
+	membersLevel    = 4
 )
 
 // supported stands for a build that understands less, for tests of upgrades:
@@ -65,6 +67,12 @@ func eventLevel(e *rootv1.Event) uint32 {
 		if k.TransitionCompleted.GetSetFrontier() || len(k.TransitionCompleted.GetFrontier()) > 0 {
 			return movesLevel
 		}
+	case *rootv1.Event_MemberJoined:
+		return memberLevel(k.MemberJoined.GetMember())
+	case *rootv1.Event_KeyspaceCreated:
+		return settingsLevel(k.KeyspaceCreated.GetSettings())
+	case *rootv1.Event_KeyspaceUpdated:
+		return settingsLevel(k.KeyspaceUpdated.GetSettings())
 	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked,
 		*rootv1.Event_TokenKeyRotated, *rootv1.Event_TokenRevoked:
 		return restrictedLevel
@@ -98,6 +106,20 @@ func recordLevel(r *rootv1.Record) uint32 {
 		r.GetHandover().GetLegacy().GetEnd() != nil || r.GetClusterSettings() != nil || r.GetGrant() != nil ||
 		r.GetPinKey().GetSealed() || r.GetTokenKey() != nil || r.GetRevokedToken() != nil {
 		return restrictedLevel
+	}
+	return max(memberLevel(r.GetMember()), settingsLevel(r.GetKeyspace().GetSettings()))
+}
+
+func memberLevel(m *rootv1.Member) uint32 {
+	if len(m.GetKeyspaces()) > 0 || m.GetProbeAddress() != "" {
+		return membersLevel
+	}
+	return BaseFeatureLevel
+}
+
+func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
+	if s.GetMoves() != nil || s.GetGuards() != nil {
+		return membersLevel
 	}
 	return BaseFeatureLevel
 }

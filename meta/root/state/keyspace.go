@@ -9,8 +9,9 @@ import (
 // keyspace is a record with what is counted for it. Immutable.
 type keyspace struct {
 	record *rootv1.Keyspace
-	// regions counts its regions; owned those that have an owner.
-	regions, owned int
+	// regions counts its regions; owned those that have an owner; orphans those that
+	// nobody owns who may act, if it is assigned.
+	regions, owned, orphans int
 }
 
 // counters hand out numbers inside Apply.
@@ -162,7 +163,18 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
 		Settings: e.GetSettings(), Revision: t.token.Index,
 	}
-	t.setKeyspace(&keyspace{record: next, regions: k.regions, owned: k.owned})
+	updated := *k
+	updated.record = next
+	t.setKeyspace(&updated)
+	if was := k.assigned(); was != updated.assigned() {
+		for _, region := range t.regionsOf(k.id(), k.regions) {
+			if was {
+				t.displace(region)
+			} else {
+				t.place(region)
+			}
+		}
+	}
 	r.Keyspace = next
 	t.change(Change{Kind: ChangeKeyspace, Keyspace: next})
 	return applied

@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -136,12 +137,23 @@ func (s *State) count(old, next *Region) {
 	oldRegions, oldOwned := tally(old)
 	if regions != oldRegions || owned != oldOwned {
 		k, _ := s.keyspaces.Get(cmp.Or(next, old).Keyspace)
-		s.keyspaces.Set(k.id(), &keyspace{
-			record: k.record, regions: k.regions + regions - oldRegions, owned: k.owned + owned - oldOwned,
-		})
+		counted := *k
+		counted.regions, counted.owned = k.regions+regions-oldRegions, k.owned+owned-oldOwned
+		s.keyspaces.Set(k.id(), &counted)
 	}
-	old.ownersWithout(next, s.lose)
-	next.ownersWithout(old, s.gain)
+	if old != nil && next != nil && slices.Equal(old.Owners, next.Owners) {
+		return
+	}
+	old.ownersWithout(next, func(id MemberID) { lose(s, s.owned, id, old) })
+	next.ownersWithout(old, func(id MemberID) { gain(s, s.owned, id, next) })
+	if k, _ := s.keyspaces.Get(cmp.Or(next, old).Keyspace); k.assigned() {
+		if old != nil {
+			s.displace(old)
+		}
+		if next != nil {
+			s.place(next)
+		}
+	}
 }
 
 func tally(r *Region) (regions, owned int) {
@@ -152,13 +164,13 @@ func tally(r *Region) (regions, owned int) {
 }
 
 // ownersWithout calls fn for the owners of r that other does not have.
-func (r *Region) ownersWithout(other *Region, fn func(MemberID, *Region)) {
+func (r *Region) ownersWithout(other *Region, fn func(MemberID)) {
 	if r == nil {
 		return
 	}
 	for _, o := range r.Owners {
 		if other == nil || other.ownerAt(o.Member) < 0 {
-			fn(o.Member, r)
+			fn(o.Member)
 		}
 	}
 }

@@ -34,6 +34,12 @@ const (
 	MaxLabelBytes = 255
 	// MaxLabelRules bounds the label rules of a keyspace.
 	MaxLabelRules = 256
+	// MaxMemberKeyspaces bounds the keyspaces that a member names.
+	MaxMemberKeyspaces = 64
+	// MaxMovesInFlight bounds the moves that may be under way from a member, or to one.
+	MaxMovesInFlight = 4096
+	// MaxFlapFailures bounds how many failures a guard waits for.
+	MaxFlapFailures = 1000
 	// MaxRingVnodes bounds the virtual nodes of a member.
 	MaxRingVnodes = 4096
 	// MaxMillis bounds every duration in settings, in milliseconds (366 days).

@@ -19,6 +19,7 @@ func (t *turn) memberJoined(e *rootv1.MemberJoined, r *EventResult) verdict {
 	old := t.Member(id)
 	next := &rootv1.Member{
 		Id: m.GetId(), Address: m.GetAddress(), Labels: m.GetLabels(), Capacity: m.GetCapacity(), Kind: m.GetKind(),
+		Keyspaces: m.GetKeyspaces(), ProbeAddress: m.GetProbeAddress(),
 		StartNonce: m.GetStartNonce(), State: rootv1.MemberState_MEMBER_STATE_ACTIVE,
 		Incarnation: t.counters.memberIncarnation + 1, Revision: t.token.Index,
 	}
@@ -146,6 +147,9 @@ func (s *State) setMember(old, next *rootv1.Member) {
 	s.members.Set(MemberID(next.GetId()), next)
 	if next.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
 		s.removed.Set(removedKey(next), MemberID(next.GetId()))
+	}
+	if old != nil && accepting(old) && (!accepting(next) || next.GetIncarnation() != old.GetIncarnation()) {
+		s.endLife(life(old.GetIncarnation()))
 	}
 }
 

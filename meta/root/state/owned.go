@@ -1,12 +1,13 @@
 package state
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/nokv/nokv/internal/cow"
 )
 
-// holding is what one member owns. The States that share one do not write to
+// holding is what one member owns, or one incarnation of it. The States that share one do not write to
 // it: the first change makes it a State's own, see ownership.
 type holding struct {
 	// regions are ordered by id. What a region is says State.Region: it may be
@@ -32,12 +33,18 @@ func newHolding(by *ownership) *holding {
 	return &holding{regions: cow.NewIndex(idKey), counts: cow.NewIndex(keyspaceCount.key), by: by}
 }
 
-// holdingOf is the member's holding, to be changed.
-func (s *State) holdingOf(id MemberID) *holding {
+// holder is whoever has a holding.
+type holder interface {
+	~uint64 | ~string
+	cmp.Ordered
+}
+
+// holdingOf is a holder's holding, to be changed.
+func holdingOf[H holder](s *State, all cow.Map[H, *holding], id H) *holding {
 	if s.owner == nil {
 		s.owner = new(ownership)
 	}
-	h, ok := s.owned.Get(id)
+	h, ok := all.Get(id)
 	switch {
 	case !ok:
 		h = newHolding(s.owner)
@@ -47,23 +54,23 @@ func (s *State) holdingOf(id MemberID) *holding {
 	default:
 		return h
 	}
-	s.owned.Set(id, h)
+	all.Set(id, h)
 	return h
 }
 
-// gain notes that the member owns the region.
-func (s *State) gain(id MemberID, r *Region) {
-	h := s.holdingOf(id)
+// gain notes that the holder owns the region.
+func gain[H holder](s *State, all cow.Map[H, *holding], id H, r *Region) {
+	h := holdingOf(s, all, id)
 	h.regions.Set(r.ID)
 	h.counts.Set(keyspaceCount{keyspace: r.Keyspace, regions: h.in(r.Keyspace) + 1})
 }
 
-// lose notes that the member owns the region no longer.
-func (s *State) lose(id MemberID, r *Region) {
-	h := s.holdingOf(id)
+// lose notes that the holder owns the region no longer.
+func lose[H holder](s *State, all cow.Map[H, *holding], id H, r *Region) {
+	h := holdingOf(s, all, id)
 	h.regions.Delete(r.idKey())
 	if h.regions.Len() == 0 {
-		s.owned.Delete(id)
+		all.Delete(id)
 		return
 	}
 	c := keyspaceCount{keyspace: r.Keyspace, regions: h.in(r.Keyspace) - 1}

@@ -245,7 +245,7 @@ func TestGolden(t *testing.T) {
 // and conditions: they have every kind of event.
 func writeGolden(t *testing.T) {
 	var lines strings.Builder
-	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access", "token"} {
+	for _, name := range []string{"bootstrap", "member", "keyspace", "region", "transition", "tenure", "fence", "retire", "rootpeer", "removed", "move", "restricted", "access", "token", "members"} {
 		text, err := os.ReadFile("testdata/scripts/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -291,7 +291,7 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 // Each kind of event, and what a command has beside its events, is in the golden
 // entries, which are the seeds of the fuzzers too.
 func TestGoldenHasEverything(t *testing.T) {
-	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true}
+	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true, "guards": true, "a probe address": true}
 	kinds := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	for i := range kinds.Len() {
 		missing[string(kinds.Get(i).Name())] = true
@@ -310,6 +310,8 @@ func TestGoldenHasEverything(t *testing.T) {
 				}
 				has["a join that follows"] = has["a join that follows"] || e.GetMemberJoined().GetFollows() > 0 || e.GetCoordinatorJoined().GetFollows() > 0
 				has["a secret"] = has["a secret"] || len(e.GetTenureRetired().GetRetireSecret()) > 0
+				has["guards"] = has["guards"] || e.GetKeyspaceUpdated().GetSettings().GetGuards() != nil
+				has["a probe address"] = has["a probe address"] || e.GetMemberJoined().GetMember().GetProbeAddress() != ""
 				has["a move"] = has["a move"] || e.GetMovePlanned() != nil
 			}
 			for what, there := range has {

@@ -393,9 +393,12 @@ func (w *world) entry(commands ...*rootv1.Command) {
 	if fork.Hash() != hash || restored(w.t, fork).Hash() != hash {
 		w.t.Fatalf("the fork changed")
 	}
-	if r := restored(w.t, before); r.Hash() != before.Hash() {
-		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), r.Hash())
+	w.checkRegions(fork)
+	again := restored(w.t, before)
+	if again.Hash() != before.Hash() {
+		w.t.Fatalf("the hash is %x, that of the records %x", before.Hash(), again.Hash())
 	}
+	w.checkRegions(again)
 	for i, r := range out[0].Results {
 		if commands[i].GetIdentity() != nil && state.CheckCommand(commands[i]) == nil {
 			w.sent = append(w.sent, sent{commands[i], r})
@@ -477,12 +480,20 @@ func (w *world) checkRegions(s *state.State) {
 		member   state.MemberID
 		keyspace state.KeyspaceID
 	}
+	var orphaned []state.RegionID
 	owned, shares, total := map[state.MemberID][]state.RegionID{}, map[share]int{}, 0
 	s.Keyspaces("", func(k *rootv1.Keyspace) bool {
 		id, count, end, open := state.KeyspaceID(k.GetId()), 0, "", false
+		assigned, before := k.GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED, len(orphaned)
 		s.RegionsFrom(id, "", func(r *state.Region) bool {
 			if count > 0 && (open || r.Start < end) {
 				w.t.Fatalf("region %d overlaps the one before", r.ID)
+			}
+			if assigned && !slices.ContainsFunc(r.Owners, func(o state.Owner) bool {
+				m := s.Member(o.Member)
+				return o.Incarnation == m.GetIncarnation() && (m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE || m.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING)
+			}) {
+				orphaned = append(orphaned, r.ID)
 			}
 			count++
 			end, open = r.End, r.End == ""
@@ -498,12 +509,25 @@ func (w *world) checkRegions(s *state.State) {
 			}
 			return true
 		})
+		if orphans := s.KeyspaceOrphaned(id); orphans != len(orphaned)-before {
+			w.t.Fatalf("keyspace %d has the orphans %d, counted %d", id, orphaned[before:], orphans)
+		}
 		if count != s.KeyspaceRegionCount(id) {
 			w.t.Fatalf("keyspace %d has %d regions, counted %d", id, count, s.KeyspaceRegionCount(id))
 		}
 		total += count
 		return true
 	})
+	var listed []state.RegionID
+	s.Orphans(func(r *state.Region) bool {
+		listed = append(listed, r.ID)
+		return true
+	})
+	slices.Sort(listed)
+	slices.Sort(orphaned)
+	if !slices.Equal(listed, orphaned) || s.Orphaned() != len(orphaned) {
+		w.t.Fatalf("the orphans are %d, listed %d, counted %d", orphaned, listed, s.Orphaned())
+	}
 	if total != s.RegionCount() {
 		w.t.Fatalf("%d regions, counted %d", total, s.RegionCount())
 	}

@@ -45,7 +45,7 @@ type Restoring struct {
 
 // NewRestoring begins with nothing.
 func NewRestoring() *Restoring {
-	return &Restoring{builder: builder{turn: turn{State: New(), out: new(Applied)}, owners: map[MemberID]*owner{}}}
+	return &Restoring{builder: builder{turn: turn{State: New(), out: new(Applied)}, owners: map[MemberID]*owner{}, alone: map[life]*owner{}, shared: map[life]*owner{}}}
 }
 
 // Records is how many were taken.
@@ -99,19 +99,22 @@ type builder struct {
 	// all are the regions so far, by key, as they came.
 	all [][]*Region
 	// owners are the members that own any of them, with what they own; lastOwner
-	// is the one found last.
-	owners    map[MemberID]*owner
-	lastOwner *owner
+	// is the one found last. alone and shared are incarnations: see lives.
+	owners        map[MemberID]*owner
+	lastOwner     *owner
+	alone, shared map[life]*owner
+	loose         []RegionID
 	// remembering is the number of the next remembered command.
 	remembering uint64
 	lastRemoved RegionID
 }
 
-// owner is a member, and what it owns so far.
+// owner is a member, or an incarnation of one, and what it owns so far.
 type owner struct {
 	id      MemberID
 	regions []RegionID
 	counts  []keyspaceCount
+	acts    bool // of an incarnation
 }
 
 type tag = uint64
@@ -280,7 +283,39 @@ func (b *builder) own(r *Region) error {
 	regions, owned := tally(r)
 	b.in.regions += regions
 	b.in.owned += owned
+	if b.in.assigned() {
+		b.place(r)
+	}
 	return nil
+}
+
+// place is State.place for many regions, which are indexed at the end.
+func (b *builder) place(r *Region) {
+	lives, acts := b.alone, false
+	if len(r.Owners) > 1 {
+		lives = b.shared
+	}
+	for _, o := range r.Owners {
+		l := life(o.Incarnation)
+		if l == 0 && len(r.Owners) > 1 {
+			continue
+		}
+		if lives[l] == nil {
+			lives[l] = &owner{acts: b.Acts(o)}
+		}
+		lives[l].add(r)
+		acts = acts || lives[l].acts
+	}
+	if acts {
+		return
+	}
+	b.in.orphans++
+	b.lives.orphans++
+	if len(r.Owners) == 1 {
+		b.lives.ended.Set(life(r.Owners[0].Incarnation), struct{}{})
+	} else {
+		b.loose = append(b.loose, r.ID)
+	}
 }
 
 // owner finds a member that owns a region; nil: there is none.
@@ -306,6 +341,12 @@ func (o *owner) add(r *Region) {
 	o.regions = append(o.regions, r.ID)
 }
 
+func (o *owner) holding() *holding {
+	h := newHolding(nil)
+	h.load(o.regions, o.counts)
+	return h
+}
+
 // behind refuses a region that does not lie behind the last one.
 func (b *builder) behind(r *Region) error {
 	p := b.prev
@@ -327,12 +368,18 @@ func (b *builder) finishRegions() error {
 		}
 	}
 	b.regionIDs = cow.LoadIndex((*Region).idKey, all)
-	for _, o := range b.owners {
-		h := newHolding(nil)
-		h.load(o.regions, o.counts)
-		b.owned.Set(o.id, h)
+	for id, o := range b.owners {
+		b.owned.Set(id, o.holding())
 	}
-	b.owners = nil
+	for l, o := range b.alone {
+		b.lives.alone.Set(l, o.holding())
+	}
+	for l, o := range b.shared {
+		b.lives.shared.Set(l, o.holding())
+	}
+	slices.Sort(b.loose)
+	b.lives.loose = cow.LoadIndex(idKey, b.loose)
+	b.owners, b.alone, b.shared, b.loose = nil, nil, nil, nil
 	return nil
 }
 

@@ -23,6 +23,7 @@ import (
 //	      [origin=N seq=N known=N]  its identity
 //	assess                  one event, judged without being applied
 //	state [kind ...]        the records, of these kinds
+//	orphans                 regions that nobody owns
 //	lookup ks=N             each line is a key
 //	repeat n=N              the event below, N times, each $i replaced
 //
@@ -80,6 +81,10 @@ func (m *machine) run(d *datadriven.TestData) string {
 	case "members":
 		r := m.s.RootMembers()
 		return fmt.Sprintf("voters %v outgoing %v learners %v\n", r.Voters, r.Outgoing, r.Learners)
+	case "orphans":
+		var ids []state.RegionID
+		m.s.Orphans(func(r *state.Region) bool { ids = append(ids, r.ID); return true })
+		return fmt.Sprintf("%d: %d\n", m.s.Orphaned(), ids)
 	case "renew":
 		r := state.Renewal{ClusterID: m.s.Cluster().GetClusterId() + 1, Peers: []*rootv1.RootPeer{{NodeId: 4, Incarnation: 44}}, UnixMillis: 5}
 		d.MaybeScanArgs(m.t, "cluster", &r.ClusterID)

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -13,7 +14,7 @@ func checkSettings(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 		return invalid("the placement is missing: reported or assigned")
 	}
 	return first(checkLayout(s.GetLayout()), checkOwnership(s.GetOwnership()), checkLiveness(s.GetLiveness()),
-		checkPolicy(s.GetPolicy()), checkCadence(s.GetCadence()), checkLabels(s.GetLabels()),
+		checkPolicy(s.GetPolicy()), checkCadence(s.GetCadence()), checkLabels(s.GetLabels()), checkMoves(s.GetMoves()), checkGuards(s.GetGuards()),
 		checkText("preset", s.GetPreset(), MaxNameBytes))
 }
 
@@ -69,6 +70,46 @@ func checkPolicy(p *rootv1.Policy) *rootv1.ErrorDetail {
 
 func checkCadence(c *rootv1.Cadence) *rootv1.ErrorDetail {
 	return checkMillis("cadence", c.GetCheckpointIntervalMillis(), c.GetIdleEvictMillis(), c.GetIdleScanMillis())
+}
+
+// MovesOf are a keyspace's settings of moves, with what counts where nothing is set.
+func MovesOf(s *rootv1.KeyspaceSettings) *rootv1.Moves {
+	m := s.GetMoves()
+	return &rootv1.Moves{
+		PrepareMaxMillis: cmp.Or(m.GetPrepareMaxMillis(), 10_000), DeadlineMillis: cmp.Or(m.GetDeadlineMillis(), 60_000),
+		HoldRequestsMillis: cmp.Or(m.GetHoldRequestsMillis(), 2000), InFlight: cmp.Or(m.GetInFlight(), 16),
+	}
+}
+
+// GuardsOf are a keyspace's guards, with what counts where nothing is set.
+func GuardsOf(s *rootv1.KeyspaceSettings) *rootv1.Guards {
+	g := s.GetGuards()
+	return &rootv1.Guards{
+		MassPermille: cmp.Or(g.GetMassPermille(), 500), MassWindowMillis: cmp.Or(g.GetMassWindowMillis(), 10_000),
+		FlapFailures: cmp.Or(g.GetFlapFailures(), 3), FlapWindowMillis: cmp.Or(g.GetFlapWindowMillis(), 300_000),
+		NoMoveBackMillis: cmp.Or(g.GetNoMoveBackMillis(), 120_000),
+	}
+}
+
+func checkMoves(m *rootv1.Moves) *rootv1.ErrorDetail {
+	all := MovesOf(&rootv1.KeyspaceSettings{Moves: m})
+	switch {
+	case all.GetPrepareMaxMillis() > all.GetDeadlineMillis():
+		return invalid("moves: the next owner may prepare for %d ms, but the move is given up after %d ms", all.GetPrepareMaxMillis(), all.GetDeadlineMillis())
+	case m.GetInFlight() > MaxMovesInFlight:
+		return invalid("moves: %d under way, at most %d are allowed", m.GetInFlight(), MaxMovesInFlight)
+	}
+	return checkMillis("moves", m.GetPrepareMaxMillis(), m.GetDeadlineMillis(), m.GetHoldRequestsMillis())
+}
+
+func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
+	switch {
+	case g.GetMassPermille() > 1000:
+		return invalid("guards: %d of a thousand members", g.GetMassPermille())
+	case g.GetFlapFailures() > MaxFlapFailures:
+		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
+	}
+	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis())
 }
 
 func checkMillis(what string, values ...uint64) *rootv1.ErrorDetail {

@@ -32,6 +32,7 @@ type State struct {
 	// that this State may change in place.
 	owned cow.Map[MemberID, *holding]
 	owner *ownership
+	lives lives
 
 	keyspaces     cow.Map[KeyspaceID, *keyspace]
 	keyspaceNames cow.Map[string, KeyspaceID]
@@ -68,6 +69,7 @@ func New() *State {
 		members:       cow.New[MemberID, *rootv1.Member](),
 		removed:       cow.New[string, MemberID](),
 		owned:         cow.New[MemberID, *holding](),
+		lives:         newLives(),
 		keyspaces:     cow.New[KeyspaceID, *keyspace](),
 		keyspaceNames: cow.New[string, KeyspaceID](),
 		regions:       cow.NewIndex((*Region).startKey),
@@ -93,6 +95,7 @@ func (s *State) Fork() *State {
 	f.members = s.members.Fork()
 	f.removed = s.removed.Fork()
 	f.owned = s.owned.Fork()
+	f.lives = s.lives.fork()
 	f.keyspaces = s.keyspaces.Fork()
 	f.keyspaceNames = s.keyspaceNames.Fork()
 	f.regions = s.regions.Fork()
@@ -116,6 +119,7 @@ func (s *State) branch() *State {
 	b.members = s.members.Branch()
 	b.removed = s.removed.Branch()
 	b.owned = s.owned.Branch()
+	b.lives = s.lives.branch()
 	b.keyspaces = s.keyspaces.Branch()
 	b.keyspaceNames = s.keyspaceNames.Branch()
 	b.regions = s.regions.Branch()

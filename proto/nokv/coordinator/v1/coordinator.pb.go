@@ -363,6 +363,238 @@ func (SyncHealth) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
+// RegionPhase is what a member has made of a region.
+type RegionPhase int32
+
+const (
+	RegionPhase_REGION_PHASE_UNSPECIFIED RegionPhase = 0
+	// It was shown to be its own, and the application is not ready yet.
+	RegionPhase_REGION_PHASE_ACQUIRING RegionPhase = 1
+	// The application serves it.
+	RegionPhase_REGION_PHASE_SERVING RegionPhase = 2
+	// It is to be its own next, and the application gets ready.
+	RegionPhase_REGION_PHASE_PREPARING RegionPhase = 3
+	// It is to be its own next, and the application is ready.
+	RegionPhase_REGION_PHASE_READY RegionPhase = 4
+	// It is to be given away, and the application finishes what it began.
+	RegionPhase_REGION_PHASE_RELEASING RegionPhase = 5
+	// Nothing more is done for it at this epoch; the frontier is exact.
+	RegionPhase_REGION_PHASE_RELEASED RegionPhase = 6
+)
+
+// Enum value maps for RegionPhase.
+var (
+	RegionPhase_name = map[int32]string{
+		0: "REGION_PHASE_UNSPECIFIED",
+		1: "REGION_PHASE_ACQUIRING",
+		2: "REGION_PHASE_SERVING",
+		3: "REGION_PHASE_PREPARING",
+		4: "REGION_PHASE_READY",
+		5: "REGION_PHASE_RELEASING",
+		6: "REGION_PHASE_RELEASED",
+	}
+	RegionPhase_value = map[string]int32{
+		"REGION_PHASE_UNSPECIFIED": 0,
+		"REGION_PHASE_ACQUIRING":   1,
+		"REGION_PHASE_SERVING":     2,
+		"REGION_PHASE_PREPARING":   3,
+		"REGION_PHASE_READY":       4,
+		"REGION_PHASE_RELEASING":   5,
+		"REGION_PHASE_RELEASED":    6,
+	}
+)
+
+func (x RegionPhase) Enum() *RegionPhase {
+	p := new(RegionPhase)
+	*p = x
+	return p
+}
+
+func (x RegionPhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RegionPhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[6].Descriptor()
+}
+
+func (RegionPhase) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[6]
+}
+
+func (x RegionPhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RegionPhase.Descriptor instead.
+func (RegionPhase) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+}
+
+// MoveRole is a member's part in a move.
+type MoveRole int32
+
+const (
+	MoveRole_MOVE_ROLE_UNSPECIFIED MoveRole = 0
+	MoveRole_MOVE_ROLE_GIVES       MoveRole = 1
+	MoveRole_MOVE_ROLE_TAKES       MoveRole = 2
+)
+
+// Enum value maps for MoveRole.
+var (
+	MoveRole_name = map[int32]string{
+		0: "MOVE_ROLE_UNSPECIFIED",
+		1: "MOVE_ROLE_GIVES",
+		2: "MOVE_ROLE_TAKES",
+	}
+	MoveRole_value = map[string]int32{
+		"MOVE_ROLE_UNSPECIFIED": 0,
+		"MOVE_ROLE_GIVES":       1,
+		"MOVE_ROLE_TAKES":       2,
+	}
+)
+
+func (x MoveRole) Enum() *MoveRole {
+	p := new(MoveRole)
+	*p = x
+	return p
+}
+
+func (x MoveRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MoveRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[7].Descriptor()
+}
+
+func (MoveRole) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[7]
+}
+
+func (x MoveRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MoveRole.Descriptor instead.
+func (MoveRole) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+}
+
+type MemberCommandKind int32
+
+const (
+	MemberCommandKind_MEMBER_COMMAND_KIND_UNSPECIFIED MemberCommandKind = 0
+	// Make a checkpoint, and report its frontier.
+	MemberCommandKind_MEMBER_COMMAND_KIND_CHECKPOINT MemberCommandKind = 1
+	// Say whether the region may be released because nobody uses it; what it answers
+	// is that it stopped.
+	MemberCommandKind_MEMBER_COMMAND_KIND_RELEASE_IF_IDLE MemberCommandKind = 2
+	MemberCommandKind_MEMBER_COMMAND_KIND_TRANSFER_LEADER MemberCommandKind = 3
+)
+
+// Enum value maps for MemberCommandKind.
+var (
+	MemberCommandKind_name = map[int32]string{
+		0: "MEMBER_COMMAND_KIND_UNSPECIFIED",
+		1: "MEMBER_COMMAND_KIND_CHECKPOINT",
+		2: "MEMBER_COMMAND_KIND_RELEASE_IF_IDLE",
+		3: "MEMBER_COMMAND_KIND_TRANSFER_LEADER",
+	}
+	MemberCommandKind_value = map[string]int32{
+		"MEMBER_COMMAND_KIND_UNSPECIFIED":     0,
+		"MEMBER_COMMAND_KIND_CHECKPOINT":      1,
+		"MEMBER_COMMAND_KIND_RELEASE_IF_IDLE": 2,
+		"MEMBER_COMMAND_KIND_TRANSFER_LEADER": 3,
+	}
+)
+
+func (x MemberCommandKind) Enum() *MemberCommandKind {
+	p := new(MemberCommandKind)
+	*p = x
+	return p
+}
+
+func (x MemberCommandKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberCommandKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[8].Descriptor()
+}
+
+func (MemberCommandKind) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[8]
+}
+
+func (x MemberCommandKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberCommandKind.Descriptor instead.
+func (MemberCommandKind) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+}
+
+// MemberHealth is what is observed of a member; what is rooted is its state.
+type MemberHealth int32
+
+const (
+	MemberHealth_MEMBER_HEALTH_UNSPECIFIED MemberHealth = 0
+	// Registered, and not heard of here yet.
+	MemberHealth_MEMBER_HEALTH_DISCOVERED MemberHealth = 1
+	MemberHealth_MEMBER_HEALTH_LIVE       MemberHealth = 2
+	// It gets nothing new, and keeps what it has.
+	MemberHealth_MEMBER_HEALTH_SUSPECTED MemberHealth = 3
+	// It would be failed, but a guard holds the verdict.
+	MemberHealth_MEMBER_HEALTH_HELD MemberHealth = 4
+)
+
+// Enum value maps for MemberHealth.
+var (
+	MemberHealth_name = map[int32]string{
+		0: "MEMBER_HEALTH_UNSPECIFIED",
+		1: "MEMBER_HEALTH_DISCOVERED",
+		2: "MEMBER_HEALTH_LIVE",
+		3: "MEMBER_HEALTH_SUSPECTED",
+		4: "MEMBER_HEALTH_HELD",
+	}
+	MemberHealth_value = map[string]int32{
+		"MEMBER_HEALTH_UNSPECIFIED": 0,
+		"MEMBER_HEALTH_DISCOVERED":  1,
+		"MEMBER_HEALTH_LIVE":        2,
+		"MEMBER_HEALTH_SUSPECTED":   3,
+		"MEMBER_HEALTH_HELD":        4,
+	}
+)
+
+func (x MemberHealth) Enum() *MemberHealth {
+	p := new(MemberHealth)
+	*p = x
+	return p
+}
+
+func (x MemberHealth) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberHealth) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[9].Descriptor()
+}
+
+func (MemberHealth) Type() protoreflect.EnumType {
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[9]
+}
+
+func (x MemberHealth) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberHealth.Descriptor instead.
+func (MemberHealth) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+}
+
 // Guarantee is one of the four that authority keeps.
 type Guarantee int32
 
@@ -407,11 +639,11 @@ func (x Guarantee) String() string {
 }
 
 func (Guarantee) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[6].Descriptor()
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[10].Descriptor()
 }
 
 func (Guarantee) Type() protoreflect.EnumType {
-	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[6]
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[10]
 }
 
 func (x Guarantee) Number() protoreflect.EnumNumber {
@@ -420,7 +652,7 @@ func (x Guarantee) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Guarantee.Descriptor instead.
 func (Guarantee) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 // Verdict says whether a guarantee holds.
@@ -461,11 +693,11 @@ func (x Verdict) String() string {
 }
 
 func (Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[7].Descriptor()
+	return file_nokv_coordinator_v1_coordinator_proto_enumTypes[11].Descriptor()
 }
 
 func (Verdict) Type() protoreflect.EnumType {
-	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[7]
+	return &file_nokv_coordinator_v1_coordinator_proto_enumTypes[11]
 }
 
 func (x Verdict) Number() protoreflect.EnumNumber {
@@ -474,7 +706,7 @@ func (x Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Verdict.Descriptor instead.
 func (Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 // ReadOptions say how fresh an answer must be. All conditions hold together;
@@ -4333,6 +4565,1466 @@ func (x *RegionHeartbeatResponse) GetRootedAt() *v1.RootToken {
 	return nil
 }
 
+// MemberFrame is what a member says, every interval of its terms and at once when
+// something changed. All of it is of one incarnation.
+type MemberFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first frame of a stream, and in no other.
+	Hello *MemberHello `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	// Rises by one with every frame of a stream, from 1 on.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// This frame and those that continue it report everything that the member has.
+	// Without it, only what changed. The first frame is the beginning of a complete report.
+	Complete bool `protobuf:"varint,3,opt,name=complete,proto3" json:"complete,omitempty"`
+	// The next frame continues this one. A frame has 256 KiB at most.
+	Partial bool            `protobuf:"varint,4,opt,name=partial,proto3" json:"partial,omitempty"`
+	Regions []*RegionReport `protobuf:"bytes,5,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Regions that are not reported any more.
+	Gone []uint64 `protobuf:"varint,6,rep,packed,name=gone,proto3" json:"gone,omitempty"`
+	// Absent: as before.
+	Load *MemberLoad `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
+	// What the member has been shown on this stream, all of it: the token of the last set
+	// that it took, and number and checksum of what it holds of it.
+	Shown   *ShownState           `protobuf:"bytes,8,opt,name=shown,proto3" json:"shown,omitempty"`
+	Replies []*MemberCommandReply `protobuf:"bytes,9,rep,name=replies,proto3" json:"replies,omitempty"`
+	// Set when the member wants to leave: it is drained, and says so until nothing is its own.
+	Goodbye       *Goodbye `protobuf:"bytes,10,opt,name=goodbye,proto3" json:"goodbye,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberFrame) Reset() {
+	*x = MemberFrame{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberFrame) ProtoMessage() {}
+
+func (x *MemberFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberFrame.ProtoReflect.Descriptor instead.
+func (*MemberFrame) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *MemberFrame) GetHello() *MemberHello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *MemberFrame) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *MemberFrame) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *MemberFrame) GetRegions() []*RegionReport {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetGone() []uint64 {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetLoad() *MemberLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetShown() *ShownState {
+	if x != nil {
+		return x.Shown
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetReplies() []*MemberCommandReply {
+	if x != nil {
+		return x.Replies
+	}
+	return nil
+}
+
+func (x *MemberFrame) GetGoodbye() *Goodbye {
+	if x != nil {
+		return x.Goodbye
+	}
+	return nil
+}
+
+// MemberHello says who speaks.
+type MemberHello struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	MemberId    string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Newest token of a set that the member obeys, from any coordinator; absent: none.
+	Obeyed        *v1.RootToken `protobuf:"bytes,3,opt,name=obeyed,proto3" json:"obeyed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberHello) Reset() {
+	*x = MemberHello{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberHello) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberHello) ProtoMessage() {}
+
+func (x *MemberHello) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberHello.ProtoReflect.Descriptor instead.
+func (*MemberHello) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *MemberHello) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *MemberHello) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *MemberHello) GetObeyed() *v1.RootToken {
+	if x != nil {
+		return x.Obeyed
+	}
+	return nil
+}
+
+// ShownState is how a member proves that it has what it was shown.
+type ShownState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *v1.RootToken          `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Count uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Exclusive or of a hash of each region that was shown: see ShownRegion.
+	Checksum      uint64 `protobuf:"fixed64,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShownState) Reset() {
+	*x = ShownState{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShownState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShownState) ProtoMessage() {}
+
+func (x *ShownState) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShownState.ProtoReflect.Descriptor instead.
+func (*ShownState) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ShownState) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *ShownState) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ShownState) GetChecksum() uint64 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+// Goodbye announces the end of a process.
+type Goodbye struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Time that the process has left, in milliseconds, from when it sent the frame.
+	DeadlineMillis uint64 `protobuf:"varint,1,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
+	// Why, for people.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The process has stopped serving everything and ends: proof of death.
+	Gone          bool `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Goodbye) Reset() {
+	*x = Goodbye{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Goodbye) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Goodbye) ProtoMessage() {}
+
+func (x *Goodbye) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
+func (*Goodbye) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *Goodbye) GetDeadlineMillis() uint64 {
+	if x != nil {
+		return x.DeadlineMillis
+	}
+	return 0
+}
+
+func (x *Goodbye) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Goodbye) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+// MemberLoad is a member's load as a whole, in units of its own that are comparable
+// within a keyspace.
+type MemberLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 or more; what is NaN, infinite or negative is refused and changes nothing.
+	Load float64 `protobuf:"fixed64,1,opt,name=load,proto3" json:"load,omitempty"`
+	// The most that it can take. 0: not known.
+	Capacity      float64 `protobuf:"fixed64,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberLoad) Reset() {
+	*x = MemberLoad{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberLoad) ProtoMessage() {}
+
+func (x *MemberLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
+func (*MemberLoad) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *MemberLoad) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *MemberLoad) GetCapacity() float64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+// RegionReport is a region as the member has it.
+type RegionReport struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	RegionId uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// Epoch that the member acts at, or was shown.
+	Epoch *v1.RegionEpoch `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Phase RegionPhase     `protobuf:"varint,3,opt,name=phase,proto3,enum=nokv.coordinator.v1.RegionPhase" json:"phase,omitempty"`
+	// How far the member got: exactly, with REGION_PHASE_RELEASED; acknowledged, before.
+	Frontier    []byte `protobuf:"bytes,4,opt,name=frontier,proto3" json:"frontier,omitempty"`
+	SetFrontier bool   `protobuf:"varint,5,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
+	// Transition that a phase of a move is about.
+	TransitionId string `protobuf:"bytes,6,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
+	// 0 or more.
+	Load     float64 `protobuf:"fixed64,7,opt,name=load,proto3" json:"load,omitempty"`
+	KeyCount uint64  `protobuf:"varint,8,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
+	Bytes    uint64  `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// It leads the region's own replication group.
+	Leader bool `protobuf:"varint,10,opt,name=leader,proto3" json:"leader,omitempty"`
+	// Its share of a shared region is more than it can serve.
+	Saturated bool `protobuf:"varint,11,opt,name=saturated,proto3" json:"saturated,omitempty"`
+	// Milliseconds since the region was last used; 0: not told.
+	IdleMillis uint64 `protobuf:"varint,12,opt,name=idle_millis,json=idleMillis,proto3" json:"idle_millis,omitempty"`
+	// Keys with most load, hottest first, 16 at most; and the key below which half
+	// of the load is.
+	HotKeys   []*HotKey `protobuf:"bytes,13,rep,name=hot_keys,json=hotKeys,proto3" json:"hot_keys,omitempty"`
+	MedianKey []byte    `protobuf:"bytes,14,opt,name=median_key,json=medianKey,proto3" json:"median_key,omitempty"`
+	// The application could not do what was shown: a sentence for people.
+	Error         string `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionReport) Reset() {
+	*x = RegionReport{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionReport) ProtoMessage() {}
+
+func (x *RegionReport) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionReport.ProtoReflect.Descriptor instead.
+func (*RegionReport) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *RegionReport) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *RegionReport) GetEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *RegionReport) GetPhase() RegionPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return RegionPhase_REGION_PHASE_UNSPECIFIED
+}
+
+func (x *RegionReport) GetFrontier() []byte {
+	if x != nil {
+		return x.Frontier
+	}
+	return nil
+}
+
+func (x *RegionReport) GetSetFrontier() bool {
+	if x != nil {
+		return x.SetFrontier
+	}
+	return false
+}
+
+func (x *RegionReport) GetTransitionId() string {
+	if x != nil {
+		return x.TransitionId
+	}
+	return ""
+}
+
+func (x *RegionReport) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *RegionReport) GetKeyCount() uint64 {
+	if x != nil {
+		return x.KeyCount
+	}
+	return 0
+}
+
+func (x *RegionReport) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *RegionReport) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *RegionReport) GetSaturated() bool {
+	if x != nil {
+		return x.Saturated
+	}
+	return false
+}
+
+func (x *RegionReport) GetIdleMillis() uint64 {
+	if x != nil {
+		return x.IdleMillis
+	}
+	return 0
+}
+
+func (x *RegionReport) GetHotKeys() []*HotKey {
+	if x != nil {
+		return x.HotKeys
+	}
+	return nil
+}
+
+func (x *RegionReport) GetMedianKey() []byte {
+	if x != nil {
+		return x.MedianKey
+	}
+	return nil
+}
+
+func (x *RegionReport) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+type HotKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Share of the region's load in thousandths.
+	Permille      uint32 `protobuf:"varint,2,opt,name=permille,proto3" json:"permille,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HotKey) Reset() {
+	*x = HotKey{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HotKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HotKey) ProtoMessage() {}
+
+func (x *HotKey) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
+func (*HotKey) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *HotKey) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *HotKey) GetPermille() uint32 {
+	if x != nil {
+		return x.Permille
+	}
+	return 0
+}
+
+// MemberAnswer is what a coordinator says to a member.
+type MemberAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Newest frame that this coordinator has taken.
+	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Era of the Tenure in this coordinator's view.
+	Era uint64 `protobuf:"varint,2,opt,name=era,proto3" json:"era,omitempty"`
+	// This coordinator holds the Tenure of era and was confirmed in it behind taking
+	// frame sequence: the member may act for its ttl from when it sent that frame.
+	Confirmed bool `protobuf:"varint,3,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Absent: nothing changed.
+	Set      *ShownSet        `protobuf:"bytes,4,opt,name=set,proto3" json:"set,omitempty"`
+	Commands []*MemberCommand `protobuf:"bytes,5,rep,name=commands,proto3" json:"commands,omitempty"`
+	// How to speak here; in the first answer, and when they change.
+	Terms *MemberTerms `protobuf:"bytes,6,opt,name=terms,proto3" json:"terms,omitempty"`
+	// The member shall send a complete report: what it said last does not follow what
+	// came before.
+	ReportAgain bool `protobuf:"varint,7,opt,name=report_again,json=reportAgain,proto3" json:"report_again,omitempty"`
+	// What of the frames was refused, with reasons, 64 at most.
+	Refusals []*v1.ErrorDetail `protobuf:"bytes,8,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	// Administrative state of the member, as rooted.
+	State         v1.MemberState `protobuf:"varint,9,opt,name=state,proto3,enum=nokv.root.v1.MemberState" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberAnswer) Reset() {
+	*x = MemberAnswer{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberAnswer) ProtoMessage() {}
+
+func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberAnswer.ProtoReflect.Descriptor instead.
+func (*MemberAnswer) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *MemberAnswer) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *MemberAnswer) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *MemberAnswer) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
+}
+
+func (x *MemberAnswer) GetSet() *ShownSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *MemberAnswer) GetCommands() []*MemberCommand {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+func (x *MemberAnswer) GetTerms() *MemberTerms {
+	if x != nil {
+		return x.Terms
+	}
+	return nil
+}
+
+func (x *MemberAnswer) GetReportAgain() bool {
+	if x != nil {
+		return x.ReportAgain
+	}
+	return false
+}
+
+func (x *MemberAnswer) GetRefusals() []*v1.ErrorDetail {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *MemberAnswer) GetState() v1.MemberState {
+	if x != nil {
+		return x.State
+	}
+	return v1.MemberState(0)
+}
+
+// MemberTerms is how a member speaks to a coordinator, and whom else there is.
+type MemberTerms struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Time between two frames, in milliseconds.
+	IntervalMillis uint64 `protobuf:"varint,1,opt,name=interval_millis,json=intervalMillis,proto3" json:"interval_millis,omitempty"`
+	// Settings of the keyspaces that the set has regions of, all of them, 4,096 at most.
+	Keyspaces []*KeyspaceTerms `protobuf:"bytes,2,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// Coordinators of the cluster, and who holds the Tenure.
+	Coordinators  []*v1.Coordinator `protobuf:"bytes,3,rep,name=coordinators,proto3" json:"coordinators,omitempty"`
+	HolderId      string            `protobuf:"bytes,4,opt,name=holder_id,json=holderId,proto3" json:"holder_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberTerms) Reset() {
+	*x = MemberTerms{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberTerms) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberTerms) ProtoMessage() {}
+
+func (x *MemberTerms) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberTerms.ProtoReflect.Descriptor instead.
+func (*MemberTerms) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *MemberTerms) GetIntervalMillis() uint64 {
+	if x != nil {
+		return x.IntervalMillis
+	}
+	return 0
+}
+
+func (x *MemberTerms) GetKeyspaces() []*KeyspaceTerms {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *MemberTerms) GetCoordinators() []*v1.Coordinator {
+	if x != nil {
+		return x.Coordinators
+	}
+	return nil
+}
+
+func (x *MemberTerms) GetHolderId() string {
+	if x != nil {
+		return x.HolderId
+	}
+	return ""
+}
+
+// KeyspaceTerms is what a member must know of a keyspace.
+type KeyspaceTerms struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	KeyspaceId uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Layout     *v1.Layout             `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
+	Fence      v1.Fence               `protobuf:"varint,4,opt,name=fence,proto3,enum=nokv.root.v1.Fence" json:"fence,omitempty"`
+	// With FENCE_TTL: the member stops itself when nobody confirmed it for so long.
+	TtlMillis uint64 `protobuf:"varint,5,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	// How long requests wait for a region that is on its way.
+	HoldRequestsMillis uint64 `protobuf:"varint,6,opt,name=hold_requests_millis,json=holdRequestsMillis,proto3" json:"hold_requests_millis,omitempty"`
+	// More owners than one may act at a time.
+	Shared        bool `protobuf:"varint,7,opt,name=shared,proto3" json:"shared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyspaceTerms) Reset() {
+	*x = KeyspaceTerms{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyspaceTerms) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyspaceTerms) ProtoMessage() {}
+
+func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyspaceTerms.ProtoReflect.Descriptor instead.
+func (*KeyspaceTerms) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *KeyspaceTerms) GetKeyspaceId() uint32 {
+	if x != nil {
+		return x.KeyspaceId
+	}
+	return 0
+}
+
+func (x *KeyspaceTerms) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *KeyspaceTerms) GetLayout() *v1.Layout {
+	if x != nil {
+		return x.Layout
+	}
+	return nil
+}
+
+func (x *KeyspaceTerms) GetFence() v1.Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return v1.Fence(0)
+}
+
+func (x *KeyspaceTerms) GetTtlMillis() uint64 {
+	if x != nil {
+		return x.TtlMillis
+	}
+	return 0
+}
+
+func (x *KeyspaceTerms) GetHoldRequestsMillis() uint64 {
+	if x != nil {
+		return x.HoldRequestsMillis
+	}
+	return 0
+}
+
+func (x *KeyspaceTerms) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+// ShownSet is what the root says is the member's own. A member obeys the set of the
+// newest token, from whatever coordinator; of an older one it learns nothing.
+type ShownSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position that the set holds at. On a part that others follow: not obeyed before the
+	// last part has come.
+	Token *v1.RootToken `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// All there is, from the first part to the last: what is not in it is not the
+	// member's own. Otherwise what changed since the set before on this stream.
+	Complete bool           `protobuf:"varint,2,opt,name=complete,proto3" json:"complete,omitempty"`
+	Partial  bool           `protobuf:"varint,3,opt,name=partial,proto3" json:"partial,omitempty"`
+	Regions  []*ShownRegion `protobuf:"bytes,4,rep,name=regions,proto3" json:"regions,omitempty"`
+	// Regions that are its own no more.
+	Ended         []uint64 `protobuf:"varint,5,rep,packed,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShownSet) Reset() {
+	*x = ShownSet{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShownSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShownSet) ProtoMessage() {}
+
+func (x *ShownSet) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShownSet.ProtoReflect.Descriptor instead.
+func (*ShownSet) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ShownSet) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *ShownSet) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *ShownSet) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *ShownSet) GetRegions() []*ShownRegion {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *ShownSet) GetEnded() []uint64 {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// ShownRegion is a region that is a member's own, or is to be next. Its hash is that of
+// region id, epoch, role and stage: XXH64, seed 0, of 8 little-endian words, 0 where
+// there is none: id, version, conf_version, the move's role, 0, 0, incarnation of the peer,
+// 1 with release_now.
+type ShownRegion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id, keyspace, keys, epoch, frontier; owners only of shared regions.
+	Region        *v1.Region `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	Move          *ShownMove `protobuf:"bytes,2,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShownRegion) Reset() {
+	*x = ShownRegion{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShownRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShownRegion) ProtoMessage() {}
+
+func (x *ShownRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShownRegion.ProtoReflect.Descriptor instead.
+func (*ShownRegion) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *ShownRegion) GetRegion() *v1.Region {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
+func (x *ShownRegion) GetMove() *ShownMove {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// ShownMove is the part of a member in a move that is under way.
+type ShownMove struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
+	Role         MoveRole               `protobuf:"varint,2,opt,name=role,proto3,enum=nokv.coordinator.v1.MoveRole" json:"role,omitempty"`
+	// The other side: the old owner where the member takes, the next one where it gives.
+	PeerId          string `protobuf:"bytes,3,opt,name=peer_id,json=peerId,proto3" json:"peer_id,omitempty"`
+	PeerIncarnation uint64 `protobuf:"varint,4,opt,name=peer_incarnation,json=peerIncarnation,proto3" json:"peer_incarnation,omitempty"`
+	PeerAddress     string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	// The next owner is ready, or its time to prepare is over: the old one shall stop,
+	// and say its exact frontier.
+	ReleaseNow bool `protobuf:"varint,6,opt,name=release_now,json=releaseNow,proto3" json:"release_now,omitempty"`
+	// Times of the move, from when it was planned, in milliseconds.
+	PrepareMaxMillis uint64 `protobuf:"varint,7,opt,name=prepare_max_millis,json=prepareMaxMillis,proto3" json:"prepare_max_millis,omitempty"`
+	DeadlineMillis   uint64 `protobuf:"varint,8,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ShownMove) Reset() {
+	*x = ShownMove{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShownMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShownMove) ProtoMessage() {}
+
+func (x *ShownMove) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShownMove.ProtoReflect.Descriptor instead.
+func (*ShownMove) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ShownMove) GetTransitionId() string {
+	if x != nil {
+		return x.TransitionId
+	}
+	return ""
+}
+
+func (x *ShownMove) GetRole() MoveRole {
+	if x != nil {
+		return x.Role
+	}
+	return MoveRole_MOVE_ROLE_UNSPECIFIED
+}
+
+func (x *ShownMove) GetPeerId() string {
+	if x != nil {
+		return x.PeerId
+	}
+	return ""
+}
+
+func (x *ShownMove) GetPeerIncarnation() uint64 {
+	if x != nil {
+		return x.PeerIncarnation
+	}
+	return 0
+}
+
+func (x *ShownMove) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+func (x *ShownMove) GetReleaseNow() bool {
+	if x != nil {
+		return x.ReleaseNow
+	}
+	return false
+}
+
+func (x *ShownMove) GetPrepareMaxMillis() uint64 {
+	if x != nil {
+		return x.PrepareMaxMillis
+	}
+	return 0
+}
+
+func (x *ShownMove) GetDeadlineMillis() uint64 {
+	if x != nil {
+		return x.DeadlineMillis
+	}
+	return 0
+}
+
+// MemberCommand asks a member for what has no level. It is carried out at most once:
+// an id that was answered is answered again with the same reply, and one of an era below
+// the newest that the member has seen is refused.
+type MemberCommand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Era   uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	// Unique in the era.
+	Id       uint64            `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Kind     MemberCommandKind `protobuf:"varint,3,opt,name=kind,proto3,enum=nokv.coordinator.v1.MemberCommandKind" json:"kind,omitempty"`
+	RegionId uint64            `protobuf:"varint,4,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// The member carries it out only at this epoch.
+	Epoch *v1.RegionEpoch `protobuf:"bytes,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Peer that shall lead, for MEMBER_COMMAND_KIND_TRANSFER_LEADER.
+	ToMemberId    string             `protobuf:"bytes,6,opt,name=to_member_id,json=toMemberId,proto3" json:"to_member_id,omitempty"`
+	Reason        v1.OperationReason `protobuf:"varint,7,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberCommand) Reset() {
+	*x = MemberCommand{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberCommand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberCommand) ProtoMessage() {}
+
+func (x *MemberCommand) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberCommand.ProtoReflect.Descriptor instead.
+func (*MemberCommand) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *MemberCommand) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *MemberCommand) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *MemberCommand) GetKind() MemberCommandKind {
+	if x != nil {
+		return x.Kind
+	}
+	return MemberCommandKind_MEMBER_COMMAND_KIND_UNSPECIFIED
+}
+
+func (x *MemberCommand) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *MemberCommand) GetEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *MemberCommand) GetToMemberId() string {
+	if x != nil {
+		return x.ToMemberId
+	}
+	return ""
+}
+
+func (x *MemberCommand) GetReason() v1.OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return v1.OperationReason(0)
+}
+
+// MemberCommandReply is what became of a command.
+type MemberCommandReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Era   uint64                 `protobuf:"varint,1,opt,name=era,proto3" json:"era,omitempty"`
+	Id    uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	Done  bool                   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// Why it was not done.
+	Error         *v1.ErrorDetail `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberCommandReply) Reset() {
+	*x = MemberCommandReply{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberCommandReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberCommandReply) ProtoMessage() {}
+
+func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberCommandReply.ProtoReflect.Descriptor instead.
+func (*MemberCommandReply) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *MemberCommandReply) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *MemberCommandReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *MemberCommandReply) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *MemberCommandReply) GetError() *v1.ErrorDetail {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type HeardMembersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 4,096.
+	MemberIds     []string `protobuf:"bytes,1,rep,name=member_ids,json=memberIds,proto3" json:"member_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeardMembersRequest) Reset() {
+	*x = HeardMembersRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeardMembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeardMembersRequest) ProtoMessage() {}
+
+func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeardMembersRequest.ProtoReflect.Descriptor instead.
+func (*HeardMembersRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *HeardMembersRequest) GetMemberIds() []string {
+	if x != nil {
+		return x.MemberIds
+	}
+	return nil
+}
+
+type HeardMembersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One a known member that was ever heard here.
+	Members       []*HeardMember `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Token         *v1.RootToken  `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeardMembersResponse) Reset() {
+	*x = HeardMembersResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeardMembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeardMembersResponse) ProtoMessage() {}
+
+func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeardMembersResponse.ProtoReflect.Descriptor instead.
+func (*HeardMembersResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *HeardMembersResponse) GetMembers() []*HeardMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *HeardMembersResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+type HeardMember struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	MemberId    string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Milliseconds since its last frame.
+	AgeMillis uint64 `protobuf:"varint,3,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// Its stream here is open.
+	Connected     bool `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeardMember) Reset() {
+	*x = HeardMember{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeardMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeardMember) ProtoMessage() {}
+
+func (x *HeardMember) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeardMember.ProtoReflect.Descriptor instead.
+func (*HeardMember) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *HeardMember) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *HeardMember) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *HeardMember) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *HeardMember) GetConnected() bool {
+	if x != nil {
+		return x.Connected
+	}
+	return false
+}
+
 type ListMembersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Read  *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
@@ -4348,7 +6040,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4360,7 +6052,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4373,7 +6065,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -4416,7 +6108,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4428,7 +6120,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4441,7 +6133,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -4473,14 +6165,21 @@ type MemberStatus struct {
 	// Milliseconds since then.
 	HeartbeatAgeMillis uint64 `protobuf:"varint,3,opt,name=heartbeat_age_millis,json=heartbeatAgeMillis,proto3" json:"heartbeat_age_millis,omitempty"`
 	// Regions it owns, by the root.
-	OwnedRegions  uint64 `protobuf:"varint,4,opt,name=owned_regions,json=ownedRegions,proto3" json:"owned_regions,omitempty"`
+	OwnedRegions uint64 `protobuf:"varint,4,opt,name=owned_regions,json=ownedRegions,proto3" json:"owned_regions,omitempty"`
+	// What this coordinator thinks of it.
+	Health MemberHealth `protobuf:"varint,5,opt,name=health,proto3,enum=nokv.coordinator.v1.MemberHealth" json:"health,omitempty"`
+	// Why, in words of the failure detector.
+	Signals []string `protobuf:"bytes,6,rep,name=signals,proto3" json:"signals,omitempty"`
+	// Its stream here is open; frames and bytes that came on it.
+	Connected     bool   `protobuf:"varint,7,opt,name=connected,proto3" json:"connected,omitempty"`
+	Frames        uint64 `protobuf:"varint,8,opt,name=frames,proto3" json:"frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4492,7 +6191,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4505,7 +6204,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -4536,6 +6235,34 @@ func (x *MemberStatus) GetOwnedRegions() uint64 {
 	return 0
 }
 
+func (x *MemberStatus) GetHealth() MemberHealth {
+	if x != nil {
+		return x.Health
+	}
+	return MemberHealth_MEMBER_HEALTH_UNSPECIFIED
+}
+
+func (x *MemberStatus) GetSignals() []string {
+	if x != nil {
+		return x.Signals
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetConnected() bool {
+	if x != nil {
+		return x.Connected
+	}
+	return false
+}
+
+func (x *MemberStatus) GetFrames() uint64 {
+	if x != nil {
+		return x.Frames
+	}
+	return 0
+}
+
 type ListCoordinatorsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Read  *ReadOptions           `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
@@ -4549,7 +6276,7 @@ type ListCoordinatorsRequest struct {
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4561,7 +6288,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4574,7 +6301,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -4610,7 +6337,7 @@ type ListCoordinatorsResponse struct {
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4622,7 +6349,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4635,7 +6362,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -4671,7 +6398,7 @@ type RemoveCoordinatorRequest struct {
 
 func (x *RemoveCoordinatorRequest) Reset() {
 	*x = RemoveCoordinatorRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4683,7 +6410,7 @@ func (x *RemoveCoordinatorRequest) String() string {
 func (*RemoveCoordinatorRequest) ProtoMessage() {}
 
 func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4696,7 +6423,7 @@ func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *RemoveCoordinatorRequest) GetCoordinatorId() string {
@@ -4731,7 +6458,7 @@ type RemoveCoordinatorResponse struct {
 
 func (x *RemoveCoordinatorResponse) Reset() {
 	*x = RemoveCoordinatorResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4743,7 +6470,7 @@ func (x *RemoveCoordinatorResponse) String() string {
 func (*RemoveCoordinatorResponse) ProtoMessage() {}
 
 func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4756,7 +6483,7 @@ func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *RemoveCoordinatorResponse) GetToken() *v1.RootToken {
@@ -4783,7 +6510,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4795,7 +6522,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4808,7 +6535,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *StatusRequest) GetBrief() bool {
@@ -4853,13 +6580,15 @@ type StatusResponse struct {
 	// When the coordinator's certificate ends, or the CA's that signed it if that is
 	// earlier, in seconds since 1970. 0: it has none.
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,21,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
-	unknownFields              protoimpl.UnknownFields
-	sizeCache                  protoimpl.SizeCache
+	// Regions of assigned keyspaces that have no owner who may act.
+	OrphanedRegions uint64 `protobuf:"varint,22,opt,name=orphaned_regions,json=orphanedRegions,proto3" json:"orphaned_regions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4871,7 +6600,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4884,7 +6613,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -5034,6 +6763,13 @@ func (x *StatusResponse) GetCertificateEndsUnixSeconds() uint64 {
 	return 0
 }
 
+func (x *StatusResponse) GetOrphanedRegions() uint64 {
+	if x != nil {
+		return x.OrphanedRegions
+	}
+	return 0
+}
+
 type RootEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -5052,7 +6788,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5064,7 +6800,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +6813,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -5138,7 +6874,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5150,7 +6886,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5163,7 +6899,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -5197,7 +6933,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5209,7 +6945,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5222,7 +6958,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -5300,7 +7036,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +7048,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +7061,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -5369,7 +7105,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5381,7 +7117,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5394,7 +7130,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -5450,7 +7186,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5462,7 +7198,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5475,7 +7211,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -5503,7 +7239,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5515,7 +7251,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5528,7 +7264,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -5556,7 +7292,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +7304,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +7317,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -5613,7 +7349,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5625,7 +7361,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5638,7 +7374,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -5682,7 +7418,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5694,7 +7430,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5707,7 +7443,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -5753,7 +7489,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5765,7 +7501,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5778,7 +7514,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -5822,7 +7558,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5834,7 +7570,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5847,7 +7583,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -5884,7 +7620,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5896,7 +7632,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5909,7 +7645,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -5947,7 +7683,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5959,7 +7695,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5972,7 +7708,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -6017,7 +7753,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6029,7 +7765,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6042,7 +7778,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -6087,7 +7823,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6099,7 +7835,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6112,7 +7848,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -6150,7 +7886,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6162,7 +7898,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6175,7 +7911,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -6209,7 +7945,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6221,7 +7957,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6234,7 +7970,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -6262,7 +7998,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6274,7 +8010,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6287,7 +8023,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -6313,7 +8049,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6325,7 +8061,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6338,7 +8074,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -6359,7 +8095,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6371,7 +8107,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6384,7 +8120,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -6710,7 +8446,128 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"}\n" +
 	"\x17RegionHeartbeatResponse\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x124\n" +
-	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"\x93\x01\n" +
+	"\trooted_at\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\brootedAt\"\xcf\x03\n" +
+	"\vMemberFrame\x126\n" +
+	"\x05hello\x18\x01 \x01(\v2 .nokv.coordinator.v1.MemberHelloR\x05hello\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1a\n" +
+	"\bcomplete\x18\x03 \x01(\bR\bcomplete\x12\x18\n" +
+	"\apartial\x18\x04 \x01(\bR\apartial\x12;\n" +
+	"\aregions\x18\x05 \x03(\v2!.nokv.coordinator.v1.RegionReportR\aregions\x12\x12\n" +
+	"\x04gone\x18\x06 \x03(\x04R\x04gone\x123\n" +
+	"\x04load\x18\a \x01(\v2\x1f.nokv.coordinator.v1.MemberLoadR\x04load\x125\n" +
+	"\x05shown\x18\b \x01(\v2\x1f.nokv.coordinator.v1.ShownStateR\x05shown\x12A\n" +
+	"\areplies\x18\t \x03(\v2'.nokv.coordinator.v1.MemberCommandReplyR\areplies\x126\n" +
+	"\agoodbye\x18\n" +
+	" \x01(\v2\x1c.nokv.coordinator.v1.GoodbyeR\agoodbye\"}\n" +
+	"\vMemberHello\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12/\n" +
+	"\x06obeyed\x18\x03 \x01(\v2\x17.nokv.root.v1.RootTokenR\x06obeyed\"m\n" +
+	"\n" +
+	"ShownState\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1a\n" +
+	"\bchecksum\x18\x03 \x01(\x06R\bchecksum\"^\n" +
+	"\aGoodbye\x12'\n" +
+	"\x0fdeadline_millis\x18\x01 \x01(\x04R\x0edeadlineMillis\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04gone\x18\x03 \x01(\bR\x04gone\"<\n" +
+	"\n" +
+	"MemberLoad\x12\x12\n" +
+	"\x04load\x18\x01 \x01(\x01R\x04load\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x01R\bcapacity\"\x83\x04\n" +
+	"\fRegionReport\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12/\n" +
+	"\x05epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x126\n" +
+	"\x05phase\x18\x03 \x01(\x0e2 .nokv.coordinator.v1.RegionPhaseR\x05phase\x12\x1a\n" +
+	"\bfrontier\x18\x04 \x01(\fR\bfrontier\x12!\n" +
+	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\x12#\n" +
+	"\rtransition_id\x18\x06 \x01(\tR\ftransitionId\x12\x12\n" +
+	"\x04load\x18\a \x01(\x01R\x04load\x12\x1b\n" +
+	"\tkey_count\x18\b \x01(\x04R\bkeyCount\x12\x14\n" +
+	"\x05bytes\x18\t \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06leader\x18\n" +
+	" \x01(\bR\x06leader\x12\x1c\n" +
+	"\tsaturated\x18\v \x01(\bR\tsaturated\x12\x1f\n" +
+	"\vidle_millis\x18\f \x01(\x04R\n" +
+	"idleMillis\x126\n" +
+	"\bhot_keys\x18\r \x03(\v2\x1b.nokv.coordinator.v1.HotKeyR\ahotKeys\x12\x1d\n" +
+	"\n" +
+	"median_key\x18\x0e \x01(\fR\tmedianKey\x12\x14\n" +
+	"\x05error\x18\x0f \x01(\tR\x05error\"6\n" +
+	"\x06HotKey\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
+	"\bpermille\x18\x02 \x01(\rR\bpermille\"\x8e\x03\n" +
+	"\fMemberAnswer\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x10\n" +
+	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x1c\n" +
+	"\tconfirmed\x18\x03 \x01(\bR\tconfirmed\x12/\n" +
+	"\x03set\x18\x04 \x01(\v2\x1d.nokv.coordinator.v1.ShownSetR\x03set\x12>\n" +
+	"\bcommands\x18\x05 \x03(\v2\".nokv.coordinator.v1.MemberCommandR\bcommands\x126\n" +
+	"\x05terms\x18\x06 \x01(\v2 .nokv.coordinator.v1.MemberTermsR\x05terms\x12!\n" +
+	"\freport_again\x18\a \x01(\bR\vreportAgain\x125\n" +
+	"\brefusals\x18\b \x03(\v2\x19.nokv.root.v1.ErrorDetailR\brefusals\x12/\n" +
+	"\x05state\x18\t \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\"\xd4\x01\n" +
+	"\vMemberTerms\x12'\n" +
+	"\x0finterval_millis\x18\x01 \x01(\x04R\x0eintervalMillis\x12@\n" +
+	"\tkeyspaces\x18\x02 \x03(\v2\".nokv.coordinator.v1.KeyspaceTermsR\tkeyspaces\x12=\n" +
+	"\fcoordinators\x18\x03 \x03(\v2\x19.nokv.root.v1.CoordinatorR\fcoordinators\x12\x1b\n" +
+	"\tholder_id\x18\x04 \x01(\tR\bholderId\"\x86\x02\n" +
+	"\rKeyspaceTerms\x12\x1f\n" +
+	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
+	"keyspaceId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12,\n" +
+	"\x06layout\x18\x03 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x12)\n" +
+	"\x05fence\x18\x04 \x01(\x0e2\x13.nokv.root.v1.FenceR\x05fence\x12\x1d\n" +
+	"\n" +
+	"ttl_millis\x18\x05 \x01(\x04R\tttlMillis\x120\n" +
+	"\x14hold_requests_millis\x18\x06 \x01(\x04R\x12holdRequestsMillis\x12\x16\n" +
+	"\x06shared\x18\a \x01(\bR\x06shared\"\xc1\x01\n" +
+	"\bShownSet\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1a\n" +
+	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12\x18\n" +
+	"\apartial\x18\x03 \x01(\bR\apartial\x12:\n" +
+	"\aregions\x18\x04 \x03(\v2 .nokv.coordinator.v1.ShownRegionR\aregions\x12\x14\n" +
+	"\x05ended\x18\x05 \x03(\x04R\x05ended\"o\n" +
+	"\vShownRegion\x12,\n" +
+	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x122\n" +
+	"\x04move\x18\x02 \x01(\v2\x1e.nokv.coordinator.v1.ShownMoveR\x04move\"\xc2\x02\n" +
+	"\tShownMove\x12#\n" +
+	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x121\n" +
+	"\x04role\x18\x02 \x01(\x0e2\x1d.nokv.coordinator.v1.MoveRoleR\x04role\x12\x17\n" +
+	"\apeer_id\x18\x03 \x01(\tR\x06peerId\x12)\n" +
+	"\x10peer_incarnation\x18\x04 \x01(\x04R\x0fpeerIncarnation\x12!\n" +
+	"\fpeer_address\x18\x05 \x01(\tR\vpeerAddress\x12\x1f\n" +
+	"\vrelease_now\x18\x06 \x01(\bR\n" +
+	"releaseNow\x12,\n" +
+	"\x12prepare_max_millis\x18\a \x01(\x04R\x10prepareMaxMillis\x12'\n" +
+	"\x0fdeadline_millis\x18\b \x01(\x04R\x0edeadlineMillis\"\x94\x02\n" +
+	"\rMemberCommand\x12\x10\n" +
+	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12:\n" +
+	"\x04kind\x18\x03 \x01(\x0e2&.nokv.coordinator.v1.MemberCommandKindR\x04kind\x12\x1b\n" +
+	"\tregion_id\x18\x04 \x01(\x04R\bregionId\x12/\n" +
+	"\x05epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12 \n" +
+	"\fto_member_id\x18\x06 \x01(\tR\n" +
+	"toMemberId\x125\n" +
+	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"{\n" +
+	"\x12MemberCommandReply\x12\x10\n" +
+	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12/\n" +
+	"\x05error\x18\x04 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"4\n" +
+	"\x13HeardMembersRequest\x12\x1d\n" +
+	"\n" +
+	"member_ids\x18\x01 \x03(\tR\tmemberIds\"\x81\x01\n" +
+	"\x14HeardMembersResponse\x12:\n" +
+	"\amembers\x18\x01 \x03(\v2 .nokv.coordinator.v1.HeardMemberR\amembers\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x89\x01\n" +
+	"\vHeardMember\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\x03 \x01(\x04R\tageMillis\x12\x1c\n" +
+	"\tconnected\x18\x04 \x01(\bR\tconnected\"\x93\x01\n" +
 	"\x12ListMembersRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -6721,12 +8578,16 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"disclosure\x18\x02 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
 	"disclosure\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xe6\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xf1\x02\n" +
 	"\fMemberStatus\x12,\n" +
 	"\x06member\x18\x01 \x01(\v2\x14.nokv.root.v1.MemberR\x06member\x12Q\n" +
 	"\x0elast_heartbeat\x18\x02 \x01(\v2*.nokv.coordinator.v1.StoreHeartbeatRequestR\rlastHeartbeat\x120\n" +
 	"\x14heartbeat_age_millis\x18\x03 \x01(\x04R\x12heartbeatAgeMillis\x12#\n" +
-	"\rowned_regions\x18\x04 \x01(\x04R\fownedRegions\"{\n" +
+	"\rowned_regions\x18\x04 \x01(\x04R\fownedRegions\x129\n" +
+	"\x06health\x18\x05 \x01(\x0e2!.nokv.coordinator.v1.MemberHealthR\x06health\x12\x18\n" +
+	"\asignals\x18\x06 \x03(\tR\asignals\x12\x1c\n" +
+	"\tconnected\x18\a \x01(\bR\tconnected\x12\x16\n" +
+	"\x06frames\x18\b \x01(\x04R\x06frames\"{\n" +
 	"\x17ListCoordinatorsRequest\x124\n" +
 	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\tR\x05after\x12\x14\n" +
@@ -6745,7 +8606,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xa3\a\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xce\a\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -6774,7 +8635,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vclock_bound\x18\x13 \x01(\bR\n" +
 	"clockBound\x12/\n" +
 	"\achannel\x18\x14 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
-	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\"\x85\x02\n" +
+	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
+	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -6910,7 +8772,30 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x17SYNC_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15SYNC_HEALTH_STREAMING\x10\x01\x12\x1d\n" +
 	"\x19SYNC_HEALTH_BOOTSTRAPPING\x10\x02\x12\x1c\n" +
-	"\x18SYNC_HEALTH_DISCONNECTED\x10\x03*\x87\x01\n" +
+	"\x18SYNC_HEALTH_DISCONNECTED\x10\x03*\xcc\x01\n" +
+	"\vRegionPhase\x12\x1c\n" +
+	"\x18REGION_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16REGION_PHASE_ACQUIRING\x10\x01\x12\x18\n" +
+	"\x14REGION_PHASE_SERVING\x10\x02\x12\x1a\n" +
+	"\x16REGION_PHASE_PREPARING\x10\x03\x12\x16\n" +
+	"\x12REGION_PHASE_READY\x10\x04\x12\x1a\n" +
+	"\x16REGION_PHASE_RELEASING\x10\x05\x12\x19\n" +
+	"\x15REGION_PHASE_RELEASED\x10\x06*O\n" +
+	"\bMoveRole\x12\x19\n" +
+	"\x15MOVE_ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fMOVE_ROLE_GIVES\x10\x01\x12\x13\n" +
+	"\x0fMOVE_ROLE_TAKES\x10\x02*\xae\x01\n" +
+	"\x11MemberCommandKind\x12#\n" +
+	"\x1fMEMBER_COMMAND_KIND_UNSPECIFIED\x10\x00\x12\"\n" +
+	"\x1eMEMBER_COMMAND_KIND_CHECKPOINT\x10\x01\x12'\n" +
+	"#MEMBER_COMMAND_KIND_RELEASE_IF_IDLE\x10\x02\x12'\n" +
+	"#MEMBER_COMMAND_KIND_TRANSFER_LEADER\x10\x03*\x98\x01\n" +
+	"\fMemberHealth\x12\x1d\n" +
+	"\x19MEMBER_HEALTH_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18MEMBER_HEALTH_DISCOVERED\x10\x01\x12\x16\n" +
+	"\x12MEMBER_HEALTH_LIVE\x10\x02\x12\x1b\n" +
+	"\x17MEMBER_HEALTH_SUSPECTED\x10\x03\x12\x16\n" +
+	"\x12MEMBER_HEALTH_HELD\x10\x04*\x87\x01\n" +
 	"\tGuarantee\x12\x19\n" +
 	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GUARANTEE_PRIMACY\x10\x01\x12\x19\n" +
@@ -6921,7 +8806,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xb1!\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xef\"\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -6952,7 +8837,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rAssignRegions\x12).nokv.coordinator.v1.AssignRegionsRequest\x1a*.nokv.coordinator.v1.AssignRegionsResponse\x12c\n" +
 	"\fRotatePinKey\x12(.nokv.coordinator.v1.RotatePinKeyRequest\x1a).nokv.coordinator.v1.RotatePinKeyResponse\x12i\n" +
 	"\x0eStoreHeartbeat\x12*.nokv.coordinator.v1.StoreHeartbeatRequest\x1a+.nokv.coordinator.v1.StoreHeartbeatResponse\x12l\n" +
-	"\x0fRegionHeartbeat\x12+.nokv.coordinator.v1.RegionHeartbeatRequest\x1a,.nokv.coordinator.v1.RegionHeartbeatResponse\x12`\n" +
+	"\x0fRegionHeartbeat\x12+.nokv.coordinator.v1.RegionHeartbeatRequest\x1a,.nokv.coordinator.v1.RegionHeartbeatResponse\x12W\n" +
+	"\fMemberStream\x12 .nokv.coordinator.v1.MemberFrame\x1a!.nokv.coordinator.v1.MemberAnswer(\x010\x01\x12c\n" +
+	"\fHeardMembers\x12(.nokv.coordinator.v1.HeardMembersRequest\x1a).nokv.coordinator.v1.HeardMembersResponse\x12`\n" +
 	"\vListMembers\x12'.nokv.coordinator.v1.ListMembersRequest\x1a(.nokv.coordinator.v1.ListMembersResponse\x12o\n" +
 	"\x10ListCoordinators\x12,.nokv.coordinator.v1.ListCoordinatorsRequest\x1a-.nokv.coordinator.v1.ListCoordinatorsResponse\x12r\n" +
 	"\x11RemoveCoordinator\x12-.nokv.coordinator.v1.RemoveCoordinatorRequest\x1a..nokv.coordinator.v1.RemoveCoordinatorResponse\x12Q\n" +
@@ -6980,8 +8867,8 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescData
 }
 
-var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 88)
+var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -6989,363 +8876,423 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(CatchUpAction)(0),                // 3: nokv.coordinator.v1.CatchUpAction
 	(ServingClass)(0),                 // 4: nokv.coordinator.v1.ServingClass
 	(SyncHealth)(0),                   // 5: nokv.coordinator.v1.SyncHealth
-	(Guarantee)(0),                    // 6: nokv.coordinator.v1.Guarantee
-	(Verdict)(0),                      // 7: nokv.coordinator.v1.Verdict
-	(*ReadOptions)(nil),               // 8: nokv.coordinator.v1.ReadOptions
-	(*Disclosure)(nil),                // 9: nokv.coordinator.v1.Disclosure
-	(*OwnerAddress)(nil),              // 10: nokv.coordinator.v1.OwnerAddress
-	(*GetRegionByKeyRequest)(nil),     // 11: nokv.coordinator.v1.GetRegionByKeyRequest
-	(*GetRegionByKeyResponse)(nil),    // 12: nokv.coordinator.v1.GetRegionByKeyResponse
-	(*GetRegionsByKeysRequest)(nil),   // 13: nokv.coordinator.v1.GetRegionsByKeysRequest
-	(*GetRegionsByKeysResponse)(nil),  // 14: nokv.coordinator.v1.GetRegionsByKeysResponse
-	(*GetRegionRequest)(nil),          // 15: nokv.coordinator.v1.GetRegionRequest
-	(*GetRegionResponse)(nil),         // 16: nokv.coordinator.v1.GetRegionResponse
-	(*ScanRegionsRequest)(nil),        // 17: nokv.coordinator.v1.ScanRegionsRequest
-	(*ScanRegionsResponse)(nil),       // 18: nokv.coordinator.v1.ScanRegionsResponse
-	(*WatchRegionsRequest)(nil),       // 19: nokv.coordinator.v1.WatchRegionsRequest
-	(*WatchRegionsResponse)(nil),      // 20: nokv.coordinator.v1.WatchRegionsResponse
-	(*RegionChange)(nil),              // 21: nokv.coordinator.v1.RegionChange
-	(*KeyspaceChange)(nil),            // 22: nokv.coordinator.v1.KeyspaceChange
-	(*MemberChange)(nil),              // 23: nokv.coordinator.v1.MemberChange
-	(*AllocIDRequest)(nil),            // 24: nokv.coordinator.v1.AllocIDRequest
-	(*AllocIDResponse)(nil),           // 25: nokv.coordinator.v1.AllocIDResponse
-	(*TsoRequest)(nil),                // 26: nokv.coordinator.v1.TsoRequest
-	(*TsoResponse)(nil),               // 27: nokv.coordinator.v1.TsoResponse
-	(*PublishRootEventRequest)(nil),   // 28: nokv.coordinator.v1.PublishRootEventRequest
-	(*PublishRootEventResponse)(nil),  // 29: nokv.coordinator.v1.PublishRootEventResponse
-	(*PublishRootEventsRequest)(nil),  // 30: nokv.coordinator.v1.PublishRootEventsRequest
-	(*PublishRootEventsResponse)(nil), // 31: nokv.coordinator.v1.PublishRootEventsResponse
-	(*AssessRootEventRequest)(nil),    // 32: nokv.coordinator.v1.AssessRootEventRequest
-	(*AssessRootEventResponse)(nil),   // 33: nokv.coordinator.v1.AssessRootEventResponse
-	(*ListTransitionsRequest)(nil),    // 34: nokv.coordinator.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil),   // 35: nokv.coordinator.v1.ListTransitionsResponse
-	(*RemoveRegionRequest)(nil),       // 36: nokv.coordinator.v1.RemoveRegionRequest
-	(*RemoveRegionResponse)(nil),      // 37: nokv.coordinator.v1.RemoveRegionResponse
-	(*CreateKeyspaceRequest)(nil),     // 38: nokv.coordinator.v1.CreateKeyspaceRequest
-	(*CreateKeyspaceResponse)(nil),    // 39: nokv.coordinator.v1.CreateKeyspaceResponse
-	(*UpdateKeyspaceRequest)(nil),     // 40: nokv.coordinator.v1.UpdateKeyspaceRequest
-	(*UpdateKeyspaceResponse)(nil),    // 41: nokv.coordinator.v1.UpdateKeyspaceResponse
-	(*DeleteKeyspaceRequest)(nil),     // 42: nokv.coordinator.v1.DeleteKeyspaceRequest
-	(*DeleteKeyspaceResponse)(nil),    // 43: nokv.coordinator.v1.DeleteKeyspaceResponse
-	(*GetKeyspaceRequest)(nil),        // 44: nokv.coordinator.v1.GetKeyspaceRequest
-	(*GetKeyspaceResponse)(nil),       // 45: nokv.coordinator.v1.GetKeyspaceResponse
-	(*ListKeyspacesRequest)(nil),      // 46: nokv.coordinator.v1.ListKeyspacesRequest
-	(*ListKeyspacesResponse)(nil),     // 47: nokv.coordinator.v1.ListKeyspacesResponse
-	(*RegisterMemberRequest)(nil),     // 48: nokv.coordinator.v1.RegisterMemberRequest
-	(*RegisterMemberResponse)(nil),    // 49: nokv.coordinator.v1.RegisterMemberResponse
-	(*DrainMemberRequest)(nil),        // 50: nokv.coordinator.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),       // 51: nokv.coordinator.v1.DrainMemberResponse
-	(*FailMemberRequest)(nil),         // 52: nokv.coordinator.v1.FailMemberRequest
-	(*FailMemberResponse)(nil),        // 53: nokv.coordinator.v1.FailMemberResponse
-	(*RemoveMemberRequest)(nil),       // 54: nokv.coordinator.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 55: nokv.coordinator.v1.RemoveMemberResponse
-	(*AssignRegionsRequest)(nil),      // 56: nokv.coordinator.v1.AssignRegionsRequest
-	(*AssignRegionsResponse)(nil),     // 57: nokv.coordinator.v1.AssignRegionsResponse
-	(*RotatePinKeyRequest)(nil),       // 58: nokv.coordinator.v1.RotatePinKeyRequest
-	(*RotatePinKeyResponse)(nil),      // 59: nokv.coordinator.v1.RotatePinKeyResponse
-	(*StoreHeartbeatRequest)(nil),     // 60: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 61: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 62: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 63: nokv.coordinator.v1.TransferLeader
-	(*RegionHeartbeatRequest)(nil),    // 64: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 65: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*ListMembersRequest)(nil),        // 66: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 67: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 68: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 69: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 70: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*RemoveCoordinatorRequest)(nil),  // 71: nokv.coordinator.v1.RemoveCoordinatorRequest
-	(*RemoveCoordinatorResponse)(nil), // 72: nokv.coordinator.v1.RemoveCoordinatorResponse
-	(*StatusRequest)(nil),             // 73: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 74: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 75: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 76: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 77: nokv.coordinator.v1.WitnessResponse
-	(*GuaranteeFinding)(nil),          // 78: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 79: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 80: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 81: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 82: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 83: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 84: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 85: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 86: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 87: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 88: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 89: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 90: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 91: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 92: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 93: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 94: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 95: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 96: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 97: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 98: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 99: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 100: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 101: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 102: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 103: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 104: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 105: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 106: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 107: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 108: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 109: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 110: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 111: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 112: nokv.root.v1.Coordinator
-	(*v1.Cluster)(nil),                // 113: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 114: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 115: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 116: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 117: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 118: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 119: nokv.root.v1.Verb
+	(RegionPhase)(0),                  // 6: nokv.coordinator.v1.RegionPhase
+	(MoveRole)(0),                     // 7: nokv.coordinator.v1.MoveRole
+	(MemberCommandKind)(0),            // 8: nokv.coordinator.v1.MemberCommandKind
+	(MemberHealth)(0),                 // 9: nokv.coordinator.v1.MemberHealth
+	(Guarantee)(0),                    // 10: nokv.coordinator.v1.Guarantee
+	(Verdict)(0),                      // 11: nokv.coordinator.v1.Verdict
+	(*ReadOptions)(nil),               // 12: nokv.coordinator.v1.ReadOptions
+	(*Disclosure)(nil),                // 13: nokv.coordinator.v1.Disclosure
+	(*OwnerAddress)(nil),              // 14: nokv.coordinator.v1.OwnerAddress
+	(*GetRegionByKeyRequest)(nil),     // 15: nokv.coordinator.v1.GetRegionByKeyRequest
+	(*GetRegionByKeyResponse)(nil),    // 16: nokv.coordinator.v1.GetRegionByKeyResponse
+	(*GetRegionsByKeysRequest)(nil),   // 17: nokv.coordinator.v1.GetRegionsByKeysRequest
+	(*GetRegionsByKeysResponse)(nil),  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse
+	(*GetRegionRequest)(nil),          // 19: nokv.coordinator.v1.GetRegionRequest
+	(*GetRegionResponse)(nil),         // 20: nokv.coordinator.v1.GetRegionResponse
+	(*ScanRegionsRequest)(nil),        // 21: nokv.coordinator.v1.ScanRegionsRequest
+	(*ScanRegionsResponse)(nil),       // 22: nokv.coordinator.v1.ScanRegionsResponse
+	(*WatchRegionsRequest)(nil),       // 23: nokv.coordinator.v1.WatchRegionsRequest
+	(*WatchRegionsResponse)(nil),      // 24: nokv.coordinator.v1.WatchRegionsResponse
+	(*RegionChange)(nil),              // 25: nokv.coordinator.v1.RegionChange
+	(*KeyspaceChange)(nil),            // 26: nokv.coordinator.v1.KeyspaceChange
+	(*MemberChange)(nil),              // 27: nokv.coordinator.v1.MemberChange
+	(*AllocIDRequest)(nil),            // 28: nokv.coordinator.v1.AllocIDRequest
+	(*AllocIDResponse)(nil),           // 29: nokv.coordinator.v1.AllocIDResponse
+	(*TsoRequest)(nil),                // 30: nokv.coordinator.v1.TsoRequest
+	(*TsoResponse)(nil),               // 31: nokv.coordinator.v1.TsoResponse
+	(*PublishRootEventRequest)(nil),   // 32: nokv.coordinator.v1.PublishRootEventRequest
+	(*PublishRootEventResponse)(nil),  // 33: nokv.coordinator.v1.PublishRootEventResponse
+	(*PublishRootEventsRequest)(nil),  // 34: nokv.coordinator.v1.PublishRootEventsRequest
+	(*PublishRootEventsResponse)(nil), // 35: nokv.coordinator.v1.PublishRootEventsResponse
+	(*AssessRootEventRequest)(nil),    // 36: nokv.coordinator.v1.AssessRootEventRequest
+	(*AssessRootEventResponse)(nil),   // 37: nokv.coordinator.v1.AssessRootEventResponse
+	(*ListTransitionsRequest)(nil),    // 38: nokv.coordinator.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 39: nokv.coordinator.v1.ListTransitionsResponse
+	(*RemoveRegionRequest)(nil),       // 40: nokv.coordinator.v1.RemoveRegionRequest
+	(*RemoveRegionResponse)(nil),      // 41: nokv.coordinator.v1.RemoveRegionResponse
+	(*CreateKeyspaceRequest)(nil),     // 42: nokv.coordinator.v1.CreateKeyspaceRequest
+	(*CreateKeyspaceResponse)(nil),    // 43: nokv.coordinator.v1.CreateKeyspaceResponse
+	(*UpdateKeyspaceRequest)(nil),     // 44: nokv.coordinator.v1.UpdateKeyspaceRequest
+	(*UpdateKeyspaceResponse)(nil),    // 45: nokv.coordinator.v1.UpdateKeyspaceResponse
+	(*DeleteKeyspaceRequest)(nil),     // 46: nokv.coordinator.v1.DeleteKeyspaceRequest
+	(*DeleteKeyspaceResponse)(nil),    // 47: nokv.coordinator.v1.DeleteKeyspaceResponse
+	(*GetKeyspaceRequest)(nil),        // 48: nokv.coordinator.v1.GetKeyspaceRequest
+	(*GetKeyspaceResponse)(nil),       // 49: nokv.coordinator.v1.GetKeyspaceResponse
+	(*ListKeyspacesRequest)(nil),      // 50: nokv.coordinator.v1.ListKeyspacesRequest
+	(*ListKeyspacesResponse)(nil),     // 51: nokv.coordinator.v1.ListKeyspacesResponse
+	(*RegisterMemberRequest)(nil),     // 52: nokv.coordinator.v1.RegisterMemberRequest
+	(*RegisterMemberResponse)(nil),    // 53: nokv.coordinator.v1.RegisterMemberResponse
+	(*DrainMemberRequest)(nil),        // 54: nokv.coordinator.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),       // 55: nokv.coordinator.v1.DrainMemberResponse
+	(*FailMemberRequest)(nil),         // 56: nokv.coordinator.v1.FailMemberRequest
+	(*FailMemberResponse)(nil),        // 57: nokv.coordinator.v1.FailMemberResponse
+	(*RemoveMemberRequest)(nil),       // 58: nokv.coordinator.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 59: nokv.coordinator.v1.RemoveMemberResponse
+	(*AssignRegionsRequest)(nil),      // 60: nokv.coordinator.v1.AssignRegionsRequest
+	(*AssignRegionsResponse)(nil),     // 61: nokv.coordinator.v1.AssignRegionsResponse
+	(*RotatePinKeyRequest)(nil),       // 62: nokv.coordinator.v1.RotatePinKeyRequest
+	(*RotatePinKeyResponse)(nil),      // 63: nokv.coordinator.v1.RotatePinKeyResponse
+	(*StoreHeartbeatRequest)(nil),     // 64: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 65: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 66: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 67: nokv.coordinator.v1.TransferLeader
+	(*RegionHeartbeatRequest)(nil),    // 68: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 69: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*MemberFrame)(nil),               // 70: nokv.coordinator.v1.MemberFrame
+	(*MemberHello)(nil),               // 71: nokv.coordinator.v1.MemberHello
+	(*ShownState)(nil),                // 72: nokv.coordinator.v1.ShownState
+	(*Goodbye)(nil),                   // 73: nokv.coordinator.v1.Goodbye
+	(*MemberLoad)(nil),                // 74: nokv.coordinator.v1.MemberLoad
+	(*RegionReport)(nil),              // 75: nokv.coordinator.v1.RegionReport
+	(*HotKey)(nil),                    // 76: nokv.coordinator.v1.HotKey
+	(*MemberAnswer)(nil),              // 77: nokv.coordinator.v1.MemberAnswer
+	(*MemberTerms)(nil),               // 78: nokv.coordinator.v1.MemberTerms
+	(*KeyspaceTerms)(nil),             // 79: nokv.coordinator.v1.KeyspaceTerms
+	(*ShownSet)(nil),                  // 80: nokv.coordinator.v1.ShownSet
+	(*ShownRegion)(nil),               // 81: nokv.coordinator.v1.ShownRegion
+	(*ShownMove)(nil),                 // 82: nokv.coordinator.v1.ShownMove
+	(*MemberCommand)(nil),             // 83: nokv.coordinator.v1.MemberCommand
+	(*MemberCommandReply)(nil),        // 84: nokv.coordinator.v1.MemberCommandReply
+	(*HeardMembersRequest)(nil),       // 85: nokv.coordinator.v1.HeardMembersRequest
+	(*HeardMembersResponse)(nil),      // 86: nokv.coordinator.v1.HeardMembersResponse
+	(*HeardMember)(nil),               // 87: nokv.coordinator.v1.HeardMember
+	(*ListMembersRequest)(nil),        // 88: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 89: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 90: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 91: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 92: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*RemoveCoordinatorRequest)(nil),  // 93: nokv.coordinator.v1.RemoveCoordinatorRequest
+	(*RemoveCoordinatorResponse)(nil), // 94: nokv.coordinator.v1.RemoveCoordinatorResponse
+	(*StatusRequest)(nil),             // 95: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 96: nokv.coordinator.v1.StatusResponse
+	(*RootEndpoint)(nil),              // 97: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 98: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 99: nokv.coordinator.v1.WitnessResponse
+	(*GuaranteeFinding)(nil),          // 100: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 101: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 102: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 103: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 104: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 105: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 106: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 107: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 108: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 109: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 110: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 111: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 112: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 113: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 114: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 115: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 116: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 117: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 118: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 119: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 120: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 121: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 122: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 123: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 124: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 125: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 126: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 127: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 128: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 129: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 130: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 131: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 132: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 133: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 134: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 135: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 136: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 137: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 138: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 139: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 140: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 141: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 142: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 143: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	96,  // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	96,  // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	96,  // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	118, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	118, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	118, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	97,  // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
-	8,   // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	98,  // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
-	10,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	9,   // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	98,  // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
-	10,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	9,   // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	99,  // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	8,   // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	98,  // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
-	10,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	9,   // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	98,  // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
-	10,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	9,   // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	96,  // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
-	8,   // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	96,  // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	21,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
-	22,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	23,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
-	9,   // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	98,  // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	100, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	101, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	99,  // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	99,  // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	102, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	103, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	104, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	105, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	106, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	104, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	99,  // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	102, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
-	8,   // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	104, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	105, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	9,   // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	107, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
-	9,   // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	108, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	103, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	109, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	103, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	100, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	96,  // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	109, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	103, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	100, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	96,  // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	8,   // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	100, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	9,   // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	8,   // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	100, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
-	9,   // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	101, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	103, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	101, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	96,  // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	101, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	96,  // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	101, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	96,  // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	101, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	110, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	103, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	62,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	97,  // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	63,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	111, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	98,  // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	98,  // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	96,  // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	8,   // 99: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	68,  // 100: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	9,   // 101: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	101, // 102: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	60,  // 103: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	8,   // 104: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	112, // 105: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	9,   // 106: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	103, // 107: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 108: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	113, // 109: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	114, // 110: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	115, // 111: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	116, // 112: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	9,   // 113: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	112, // 114: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	75,  // 115: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	117, // 116: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	117, // 117: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	8,   // 118: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	78,  // 119: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	113, // 120: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	114, // 121: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	115, // 122: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	116, // 123: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	79,  // 124: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	9,   // 125: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	6,   // 126: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	7,   // 127: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	6,   // 128: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	96,  // 129: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	103, // 130: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	114, // 131: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	96,  // 132: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	118, // 133: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	103, // 134: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 135: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	96,  // 136: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	119, // 137: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	103, // 138: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 139: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	96,  // 140: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	8,   // 141: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	118, // 142: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	9,   // 143: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	119, // 144: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	8,   // 145: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	118, // 146: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	9,   // 147: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	103, // 148: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 149: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	103, // 150: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	96,  // 151: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	11,  // 152: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	13,  // 153: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	13,  // 154: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	15,  // 155: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	17,  // 156: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	19,  // 157: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	24,  // 158: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	24,  // 159: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	26,  // 160: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	26,  // 161: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	28,  // 162: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	30,  // 163: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	30,  // 164: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	32,  // 165: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	34,  // 166: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	36,  // 167: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	38,  // 168: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	40,  // 169: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	42,  // 170: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	44,  // 171: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	46,  // 172: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	48,  // 173: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	50,  // 174: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	52,  // 175: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	54,  // 176: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	56,  // 177: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	58,  // 178: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	60,  // 179: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	64,  // 180: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	66,  // 181: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	69,  // 182: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	71,  // 183: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	73,  // 184: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	76,  // 185: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	80,  // 186: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	82,  // 187: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	84,  // 188: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	86,  // 189: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	88,  // 190: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	90,  // 191: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	92,  // 192: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	94,  // 193: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	12,  // 194: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	14,  // 195: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	14,  // 196: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	16,  // 197: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	18,  // 198: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	20,  // 199: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	25,  // 200: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	25,  // 201: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	27,  // 202: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	27,  // 203: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	29,  // 204: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	31,  // 205: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	31,  // 206: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	33,  // 207: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	35,  // 208: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	37,  // 209: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	39,  // 210: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	41,  // 211: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	43,  // 212: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	45,  // 213: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	47,  // 214: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	49,  // 215: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	51,  // 216: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	53,  // 217: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	55,  // 218: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	57,  // 219: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	59,  // 220: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	61,  // 221: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	65,  // 222: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	67,  // 223: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	70,  // 224: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	72,  // 225: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	74,  // 226: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	77,  // 227: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	81,  // 228: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	83,  // 229: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	85,  // 230: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	87,  // 231: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	89,  // 232: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	91,  // 233: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	93,  // 234: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	95,  // 235: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	194, // [194:236] is the sub-list for method output_type
-	152, // [152:194] is the sub-list for method input_type
-	152, // [152:152] is the sub-list for extension type_name
-	152, // [152:152] is the sub-list for extension extendee
-	0,   // [0:152] is the sub-list for field type_name
+	119, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	120, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	120, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	121, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	120, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	120, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	118, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	118, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
+	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
+	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
+	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	120, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	122, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	123, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	121, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	121, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	124, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	125, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	126, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	127, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	128, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	126, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	121, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	124, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	126, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	127, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	129, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	130, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	125, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	125, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	118, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	125, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	118, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	122, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	122, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	123, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	125, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	123, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	118, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	123, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	118, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	123, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	118, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	123, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	132, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	125, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	119, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	133, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	120, // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	120, // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	118, // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	71,  // 99: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
+	75,  // 100: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
+	74,  // 101: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
+	72,  // 102: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
+	84,  // 103: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
+	73,  // 104: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
+	118, // 105: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	118, // 106: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	130, // 107: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	6,   // 108: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
+	76,  // 109: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
+	80,  // 110: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
+	83,  // 111: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
+	78,  // 112: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
+	121, // 113: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	119, // 114: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	79,  // 115: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
+	134, // 116: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	135, // 117: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	136, // 118: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	118, // 119: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	81,  // 120: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
+	120, // 121: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	82,  // 122: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
+	7,   // 123: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
+	8,   // 124: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
+	130, // 125: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	133, // 126: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	121, // 127: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	87,  // 128: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
+	118, // 129: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 130: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	90,  // 131: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	13,  // 132: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	123, // 133: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	64,  // 134: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	9,   // 135: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
+	12,  // 136: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	134, // 137: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	13,  // 138: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	125, // 139: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 140: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 141: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	138, // 142: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	139, // 143: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	140, // 144: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	13,  // 145: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	134, // 146: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	97,  // 147: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	141, // 148: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	141, // 149: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 150: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	100, // 151: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	137, // 152: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	138, // 153: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	139, // 154: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	140, // 155: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	101, // 156: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 157: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	10,  // 158: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 159: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 160: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	118, // 161: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	125, // 162: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	138, // 163: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	118, // 164: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	142, // 165: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	125, // 166: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 167: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	118, // 168: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 169: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	125, // 170: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 171: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	118, // 172: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 173: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	142, // 174: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 175: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	143, // 176: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 177: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	142, // 178: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 179: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	125, // 180: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 181: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 182: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	118, // 183: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 184: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 185: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 186: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 187: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 188: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 189: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 190: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 191: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 192: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 193: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 194: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 195: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 196: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 197: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 198: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 199: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 200: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 201: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 202: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 203: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 204: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 205: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 206: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 207: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 208: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 209: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 210: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 211: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	68,  // 212: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	70,  // 213: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	85,  // 214: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	88,  // 215: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	91,  // 216: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	93,  // 217: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	95,  // 218: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	98,  // 219: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	102, // 220: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	104, // 221: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	106, // 222: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	108, // 223: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	110, // 224: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	112, // 225: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	114, // 226: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	116, // 227: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	16,  // 228: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 229: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 230: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 231: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 232: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 233: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 234: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 235: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 236: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 237: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 238: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 239: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 240: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 241: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 242: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 243: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 244: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 245: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 246: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 247: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 248: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 249: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 250: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 251: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 252: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 253: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 254: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 255: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	69,  // 256: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	77,  // 257: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	86,  // 258: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	89,  // 259: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	92,  // 260: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	94,  // 261: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	96,  // 262: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	99,  // 263: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	103, // 264: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	105, // 265: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	107, // 266: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	109, // 267: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	111, // 268: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	113, // 269: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	115, // 270: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	117, // 271: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	228, // [228:272] is the sub-list for method output_type
+	184, // [184:228] is the sub-list for method input_type
+	184, // [184:184] is the sub-list for extension type_name
+	184, // [184:184] is the sub-list for extension extendee
+	0,   // [0:184] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -7362,8 +9309,8 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   88,
+			NumEnums:      12,
+			NumMessages:   106,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

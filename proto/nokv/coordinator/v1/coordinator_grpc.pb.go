@@ -50,6 +50,8 @@ const (
 	Coordinator_RotatePinKey_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RotatePinKey"
 	Coordinator_StoreHeartbeat_FullMethodName    = "/nokv.coordinator.v1.Coordinator/StoreHeartbeat"
 	Coordinator_RegionHeartbeat_FullMethodName   = "/nokv.coordinator.v1.Coordinator/RegionHeartbeat"
+	Coordinator_MemberStream_FullMethodName      = "/nokv.coordinator.v1.Coordinator/MemberStream"
+	Coordinator_HeardMembers_FullMethodName      = "/nokv.coordinator.v1.Coordinator/HeardMembers"
 	Coordinator_ListMembers_FullMethodName       = "/nokv.coordinator.v1.Coordinator/ListMembers"
 	Coordinator_ListCoordinators_FullMethodName  = "/nokv.coordinator.v1.Coordinator/ListCoordinators"
 	Coordinator_RemoveCoordinator_FullMethodName = "/nokv.coordinator.v1.Coordinator/RemoveCoordinator"
@@ -142,6 +144,15 @@ type CoordinatorClient interface {
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
 	// kept here; a newer descriptor is rooted.
 	RegionHeartbeat(ctx context.Context, in *RegionHeartbeatRequest, opts ...grpc.CallOption) (*RegionHeartbeatResponse, error)
+	// MemberStream is a member's line to a coordinator: it shows the member what the
+	// root says is its own, hears what the member has made of it, and, from the holder of
+	// the Tenure, confirms the member and sends what has no level as commands. Bad
+	// input in a frame is answered in the next answer's refusals; what makes the rest of
+	// the stream meaningless ends it with a status.
+	MemberStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MemberFrame, MemberAnswer], error)
+	// HeardMembers tells when this coordinator last heard of members: asked by the holder
+	// of the Tenure before a verdict.
+	HeardMembers(ctx context.Context, in *HeardMembersRequest, opts ...grpc.CallOption) (*HeardMembersResponse, error)
 	// ListMembers lists members with what is rooted and what was observed here.
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// ListCoordinators lists coordinators; clients find the others by it.
@@ -494,6 +505,29 @@ func (c *coordinatorClient) RegionHeartbeat(ctx context.Context, in *RegionHeart
 	return out, nil
 }
 
+func (c *coordinatorClient) MemberStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[MemberFrame, MemberAnswer], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[5], Coordinator_MemberStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[MemberFrame, MemberAnswer]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_MemberStreamClient = grpc.BidiStreamingClient[MemberFrame, MemberAnswer]
+
+func (c *coordinatorClient) HeardMembers(ctx context.Context, in *HeardMembersRequest, opts ...grpc.CallOption) (*HeardMembersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HeardMembersResponse)
+	err := c.cc.Invoke(ctx, Coordinator_HeardMembers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *coordinatorClient) ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListMembersResponse)
@@ -701,6 +735,15 @@ type CoordinatorServer interface {
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
 	// kept here; a newer descriptor is rooted.
 	RegionHeartbeat(context.Context, *RegionHeartbeatRequest) (*RegionHeartbeatResponse, error)
+	// MemberStream is a member's line to a coordinator: it shows the member what the
+	// root says is its own, hears what the member has made of it, and, from the holder of
+	// the Tenure, confirms the member and sends what has no level as commands. Bad
+	// input in a frame is answered in the next answer's refusals; what makes the rest of
+	// the stream meaningless ends it with a status.
+	MemberStream(grpc.BidiStreamingServer[MemberFrame, MemberAnswer]) error
+	// HeardMembers tells when this coordinator last heard of members: asked by the holder
+	// of the Tenure before a verdict.
+	HeardMembers(context.Context, *HeardMembersRequest) (*HeardMembersResponse, error)
 	// ListMembers lists members with what is rooted and what was observed here.
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// ListCoordinators lists coordinators; clients find the others by it.
@@ -828,6 +871,12 @@ func (UnimplementedCoordinatorServer) StoreHeartbeat(context.Context, *StoreHear
 }
 func (UnimplementedCoordinatorServer) RegionHeartbeat(context.Context, *RegionHeartbeatRequest) (*RegionHeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RegionHeartbeat not implemented")
+}
+func (UnimplementedCoordinatorServer) MemberStream(grpc.BidiStreamingServer[MemberFrame, MemberAnswer]) error {
+	return status.Error(codes.Unimplemented, "method MemberStream not implemented")
+}
+func (UnimplementedCoordinatorServer) HeardMembers(context.Context, *HeardMembersRequest) (*HeardMembersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method HeardMembers not implemented")
 }
 func (UnimplementedCoordinatorServer) ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListMembers not implemented")
@@ -1360,6 +1409,31 @@ func _Coordinator_RegionHeartbeat_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_MemberStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(CoordinatorServer).MemberStream(&grpc.GenericServerStream[MemberFrame, MemberAnswer]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_MemberStreamServer = grpc.BidiStreamingServer[MemberFrame, MemberAnswer]
+
+func _Coordinator_HeardMembers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HeardMembersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).HeardMembers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_HeardMembers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).HeardMembers(ctx, req.(*HeardMembersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Coordinator_ListMembers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListMembersRequest)
 	if err := dec(in); err != nil {
@@ -1698,6 +1772,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Coordinator_RegionHeartbeat_Handler,
 		},
 		{
+			MethodName: "HeardMembers",
+			Handler:    _Coordinator_HeardMembers_Handler,
+		},
+		{
 			MethodName: "ListMembers",
 			Handler:    _Coordinator_ListMembers_Handler,
 		},
@@ -1777,6 +1855,12 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "PublishStream",
 			Handler:       _Coordinator_PublishStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "MemberStream",
+			Handler:       _Coordinator_MemberStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -2571,7 +2571,15 @@ type Member struct {
 	// Random per process start: the same registration sent twice is one.
 	StartNonce uint64 `protobuf:"fixed64,10,opt,name=start_nonce,json=startNonce,proto3" json:"start_nonce,omitempty"`
 	// Index of the entry that last changed the record.
-	Revision      uint64 `protobuf:"varint,11,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,11,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Names of the assigned keyspaces whose regions it takes. Empty: all. Of feature
+	// level 4.
+	Keyspaces []string `protobuf:"bytes,12,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// Address at which this very process, and nothing in between, tells which
+	// incarnation it is, host:port. A connection that is refused there, or that another
+	// process answers, proves that this one has ended. Empty: nothing proves it. Of
+	// feature level 4.
+	ProbeAddress  string `protobuf:"bytes,13,opt,name=probe_address,json=probeAddress,proto3" json:"probe_address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2681,6 +2689,20 @@ func (x *Member) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *Member) GetKeyspaces() []string {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *Member) GetProbeAddress() string {
+	if x != nil {
+		return x.ProbeAddress
+	}
+	return ""
 }
 
 // Coordinator is a coordinator process, so that others find it.
@@ -2858,7 +2880,11 @@ type KeyspaceSettings struct {
 	// Free labels for people and tools.
 	Labels map[string]string `protobuf:"bytes,8,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Name of the preset that the settings started from, for people.
-	Preset        string `protobuf:"bytes,9,opt,name=preset,proto3" json:"preset,omitempty"`
+	Preset string `protobuf:"bytes,9,opt,name=preset,proto3" json:"preset,omitempty"`
+	// Of feature level 4.
+	Moves *Moves `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
+	// Of feature level 4.
+	Guards        *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2954,6 +2980,20 @@ func (x *KeyspaceSettings) GetPreset() string {
 		return x.Preset
 	}
 	return ""
+}
+
+func (x *KeyspaceSettings) GetMoves() *Moves {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *KeyspaceSettings) GetGuards() *Guards {
+	if x != nil {
+		return x.Guards
+	}
+	return nil
 }
 
 // Layout says how a keyspace is cut into regions. It never changes.
@@ -3204,6 +3244,168 @@ func (x *Liveness) GetProbe() bool {
 	return false
 }
 
+// Moves says how a region goes from one member to another.
+type Moves struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How long the next owner may prepare before the region is taken as it is, in
+	// milliseconds. 0 counts as 10,000.
+	PrepareMaxMillis uint64 `protobuf:"varint,1,opt,name=prepare_max_millis,json=prepareMaxMillis,proto3" json:"prepare_max_millis,omitempty"`
+	// Time after which a move that is not done is given up, in milliseconds. 0 counts as
+	// 60,000.
+	DeadlineMillis uint64 `protobuf:"varint,2,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
+	// How long requests wait at a member for a region that is on its way to it, in
+	// milliseconds. 0 counts as 2,000.
+	HoldRequestsMillis uint64 `protobuf:"varint,3,opt,name=hold_requests_millis,json=holdRequestsMillis,proto3" json:"hold_requests_millis,omitempty"`
+	// Most moves under way from one member, and to one. 0 counts as 16.
+	InFlight      uint64 `protobuf:"varint,4,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Moves) Reset() {
+	*x = Moves{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Moves) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Moves) ProtoMessage() {}
+
+func (x *Moves) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Moves.ProtoReflect.Descriptor instead.
+func (*Moves) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Moves) GetPrepareMaxMillis() uint64 {
+	if x != nil {
+		return x.PrepareMaxMillis
+	}
+	return 0
+}
+
+func (x *Moves) GetDeadlineMillis() uint64 {
+	if x != nil {
+		return x.DeadlineMillis
+	}
+	return 0
+}
+
+func (x *Moves) GetHoldRequestsMillis() uint64 {
+	if x != nil {
+		return x.HoldRequestsMillis
+	}
+	return 0
+}
+
+func (x *Moves) GetInFlight() uint64 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+// Guards keep verdicts and moves from doing harm.
+type Guards struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// No more verdicts without proof of death when more than so many of a thousand of
+	// the keyspace's members vanished within mass_window_millis. 0 counts as 500; 1,000:
+	// never held.
+	MassPermille uint64 `protobuf:"varint,1,opt,name=mass_permille,json=massPermille,proto3" json:"mass_permille,omitempty"`
+	// 0 counts as 10,000.
+	MassWindowMillis uint64 `protobuf:"varint,2,opt,name=mass_window_millis,json=massWindowMillis,proto3" json:"mass_window_millis,omitempty"`
+	// A member that failed so often within flap_window_millis gets nothing new for as long
+	// as that. 0 counts as 3.
+	FlapFailures uint64 `protobuf:"varint,3,opt,name=flap_failures,json=flapFailures,proto3" json:"flap_failures,omitempty"`
+	// 0 counts as 300,000.
+	FlapWindowMillis uint64 `protobuf:"varint,4,opt,name=flap_window_millis,json=flapWindowMillis,proto3" json:"flap_window_millis,omitempty"`
+	// How long nothing is moved back, to even out, to a member that recovered. 0 counts
+	// as 120,000.
+	NoMoveBackMillis uint64 `protobuf:"varint,5,opt,name=no_move_back_millis,json=noMoveBackMillis,proto3" json:"no_move_back_millis,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Guards) Reset() {
+	*x = Guards{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Guards) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Guards) ProtoMessage() {}
+
+func (x *Guards) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Guards.ProtoReflect.Descriptor instead.
+func (*Guards) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Guards) GetMassPermille() uint64 {
+	if x != nil {
+		return x.MassPermille
+	}
+	return 0
+}
+
+func (x *Guards) GetMassWindowMillis() uint64 {
+	if x != nil {
+		return x.MassWindowMillis
+	}
+	return 0
+}
+
+func (x *Guards) GetFlapFailures() uint64 {
+	if x != nil {
+		return x.FlapFailures
+	}
+	return 0
+}
+
+func (x *Guards) GetFlapWindowMillis() uint64 {
+	if x != nil {
+		return x.FlapWindowMillis
+	}
+	return 0
+}
+
+func (x *Guards) GetNoMoveBackMillis() uint64 {
+	if x != nil {
+		return x.NoMoveBackMillis
+	}
+	return 0
+}
+
 // Policy is the planner's setting.
 type Policy struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -3224,7 +3426,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3236,7 +3438,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[22]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3249,7 +3451,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{22}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -3322,7 +3524,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3334,7 +3536,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[23]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3347,7 +3549,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{23}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -3405,7 +3607,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3619,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3632,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -3462,7 +3664,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3474,7 +3676,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3487,7 +3689,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -3523,7 +3725,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3535,7 +3737,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3548,7 +3750,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -3585,7 +3787,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3799,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3812,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -3642,7 +3844,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +3856,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +3869,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -3720,7 +3922,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +3934,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +3947,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Region) GetId() uint64 {
@@ -3845,7 +4047,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +4059,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +4072,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Transition) GetId() string {
@@ -4018,7 +4220,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4030,7 +4232,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4043,7 +4245,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4096,7 +4298,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4108,7 +4310,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4121,7 +4323,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4171,7 +4373,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4183,7 +4385,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4196,7 +4398,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -4262,7 +4464,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4274,7 +4476,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4287,7 +4489,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -4355,7 +4557,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4367,7 +4569,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4380,7 +4582,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4663,7 +4865,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4675,7 +4877,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4688,7 +4890,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -4720,7 +4922,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4732,7 +4934,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4758,7 +4960,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4770,7 +4972,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4801,7 +5003,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4813,7 +5015,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4953,7 +5155,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\fconfirmed_at\x18\t \x01(\v2\x17.nokv.root.v1.RootTokenR\vconfirmedAt\x124\n" +
 	"\tclosed_at\x18\n" +
 	" \x01(\v2\x17.nokv.root.v1.RootTokenR\bclosedAt\x12\x16\n" +
-	"\x06voided\x18\v \x01(\bR\x06voided\"\x99\x03\n" +
+	"\x06voided\x18\v \x01(\bR\x06voided\"\xdc\x03\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x128\n" +
@@ -4967,7 +5169,9 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\vstart_nonce\x18\n" +
 	" \x01(\x06R\n" +
 	"startNonce\x12\x1a\n" +
-	"\brevision\x18\v \x01(\x04R\brevision\x1a9\n" +
+	"\brevision\x18\v \x01(\x04R\brevision\x12\x1c\n" +
+	"\tkeyspaces\x18\f \x03(\tR\tkeyspaces\x12#\n" +
+	"\rprobe_address\x18\r \x01(\tR\fprobeAddress\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x01\n" +
@@ -4982,7 +5186,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12:\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
-	"\brevision\x18\x05 \x01(\x04R\brevision\"\x86\x04\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\"\xdf\x04\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
@@ -4992,7 +5196,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\acadence\x18\x06 \x01(\v2\x15.nokv.root.v1.CadenceR\acadence\x12,\n" +
 	"\x06limits\x18\a \x01(\v2\x14.nokv.root.v1.LimitsR\x06limits\x12B\n" +
 	"\x06labels\x18\b \x03(\v2*.nokv.root.v1.KeyspaceSettings.LabelsEntryR\x06labels\x12\x16\n" +
-	"\x06preset\x18\t \x01(\tR\x06preset\x1a9\n" +
+	"\x06preset\x18\t \x01(\tR\x06preset\x12)\n" +
+	"\x05moves\x18\n" +
+	" \x01(\v2\x13.nokv.root.v1.MovesR\x05moves\x12,\n" +
+	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x01\n" +
@@ -5016,7 +5223,18 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x14suspect_after_millis\x18\x02 \x01(\x04R\x12suspectAfterMillis\x12*\n" +
 	"\x11dead_after_millis\x18\x03 \x01(\x04R\x0fdeadAfterMillis\x12?\n" +
 	"\rclosed_stream\x18\x04 \x01(\x0e2\x1a.nokv.root.v1.ClosedStreamR\fclosedStream\x12\x14\n" +
-	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xc8\x02\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xad\x01\n" +
+	"\x05Moves\x12,\n" +
+	"\x12prepare_max_millis\x18\x01 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
+	"\x0fdeadline_millis\x18\x02 \x01(\x04R\x0edeadlineMillis\x120\n" +
+	"\x14hold_requests_millis\x18\x03 \x01(\x04R\x12holdRequestsMillis\x12\x1b\n" +
+	"\tin_flight\x18\x04 \x01(\x04R\binFlight\"\xdd\x01\n" +
+	"\x06Guards\x12#\n" +
+	"\rmass_permille\x18\x01 \x01(\x04R\fmassPermille\x12,\n" +
+	"\x12mass_window_millis\x18\x02 \x01(\x04R\x10massWindowMillis\x12#\n" +
+	"\rflap_failures\x18\x03 \x01(\x04R\fflapFailures\x12,\n" +
+	"\x12flap_window_millis\x18\x04 \x01(\x04R\x10flapWindowMillis\x12-\n" +
+	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\xc8\x02\n" +
 	"\x06Policy\x122\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x16.nokv.root.v1.StrategyR\bstrategy\x12\x1f\n" +
 	"\vring_vnodes\x18\x02 \x01(\rR\n" +
@@ -5303,7 +5521,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -5343,31 +5561,33 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*Layout)(nil),             // 35: nokv.root.v1.Layout
 	(*Ownership)(nil),          // 36: nokv.root.v1.Ownership
 	(*Liveness)(nil),           // 37: nokv.root.v1.Liveness
-	(*Policy)(nil),             // 38: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 39: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 40: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 41: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 42: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 43: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 44: nokv.root.v1.Owner
-	(*Region)(nil),             // 45: nokv.root.v1.Region
-	(*Transition)(nil),         // 46: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 47: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 48: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 49: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 50: nokv.root.v1.Counters
-	(*Record)(nil),             // 51: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 52: nokv.root.v1.RevokedToken
-	nil,                        // 53: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 54: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 55: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 56: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 57: nokv.root.v1.Layout.Points
-	nil,                        // 58: nokv.root.v1.LabelRule.LabelsEntry
+	(*Moves)(nil),              // 38: nokv.root.v1.Moves
+	(*Guards)(nil),             // 39: nokv.root.v1.Guards
+	(*Policy)(nil),             // 40: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 41: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 42: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 43: nokv.root.v1.Cadence
+	(*Limits)(nil),             // 44: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 45: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 46: nokv.root.v1.Owner
+	(*Region)(nil),             // 47: nokv.root.v1.Region
+	(*Transition)(nil),         // 48: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 49: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 50: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 51: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 52: nokv.root.v1.Counters
+	(*Record)(nil),             // 53: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 54: nokv.root.v1.RevokedToken
+	nil,                        // 55: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 56: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 57: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 58: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 59: nokv.root.v1.Layout.Points
+	nil,                        // 60: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	45, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	47, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	16, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
 	21, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
 	20, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
@@ -5391,64 +5611,66 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	16, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	16, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	16, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	53, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	55, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	34, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	35, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
 	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
 	36, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
 	37, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	38, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	41, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	42, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	54, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	55, // 36: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	56, // 37: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	57, // 38: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 39: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 40: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 41: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 42: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	39, // 43: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	40, // 44: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	58, // 45: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	11, // 46: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	43, // 47: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	44, // 48: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	12, // 49: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	14, // 50: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	43, // 51: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	44, // 52: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	43, // 53: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	16, // 54: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	16, // 55: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	44, // 56: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	16, // 57: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	13, // 58: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	43, // 59: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	43, // 60: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	19, // 61: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	23, // 62: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	50, // 63: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	25, // 64: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	30, // 65: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	32, // 66: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	31, // 67: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	33, // 68: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	45, // 69: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	46, // 70: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	47, // 71: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	49, // 72: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	48, // 73: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	27, // 74: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	28, // 75: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	47, // 76: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	52, // 77: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	78, // [78:78] is the sub-list for method output_type
-	78, // [78:78] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	40, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	43, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	44, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	56, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	38, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
+	39, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
+	57, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	58, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	59, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 41: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 42: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 43: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 44: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	41, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	42, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	60, // 47: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	11, // 48: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	45, // 49: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 50: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	12, // 51: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	14, // 52: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	45, // 53: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 54: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	45, // 55: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	16, // 56: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	16, // 57: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	46, // 58: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	16, // 59: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	13, // 60: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	45, // 61: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 62: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	19, // 63: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	23, // 64: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	52, // 65: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	25, // 66: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	30, // 67: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	32, // 68: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	31, // 69: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	33, // 70: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	47, // 71: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	48, // 72: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	49, // 73: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	51, // 74: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	50, // 75: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	27, // 76: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	28, // 77: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	49, // 78: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	54, // 79: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	80, // [80:80] is the sub-list for method output_type
+	80, // [80:80] is the sub-list for method input_type
+	80, // [80:80] is the sub-list for extension type_name
+	80, // [80:80] is the sub-list for extension extendee
+	0,  // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -5461,7 +5683,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[35].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[37].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -5486,7 +5708,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      16,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

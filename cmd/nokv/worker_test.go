@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/internal/testing/testreport"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// hosting is a cluster with workers that host the points of a keyspace of the games
+// preset.
+type hosting struct {
+	*proctest.Cluster
+	t       *testing.T
+	client  *client.Client
+	workers []*proctest.Process
+}
+
+const (
+	hostedWorkers = 4
+	hostedPoints  = 400
+	// hostedWithin bounds every step on a busy machine; what it takes is in the report.
+	hostedWithin = 30 * time.Second
+)
+
+func startHosting(t *testing.T) *hosting {
+	t.Helper()
+	h := &hosting{Cluster: newCluster(t, 2), t: t}
+	h.StartAll()
+	h.WaitHealthy(hostedWithin)
+	var err error
+	if h.client, err = client.New(client.Config{Endpoints: h.CoordinatorAddrs}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.client.Close() })
+	for i := range hostedWorkers {
+		id := worker0(i)
+		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(), "-o", "json")))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
+	defer cancel()
+	ks, err := h.client.CreateKeyspace(ctx, "games", "games", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.eventually(func(ctx context.Context) error { return h.connected(ctx, hostedWorkers) })
+	cmd := &rootv1.Command{}
+	for i := range hostedPoints {
+		cmd.Events = append(cmd.Events, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			KeyspaceId: ks.GetKeyspace().GetId(), StartKey: fmt.Appendf(nil, "g%04d", i), Owners: []*rootv1.Owner{{MemberId: worker0(i % hostedWorkers)}},
+		}}}})
+	}
+	if _, err := h.client.Publish(ctx, cmd); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually(func(context.Context) error { return h.served(0, 1, 2, 3) })
+	return h
+}
+
+func worker0(i int) string { return fmt.Sprintf("w%d", i+1) }
+
+func (h *hosting) eventually(ask func(context.Context) error) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*hostedWithin)
+	defer cancel()
+	proctest.Eventually(h.t, hostedWithin, func() error { return ask(ctx) })
+}
+
+func (h *hosting) connected(ctx context.Context, want int) error {
+	n := 0
+	for m, err := range h.client.ListMembers(ctx) {
+		if err != nil {
+			return err
+		}
+		if m.GetConnected() && m.GetMember().GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE {
+			n++
+		}
+	}
+	if n != want {
+		return fmt.Errorf("%d members are active and connected, want %d", n, want)
+	}
+	return nil
+}
+
+// said are the events that a worker wrote, in order.
+func (h *hosting) said(i int) []workerEvent {
+	h.t.Helper()
+	var all []workerEvent
+	lines := bufio.NewScanner(strings.NewReader(h.workers[i].Log()))
+	for lines.Scan() {
+		var e workerEvent
+		if json.Unmarshal(lines.Bytes(), &e) == nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// held is what a worker has acquired and not let go, by what it says.
+func (h *hosting) held(i int) map[uint64]workerEvent {
+	held := map[uint64]workerEvent{}
+	for _, e := range h.said(i) {
+		switch e.Event {
+		case "acquired":
+			held[e.Region] = e
+		case "released", "lost":
+			delete(held, e.Region)
+		}
+	}
+	return held
+}
+
+// served says whether every region is held by one of the workers.
+func (h *hosting) served(workers ...int) error {
+	served := map[uint64]bool{}
+	for _, i := range workers {
+		for id := range h.held(i) {
+			served[id] = true
+		}
+	}
+	if len(served) != hostedPoints {
+		return fmt.Errorf("%d of %d regions are served by workers %v", len(served), hostedPoints, workers)
+	}
+	return nil
+}
+
+// lastAcquired is when the last region was acquired behind a moment by one of the
+// workers, and how many were.
+func (h *hosting) lastAcquired(since time.Time, workers ...int) (last time.Time, n int) {
+	for _, i := range workers {
+		for _, e := range h.said(i) {
+			if e.Event == "acquired" && e.Time.After(since) {
+				n++
+				if e.Time.After(last) {
+					last = e.Time
+				}
+			}
+		}
+	}
+	return last, n
+}
+
+// oneOwnerAnEpoch checks that no region was acquired twice at one epoch.
+func (h *hosting) oneOwnerAnEpoch() {
+	h.t.Helper()
+	type grant struct {
+		region uint64
+		epoch  string
+	}
+	by := map[grant]string{}
+	for i := range h.workers {
+		for _, e := range h.said(i) {
+			if e.Event != "acquired" {
+				continue
+			}
+			g := grant{e.Region, e.Epoch}
+			if other, taken := by[g]; taken {
+				h.t.Errorf("region %d was acquired at epoch %s by %s and by %s", e.Region, e.Epoch, other, e.Member)
+			}
+			by[g] = e.Member
+		}
+	}
+}
+
+func (h *hosting) state(id string) (s rootv1.MemberState, signals []string) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), hostedWithin)
+	defer cancel()
+	for m, err := range h.client.ListMembers(ctx) {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if m.GetMember().GetId() == id {
+			return m.GetMember().GetState(), m.GetMember().GetSignals()
+		}
+	}
+	return 0, nil
+}
+
+// A worker that is killed loses its regions to others at once, one that hangs after
+// dead_after, and one that is asked to end gives them away before it ends.
+func TestWorkersEnd(t *testing.T) {
+	h := startHosting(t)
+
+	begin := time.Now()
+	h.workers[0].Kill()
+	h.eventually(func(context.Context) error { return h.served(1, 2, 3) })
+	last, n := h.lastAcquired(begin, 1, 2, 3)
+	killed := last.Sub(begin)
+	if killed > time.Second { // a proof was not to be had at once: what was there to see?
+		for i := h.Roots(); i < h.Size(); i++ {
+			t.Logf("%s, the kill was at %s:\n%s", h.Name(i), begin.UTC().Format(time.StampMilli), h.Process(i).Tail())
+		}
+	}
+	if is, signals := h.state("w1"); is != rootv1.MemberState_MEMBER_STATE_FAILED || !strings.Contains(strings.Join(signals, ","), "probe_refused") {
+		t.Errorf("the killed worker is %s by %v, want it failed by a refused probe", is, signals)
+	}
+	if n != hostedPoints/hostedWorkers {
+		t.Errorf("%d regions were acquired after a kill, want those %d of the killed worker", n, hostedPoints/hostedWorkers)
+	}
+
+	begin = time.Now()
+	h.workers[1].Signal(syscall.SIGSTOP)
+	h.eventually(func(context.Context) error { return h.served(2, 3) })
+	last, _ = h.lastAcquired(begin, 2, 3)
+	hung := last.Sub(begin)
+	if hung < 4*time.Second { // its last frame is a while before, on a busy machine
+		t.Errorf("the regions of a worker that hangs were given away after %s: dead_after is 5s", hung)
+	}
+	h.workers[1].Signal(syscall.SIGCONT)
+	h.eventually(func(ctx context.Context) error { return h.connected(ctx, 3) }) // under a new incarnation
+	h.eventually(func(context.Context) error {
+		if held := h.held(1); len(held) > 0 {
+			return fmt.Errorf("the worker that hung still has %d regions", len(held))
+		}
+		return nil
+	})
+
+	begin = time.Now()
+	h.workers[2].Signal(syscall.SIGTERM)
+	if code := h.workers[2].Wait(hostedWithin); code != exitOK {
+		t.Errorf("exit status %d of a worker that was asked to end", code)
+	}
+	ended := time.Since(begin)
+	if held := h.held(2); len(held) > 0 {
+		t.Errorf("%d regions were not released before the worker ended", len(held))
+	}
+	if !strings.Contains(h.workers[2].Log(), `"event":"drained"`) {
+		t.Error("the worker ended before it was drained")
+	}
+	h.eventually(func(context.Context) error { return h.served(1, 3) })
+	h.oneOwnerAnEpoch()
+	testreport.Linef(t, "workers: %d regions served elsewhere %s after kill -9, %d after SIGSTOP in %s (dead_after 5s), drained and ended in %s after SIGTERM",
+		n, killed.Round(time.Millisecond), hostedPoints/3, hung.Round(time.Millisecond), ended.Round(time.Millisecond))
+}
+
+func TestDevRunsMembers(t *testing.T) {
+	env, workdir := nokvEnv(t), t.TempDir()
+	p := startDev(t, env, workdir, "--members", "2")
+	file := readDevFile(filepath.Join(workdir, "dev.json"))
+	if file == nil || len(file.Workers) != 2 {
+		t.Fatalf("dev.json: %+v", file)
+	}
+	r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: []string{"region", "list", "--keyspace", "games", "-o", "json"}})
+	if n := strings.Count(r.Stdout, `"start_key"`); n != devRegions {
+		t.Errorf("%d regions, want %d: %s", n, devRegions, r.Stderr)
+	}
+	stopDev(t, p)
+	for _, w := range file.Workers {
+		if err := syscall.Kill(w.PID, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("the process of member %s is still there: %v", w.Member, err)
+		}
+	}
+}

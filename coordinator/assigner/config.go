@@ -1,0 +1,108 @@
+package assigner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Views are those of the root. They are filled by *rootview.Follower.
+type Views interface {
+	// View is the newest one, Changed is closed when there is a newer one.
+	View() *rootview.View
+	Changed() <-chan struct{}
+	// Subscribe reads the changes behind a position.
+	Subscribe(after state.Token) *rootview.Reader
+}
+
+// Root changes rooted truth. It is filled by *client.Client of meta/root.
+type Root interface {
+	// Propose has commands judged and returns one result each. An error leaves the
+	// outcome open, unless it has a reason that says otherwise.
+	Propose(ctx context.Context, commands ...*rootv1.Command) ([]*rootv1.CommandResult, error)
+}
+
+// Streams says what the newest set is that an incarnation has taken on its stream here,
+// and since when it has that stream. Zero: it has none. It is filled by *server.Server.
+type Streams interface {
+	Shown(id state.MemberID, incarnation uint64) (token state.Token, since clock.Instant)
+}
+
+// Config says whom an Assigner asks. All but Settings, Clock and Logger is required.
+type Config struct {
+	// ID and Incarnation are this coordinator's.
+	ID          state.CoordinatorID
+	Incarnation uint64
+
+	Views Views
+	Root  Root
+	// Soft is what members report.
+	Soft *catalog.Soft
+	// Probe connects to a member's own address, within ctx.
+	Probe func(ctx context.Context, p liveness.Probe) liveness.ProbeResult
+	// Ask asks another coordinator when it last heard members, within ctx.
+	Ask func(ctx context.Context, address string, members []state.MemberID) ([]liveness.Word, error)
+
+	// Settings of the detector.
+	Settings liveness.Settings
+	// Clock tells elapsed time. Default: the machine's.
+	Clock clock.Clock
+	// Logger hears of verdicts, drains and refusals. Nil: nothing is logged.
+	Logger hclog.Logger
+}
+
+// Validate says what is missing.
+func (c *Config) Validate() error {
+	if c.ID == "" || c.Incarnation == 0 || c.Views == nil || c.Root == nil || c.Soft == nil || c.Probe == nil || c.Ask == nil {
+		return errors.New("assigner: id, incarnation, views, root, soft, probe and ask are required")
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Clock == nil {
+		c.Clock = clock.NewSystem()
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Settings.AskTime == 0 {
+		c.Settings.AskTime = askTime
+	}
+}
+
+const (
+	// askTime is how long other coordinators have to say whom they hear: a round that is
+	// under way, and one more.
+	askTime = 200 * time.Millisecond
+	// probeTime bounds one connection to a member's own address, maxProbes how many
+	// there are at a time.
+	probeTime = time.Second
+	maxProbes = 512
+	// proposeTime bounds one attempt to have commands judged; what is not answered is
+	// sent again after retryLeast, doubling up to retryMost, for as long as the era lasts.
+	proposeTime           = 2 * time.Second
+	retryLeast, retryMost = 20 * time.Millisecond, 500 * time.Millisecond
+	// maxCalls bounds the calls to the root that are under way, and urgentCalls those
+	// that verdicts may have beside them. maxCommands and maxBytes bound one call.
+	maxCalls, urgentCalls = 4, 4
+	maxCommands           = 256
+	maxBytes              = state.MaxCommandBytes * 3 / 4
+	// maxWaiting is the number of commands that wait for a call above which nothing
+	// more is planned or judged.
+	maxWaiting = 4096
+	// maxTurned bounds the regions that were reported in another phase since Run looked.
+	maxTurned = 1 << 16
+	// refusedPause is how long nothing is planned for a region after a refusal; starvePause
+	// is how often is looked again at what nobody could take.
+	refusedPause = 200 * time.Millisecond
+	starvePause  = 500 * time.Millisecond
+)

@@ -1,0 +1,189 @@
+package assigner
+
+import (
+	"time"
+
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// heard is what members' streams have brought since Run looked, of what matters to
+// a holder.
+type heard struct {
+	// wanted: this process holds the Tenure.
+	wanted bool
+	// turned are regions in another phase than before; many: there was no room for all.
+	turned map[state.RegionID]struct{}
+	many   bool
+	// showed are members that have taken a newer set.
+	showed map[state.MemberID]struct{}
+	// goodbyes are members that want to leave.
+	goodbyes map[state.MemberID]goodbye
+	// opened: a stream was.
+	opened bool
+}
+
+type goodbye struct {
+	incarnation uint64
+	reason      string
+}
+
+func newHeard() heard {
+	return heard{turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{}}
+}
+
+func (h *heard) any() bool {
+	return len(h.turned) > 0 || len(h.showed) > 0 || len(h.goodbyes) > 0 || h.opened || h.many
+}
+
+var _ server.MemberEvents = (*Assigner)(nil)
+
+// Opened implements server.MemberEvents. The view that let the stream in may be newer
+// than the one that Run has looked at.
+func (a *Assigner) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
+	record := a.cfg.Views.View().State.Member(id)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.tickLocked()
+	if record.GetIncarnation() == incarnation && a.core.Standing(id).Incarnation < incarnation {
+		a.core.SetMember(record, now)
+	}
+	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
+	a.heard.opened = true
+	a.noticeLocked()
+}
+
+// Closed implements server.MemberEvents.
+func (a *Assigner) Closed(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.core.Closed(id, incarnation, liveness.StreamID(stream), a.tickLocked())
+	a.noticeLocked()
+}
+
+// Frame implements server.MemberEvents.
+func (a *Assigner) Frame(f server.HeardFrame) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.tickLocked()
+	a.core.Frame(f.Member, f.Incarnation, now)
+	if g := f.Goodbye; g != nil {
+		a.core.Goodbye(f.Member, f.Incarnation, g.GetGone(), now)
+		if a.heard.wanted && !g.GetGone() {
+			a.heard.goodbyes[f.Member] = goodbye{f.Incarnation, g.GetReason()}
+		}
+	}
+	if a.heard.wanted {
+		for _, id := range f.Turned {
+			if a.heard.many = a.heard.many || len(a.heard.turned) >= maxTurned; a.heard.many {
+				break
+			}
+			a.heard.turned[id] = struct{}{}
+		}
+		if f.Showed {
+			a.heard.showed[f.Member] = struct{}{}
+		}
+	}
+	a.noticeLocked()
+}
+
+// Answered implements server.MemberEvents.
+func (a *Assigner) Answered(id state.MemberID, incarnation uint64, _ clock.Instant) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.core.Answered(id, incarnation, a.tickLocked())
+}
+
+// noticeLocked wakes Run if there is something to do sooner than it looks.
+func (a *Assigner) noticeLocked() {
+	if a.core.Due() < a.armed || a.heard.wanted && a.heard.any() {
+		a.armed = 0
+		a.signal()
+	}
+}
+
+// Standing says what is thought of a member.
+func (a *Assigner) Standing(id state.MemberID) liveness.Standing {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.core.Standing(id)
+}
+
+// attend takes what was heard.
+func (a *Assigner) attend() {
+	a.mu.Lock()
+	h := a.heard
+	a.heard = newHeard()
+	a.heard.wanted = true
+	a.mu.Unlock()
+	if h.opened {
+		a.work.Wake()
+	}
+	for id := range h.turned {
+		if a.st.PendingTransition(id) != nil {
+			a.work.Mark(id)
+		}
+	}
+	for id := range h.showed {
+		a.work.MarkMember(id)
+	}
+	if h.many {
+		a.st.Transitions(func(t *rootv1.Transition) bool {
+			if t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
+				a.work.Mark(state.RegionID(t.GetRegionId()))
+			}
+			return true
+		})
+	}
+	for id, g := range h.goodbyes {
+		a.leave(id, g)
+	}
+}
+
+// observed is what a plan is told beside the root.
+type observed struct{ *Assigner }
+
+var _ placement.Observed = observed{}
+
+// Takes implements placement.Observed.
+func (o observed) Takes(id state.MemberID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.core.Standing(id).Takes(o.now)
+}
+
+// ClearAt implements placement.Observed.
+func (o observed) ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.core.ClearAt(id, incarnation, ttl)
+}
+
+// Report implements placement.Observed. A stream carries what changed: what was said on
+// it stands for every set that the member has taken there since.
+func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
+	incarnation := o.st.Member(id).GetIncarnation()
+	r, ok := o.cfg.Soft.Own(region, incarnation)
+	if !ok {
+		return placement.Report{}, false
+	}
+	p := placement.Report{
+		Incarnation: incarnation, Epoch: r.Epoch, Phase: r.Phase, Frontier: r.Frontier, SetFrontier: r.FrontierSet,
+		Load: uint64(min(r.Load, maxLoad) * 1000),
+	}
+	if r.More == nil || r.More.TransitionID == "" {
+		return p, true
+	}
+	p.Transition = r.More.TransitionID
+	if token, since := o.streams.Shown(id, incarnation); since != 0 && r.At >= since {
+		p.Shown = token
+	}
+	return p, true
+}
+
+// maxLoad is where loads are cut: their thousandths are compared as whole numbers.
+const maxLoad = 1e15

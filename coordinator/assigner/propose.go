@@ -1,0 +1,284 @@
+package assigner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// parcel is a command and what is to be done when it has been judged.
+type parcel struct {
+	events []*rootv1.Event
+	// operations that the events carry out, in order: one each, but for grants.
+	operations []placement.Operation
+	// judged is told what became of it, unless it is to be taken apart.
+	judged func(result *rootv1.CommandResult, now clock.Instant)
+}
+
+// outbox is what waits to be sent.
+type outbox struct {
+	// urgent are verdicts and drains.
+	urgent, rest []*parcel
+	calls        int
+}
+
+func (o *outbox) len() int { return len(o.urgent) + len(o.rest) }
+
+// pass has a verdict rooted, in a command of its own.
+func (a *Assigner) pass(v liveness.Verdict) {
+	change := &rootv1.MemberStateChanged{
+		MemberId: string(v.Member), Incarnation: v.Incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
+		Reason: v.Reason(), Signals: v.Signals.Names(),
+	}
+	level, what := hclog.Warn, "member has failed"
+	if v.Signals&liveness.Gone != 0 {
+		level, what = hclog.Info, "member has left"
+	}
+	a.log.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
+		"signals", v.Signals.String(), "regions", a.st.MemberRegionCount(v.Member))
+	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
+		if result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
+			a.count.verdict(v)
+			return
+		}
+		a.refused("a verdict", result.GetError())
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.core.Withdraw(v.Member, v.Incarnation, now)
+	}})
+}
+
+// leave drains a member that said goodbye, if it is not drained already.
+func (a *Assigner) leave(id state.MemberID, g goodbye) {
+	m := a.st.Member(id)
+	if m.GetIncarnation() != g.incarnation || m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || a.leaving[id] == g.incarnation {
+		return
+	}
+	if a.outbox.len() > maxWaiting {
+		return // it says so again
+	}
+	a.leaving[id] = g.incarnation
+	why := "it said goodbye"
+	if g.reason != "" {
+		why += ": " + g.reason
+	}
+	change := &rootv1.MemberStateChanged{
+		MemberId: string(id), Incarnation: g.incarnation, State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: clip(why),
+	}
+	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
+		delete(a.leaving, id)
+		if result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED {
+			a.refused("a drain", result.GetError())
+			return
+		}
+		a.count.add(func() { a.count.drains++ })
+		a.log.Info("member drains", "member", string(id), "incarnation", g.incarnation, "why", why)
+	}})
+}
+
+// clip cuts a text to what the root takes, at the end of a letter.
+func clip(s string) string {
+	if len(s) <= state.MaxTextBytes {
+		return s
+	}
+	s = s[:state.MaxTextBytes]
+	for len(s) > 0 && s[len(s)-1]&0xC0 == 0x80 {
+		s = s[:len(s)-1]
+	}
+	return s[:max(len(s)-1, 0)]
+}
+
+func memberEvent(m *rootv1.MemberStateChanged) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: m}}
+}
+
+// order has operations carried out: steps many in a command, and so grants.
+func (a *Assigner) order(operations []placement.Operation) {
+	assigns := func(o placement.Operation) bool { return o.Kind == placement.Assign }
+	first := slices.IndexFunc(operations, assigns)
+	if first < 0 {
+		a.orderSteps(operations)
+		return
+	}
+	end := first
+	for end < len(operations) && assigns(operations[end]) {
+		end++
+	}
+	a.orderSteps(operations[:first])
+	grants := operations[first:end]
+	for _, e := range placement.Grants(grants) {
+		n := len(e.GetRegionsAssigned().GetAssignments())
+		a.queue([]*rootv1.Event{e}, grants[:n])
+		grants = grants[n:]
+	}
+	a.orderSteps(operations[end:])
+}
+
+func (a *Assigner) orderSteps(operations []placement.Operation) {
+	var events []*rootv1.Event
+	from, bytes := 0, 0
+	for i := range operations {
+		e := operations[i].Event()
+		n := proto.Size(e) + 4
+		if len(events) == state.MaxEventsPerCommand || bytes+n > state.MaxCommandBytes/2 {
+			a.queue(events, operations[from:i])
+			events, from, bytes = nil, i, 0
+		}
+		events, bytes = append(events, e), bytes+n
+	}
+	if len(events) > 0 {
+		a.queue(events, operations[from:])
+	}
+}
+
+// queue has a command with operations sent; one by one if it is refused.
+func (a *Assigner) queue(events []*rootv1.Event, operations []placement.Operation) {
+	p := &parcel{events: events, operations: operations}
+	p.judged = func(result *rootv1.CommandResult, now clock.Instant) {
+		switch refused := result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED; {
+		case !refused:
+			for i := range operations {
+				a.count.operation(&operations[i])
+			}
+			a.arrive(operations, result.GetToken().GetIndex(), now)
+		case len(operations) > 1 && result.GetError().GetReason() != rootv1.Reason_REASON_ERA_STALE:
+			for i := range operations {
+				a.queue([]*rootv1.Event{operations[i].Event()}, operations[i:i+1])
+			}
+		default:
+			a.refused(fmt.Sprintf("%s of region %d", operations[0].Kind, operations[0].Region), result.GetError())
+			a.arrive(operations, result.GetToken().GetIndex(), now.Add(refusedPause))
+		}
+	}
+	a.outbox.rest = append(a.outbox.rest, p)
+}
+
+func (a *Assigner) refused(what string, d *rootv1.ErrorDetail) {
+	a.count.refusal(d.GetReason())
+	a.log.Debug("the root refused", "what", what, "reason", d.GetReason().String(), "err", d.GetMessage())
+}
+
+// landing is what has been judged, and is looked at again when the view has it.
+type landing struct {
+	operations []placement.Operation
+	index      uint64
+	at         clock.Instant
+}
+
+// due is when it can be looked at; never: a view decides.
+func (l *landing) due(index uint64) clock.Instant {
+	if index < l.index {
+		return never
+	}
+	return l.at
+}
+
+func (a *Assigner) arrive(operations []placement.Operation, index uint64, at clock.Instant) {
+	a.landed = append(a.landed, landing{operations, index, at})
+}
+
+// land lets regions be planned again whose operations have been judged.
+func (a *Assigner) land(now clock.Instant) {
+	a.landed = slices.DeleteFunc(a.landed, func(l landing) bool {
+		if l.due(a.at.Index) > now {
+			return false
+		}
+		for i := range l.operations {
+			a.work.Judged(l.operations[i].Region)
+		}
+		return true
+	})
+}
+
+// send makes calls of what waits: verdicts first.
+func (a *Assigner) send() {
+	o := &a.outbox
+	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < maxCalls {
+		from := &o.rest
+		if len(o.urgent) > 0 {
+			from = &o.urgent
+		}
+		var commands []*rootv1.Command
+		bytes := 0
+		for _, p := range *from {
+			cmd := &rootv1.Command{Events: p.events, RequireEra: uint64(a.era)}
+			n := proto.Size(cmd) + 64
+			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands) {
+				break
+			}
+			cmd.Identity = a.identities.Next(a.cfg.Views.View().Known.Index)
+			commands, bytes = append(commands, cmd), bytes+n
+		}
+		parcels := (*from)[:len(commands):len(commands)]
+		*from = (*from)[len(commands):]
+		o.calls++
+		era, ctx := a.era, a.eraCtx
+		a.calls.Go(func() {
+			results := a.propose(ctx, commands)
+			a.deliver(func(now clock.Instant) {
+				if a.era != era {
+					return
+				}
+				a.outbox.calls--
+				for i, result := range results {
+					parcels[i].judged(result, now)
+				}
+			})
+		})
+	}
+}
+
+// propose has commands judged, however long that takes. Nil: the era is over.
+func (a *Assigner) propose(ctx context.Context, commands []*rootv1.Command) []*rootv1.CommandResult {
+	for pause := retryLeast; ; pause = min(2*pause, retryMost) {
+		attempt, cancel := context.WithTimeout(ctx, proposeTime)
+		results, err := a.cfg.Root.Propose(attempt, commands...)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && len(results) == len(commands):
+			return results
+		case err == nil:
+			err = fmt.Errorf("%d commands had %d results", len(commands), len(results))
+		}
+		if d := final(err); d != nil {
+			a.log.Warn("the root takes no such commands", "err", err)
+			return slices.Repeat([]*rootv1.CommandResult{{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: d}}, len(commands))
+		}
+		a.log.Debug("not judged yet", "commands", len(commands), "err", err)
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// final is the reason of a call that was refused as such: sending it again would be
+// of no use.
+func final(err error) *rootv1.ErrorDetail {
+	e, ok := errors.AsType[*reason.Error](err)
+	if !ok {
+		return nil
+	}
+	switch e.Detail.GetReason() {
+	case rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_PERMISSION_DENIED:
+		return e.Detail
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package assigner
+
+import (
+	"maps"
+	"strings"
+	"sync"
+
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Vars are an Assigner's numbers. The field names stay.
+type Vars struct {
+	// Era that it assigns in, 0: none.
+	Era uint64 `json:"era"`
+	// Orphaned regions by the view, and those of them that nobody can take as far as is
+	// known. Moves under way.
+	Orphaned int `json:"orphaned"`
+	Starving int `json:"starving"`
+	Moves    int `json:"moves"`
+	// Held are members whose verdicts a guard holds now, by guard.
+	Held map[string]int `json:"held"`
+
+	Frames     uint64 `json:"frames"`
+	Suspicions uint64 `json:"suspicions"`
+	Probes     uint64 `json:"probes"`
+	Questions  uint64 `json:"questions"`
+	Verdicts   uint64 `json:"verdicts"`
+	Proven     uint64 `json:"proven"`
+	Holds      uint64 `json:"holds"`
+	Drains     uint64 `json:"drains"`
+	// Refusals of the root by reason.
+	Refusals map[string]uint64 `json:"refusals"`
+	// VerdictSignals counts rooted verdicts by each signal, Operations what was rooted
+	// by what it does and why.
+	VerdictSignals map[string]uint64 `json:"verdict_signals"`
+	Operations     map[string]uint64 `json:"operations"`
+}
+
+// counters count what was done. They may be used from any goroutine.
+type counters struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	probes, drains                uint64
+	refusals, signals, operations map[string]uint64
+}
+
+func (c *counters) add(fn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refusals == nil {
+		c.refusals, c.signals, c.operations = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+	}
+	fn()
+}
+
+func (c *counters) refusal(r rootv1.Reason) {
+	c.add(func() { c.refusals[word(r.String(), "REASON_")]++ })
+}
+
+func (c *counters) verdict(v liveness.Verdict) {
+	c.add(func() {
+		for _, name := range v.Signals.Names() {
+			c.signals[name]++
+		}
+	})
+}
+
+func (c *counters) operation(o *placement.Operation) {
+	c.add(func() { c.operations[o.Kind.String()+" "+word(o.Reason.String(), "OPERATION_REASON_")]++ })
+}
+
+func word(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
+
+// Vars returns the Assigner's numbers. It looks at every member.
+func (a *Assigner) Vars() Vars {
+	v := Vars{Era: a.shows.era.Load(), Orphaned: a.cfg.Views.View().State.Orphaned(), Starving: int(a.shows.starving.Load()), Moves: int(a.shows.moves.Load()), Held: map[string]int{}}
+	a.mu.Lock()
+	for _, h := range a.core.Holds() {
+		v.Held[h.Guard.String()] = len(h.Members)
+	}
+	n := a.core.Counters()
+	a.mu.Unlock()
+	v.Frames, v.Suspicions, v.Questions, v.Verdicts, v.Proven, v.Holds = n.Frames, n.Suspicions, n.Questions, n.Verdicts, n.Proven, n.Holds
+	c := &a.count
+	c.add(func() {
+		v.Probes, v.Drains = c.probes, c.drains
+		v.Refusals, v.VerdictSignals, v.Operations = maps.Clone(c.refusals), maps.Clone(c.signals), maps.Clone(c.operations)
+	})
+	return v
+}

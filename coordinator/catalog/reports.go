@@ -1,0 +1,226 @@
+package catalog
+
+import (
+	"math"
+	"unicode/utf8"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// MaxHotKeys bounds the hot keys of a report.
+const MaxHotKeys = 16
+
+// OwnReport is what an incarnation of a member last said of a region that it owns, or
+// is to own next.
+type OwnReport struct {
+	// Epoch that it speaks of, and Phase that it is in there.
+	Epoch state.Epoch
+	Phase coordinatorv1.RegionPhase
+	// Leader, Saturated and FrontierSet are flags of the report.
+	Leader, Saturated, FrontierSet bool
+	// IdleSeconds since the region was last used; 0: not told.
+	IdleSeconds uint32
+	Load        float64
+	Keys, Bytes uint64
+	Frontier    string
+	// At is when it came.
+	At clock.Instant
+	// More is nil for a report without any of it.
+	More *OwnReportMore
+}
+
+// OwnReportMore is what few reports have.
+type OwnReportMore struct {
+	TransitionID, Error string
+	HotKeys             []*coordinatorv1.HotKey
+	MedianKey           []byte
+}
+
+// reportKey: what one incarnation says of one region. No two members have the same.
+type reportKey struct {
+	region      state.RegionID
+	incarnation uint64
+}
+
+// size is how many bytes the parts of a report have whose size is the sender's choice.
+func (r *OwnReport) size() int {
+	n := len(r.Frontier)
+	if m := r.More; m != nil {
+		n += 128 + len(m.TransitionID) + len(m.Error) + len(m.MedianKey)
+		for _, k := range m.HotKeys {
+			n += 64 + len(k.GetKey())
+		}
+	}
+	return n
+}
+
+// Report takes what an incarnation of a member says of a region, judged against st:
+// it owns it, or is to own it next. It refuses with
+//
+//	REASON_INVALID_REQUEST  what is too long, or no number
+//	REASON_NOT_FOUND        there is no such region
+//	REASON_EPOCH_STALE      it is not the member's
+//	REASON_OVERLOADED       there is no room for more
+//
+// turned says that the phase is another one than before, or of another epoch.
+func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.RegionReport, now clock.Instant) (turned bool, err error) {
+	if err := checkReport(p); err != nil {
+		return false, err
+	}
+	r := st.Region(state.RegionID(p.GetRegionId()))
+	if r == nil {
+		return false, NoRegion(state.RegionID(p.GetRegionId()))
+	}
+	if !concerns(st, r, m) {
+		e := reason.New(rootv1.Reason_REASON_EPOCH_STALE, "region %d at epoch %s is not member %.64q's", r.ID, r.Epoch, m.GetId())
+		e.Detail.Region = &rootv1.Region{Id: uint64(r.ID), Epoch: r.Epoch.Proto()}
+		return false, e
+	}
+	report, key := read(p, now), reportKey{r.ID, m.GetIncarnation()}
+	shard := &s.regions[shardOfRegion(r.ID)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	old, known := shard.own[key]
+	grown := report.size() - old.size()
+	if !known && len(shard.own) >= share(s.cfg.MaxRegions) || grown > 0 && shard.ownBytes+grown > share(s.cfg.MaxReportBytes) {
+		return false, reason.New(rootv1.Reason_REASON_OVERLOADED, "no more reports of regions are kept here: region %d", r.ID)
+	}
+	shard.ownBytes += grown
+	shard.own[key] = report
+	if report.Leader || shard.last[r.ID].Member == state.MemberID(m.GetId()) {
+		shard.last[r.ID] = RegionReport{
+			Member: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation(), Leader: report.Leader, Keys: report.Keys, Bytes: report.Bytes, At: now,
+		}
+	}
+	return !known || old.Phase != report.Phase || old.Epoch != report.Epoch, nil
+}
+
+// concerns reports whether a region is a member's, or is to be next.
+func concerns(st *state.State, r *state.Region, m *rootv1.Member) bool {
+	if o, ok := r.Owner(state.MemberID(m.GetId())); ok && (o.Incarnation == m.GetIncarnation() || o.Incarnation == 0) {
+		return true
+	}
+	next := st.PendingTransition(r.ID).GetOwner()
+	return next.GetMemberId() == m.GetId() && next.GetIncarnation() == m.GetIncarnation()
+}
+
+func checkReport(p *coordinatorv1.RegionReport) error {
+	bad := func(format string, args ...any) error {
+		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the report of region %d: "+format, append([]any{p.GetRegionId()}, args...)...)
+	}
+	_, known := coordinatorv1.RegionPhase_name[int32(p.GetPhase())]
+	switch {
+	case !IsLoad(p.GetLoad()):
+		return bad("%v is not a load; it is 0 or more", p.GetLoad())
+	case !known || p.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_UNSPECIFIED:
+		return bad("phase %d is none", p.GetPhase())
+	case p.GetEpoch() == nil:
+		return bad("the epoch is missing")
+	case len(p.GetFrontier()) > state.MaxFrontierBytes:
+		return bad("the frontier has %d bytes, at most %d fit", len(p.GetFrontier()), state.MaxFrontierBytes)
+	case len(p.GetTransitionId()) > state.MaxIDBytes, len(p.GetError()) > state.MaxTextBytes, len(p.GetMedianKey()) > state.MaxKeyBytes:
+		return bad("transition id, error or median key is too long")
+	case !utf8.ValidString(p.GetError()):
+		return bad("the error is not UTF-8")
+	case len(p.GetHotKeys()) > MaxHotKeys:
+		return bad("%d hot keys, at most %d fit", len(p.GetHotKeys()), MaxHotKeys)
+	}
+	for _, k := range p.GetHotKeys() {
+		if len(k.GetKey()) > state.MaxKeyBytes {
+			return bad("a hot key has %d bytes, at most %d fit", len(k.GetKey()), state.MaxKeyBytes)
+		}
+	}
+	return nil
+}
+
+// IsLoad reports whether a number can be compared with other loads.
+func IsLoad(x float64) bool { return x >= 0 && !math.IsInf(x, 0) }
+
+// read keeps the fields and nothing else that came with the message.
+func read(p *coordinatorv1.RegionReport, now clock.Instant) OwnReport {
+	r := OwnReport{
+		Epoch: rooted.EpochFromProto(p.GetEpoch()), Phase: p.GetPhase(), Leader: p.GetLeader(), Saturated: p.GetSaturated(), FrontierSet: p.GetSetFrontier(),
+		IdleSeconds: uint32(min((p.GetIdleMillis()+999)/1000, math.MaxUint32)),
+		Load:        p.GetLoad(), Keys: p.GetKeyCount(), Bytes: p.GetBytes(), Frontier: string(p.GetFrontier()), At: now,
+	}
+	if p.GetTransitionId() != "" || p.GetError() != "" || len(p.GetHotKeys()) > 0 || len(p.GetMedianKey()) > 0 {
+		r.More = &OwnReportMore{TransitionID: p.GetTransitionId(), Error: p.GetError(), MedianKey: p.GetMedianKey()}
+		for _, k := range p.GetHotKeys() {
+			r.More.HotKeys = append(r.More.HotKeys, &coordinatorv1.HotKey{Key: k.GetKey(), Permille: k.GetPermille()})
+		}
+	}
+	return r
+}
+
+// Own returns what an incarnation last said of a region.
+func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
+	shard := &s.regions[shardOfRegion(id)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	r, ok := shard.own[reportKey{id, incarnation}]
+	return r, ok
+}
+
+// Gone drops what an incarnation said of a region.
+func (s *Soft) Gone(id state.RegionID, incarnation uint64) {
+	shard := &s.regions[shardOfRegion(id)]
+	shard.mu.Lock()
+	defer shard.mu.Unlock()
+	shard.dropOwn(reportKey{id, incarnation})
+}
+
+// Complete drops what an incarnation said of its regions before a moment.
+func (s *Soft) Complete(st *state.State, incarnation uint64, since clock.Instant) {
+	st.IncarnationRegions(incarnation, func(r *state.Region) bool {
+		if old, ok := s.Own(r.ID, incarnation); ok && old.At < since {
+			s.Gone(r.ID, incarnation)
+		}
+		return true
+	})
+}
+
+func (h *regionShard) dropOwn(key reportKey) {
+	if old, ok := h.own[key]; ok {
+		h.ownBytes -= old.size()
+		delete(h.own, key)
+	}
+}
+
+// forgetOwners drops what was said by those who own a region no longer, or who are not
+// to own it any more.
+func (s *Soft) forgetOwners(c *state.Change) {
+	switch {
+	case c.Kind == state.ChangeRegion && c.OldRegion != nil:
+		for _, o := range c.OldRegion.Owners {
+			if now, ok := c.Region.Owner(o.Member); c.Removed || !ok || now.Incarnation != o.Incarnation {
+				s.Gone(c.OldRegion.ID, o.Incarnation)
+			}
+		}
+	case c.Kind == state.ChangeTransition && !c.Removed:
+		st := c.Transition.GetStatus()
+		if st != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING && st != rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED {
+			s.Gone(state.RegionID(c.Transition.GetRegionId()), c.Transition.GetOwner().GetIncarnation())
+		}
+	}
+}
+
+// sweepOwn drops what is said of regions by who does not own them.
+func (h *regionShard) sweepOwn(st *state.State) {
+	for key := range h.own {
+		r, kept := st.Region(key.region), false
+		if r != nil {
+			for _, o := range r.Owners {
+				kept = kept || o.Incarnation == key.incarnation || o.Incarnation == 0
+			}
+			kept = kept || st.PendingTransition(r.ID).GetOwner().GetIncarnation() == key.incarnation
+		}
+		if !kept {
+			h.dropOwn(key)
+		}
+	}
+}

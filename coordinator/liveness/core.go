@@ -1,0 +1,413 @@
+package liveness
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// Holdings tells what incarnations own, by the root. A state.State does.
+type Holdings interface {
+	// IncarnationKeyspaces calls fn for the assigned keyspaces that a member's incarnation
+	// owns regions of; for one maybe twice.
+	IncarnationKeyspaces(incarnation uint64, fn func(ks rooted.KeyspaceID, regions int))
+}
+
+// Core is the failure detector of one coordinator. It is for one goroutine, and the
+// moments it is given never decrease. After whatever is told to it, Due says when
+// Turn is to be called; that may be now.
+type Core struct {
+	s       Settings
+	members map[rooted.MemberID]*member
+	timers  timers
+	owned   Holdings
+	pools   pools
+
+	// holding: this process holds the Tenure of era, which began here at began.
+	holding bool
+	era     rooted.Era
+	began   clock.Instant
+
+	// probes and questions number what was asked for.
+	probes, questions uint64
+	// round began at roundAt; passed counts its verdicts without proof.
+	roundAt clock.Instant
+	passed  int
+	tolls   tolls
+	count   Counters
+}
+
+// Counters count what a Core did since the process began.
+type Counters struct {
+	Frames, Suspicions, Probes, Questions uint64
+	// Verdicts, and those of them that had a proof.
+	Verdicts, Proven uint64
+	// Holds counts verdicts that a guard held, once each.
+	Holds uint64
+}
+
+// StreamID names a stream of a member to this coordinator; never 0, never used twice.
+type StreamID uint64
+
+// life is one incarnation of a member.
+type life struct {
+	incarnation uint64
+	// address is its own, where probes go; empty: none.
+	address string
+	// stream is its open stream here; 0: none.
+	stream StreamID
+	// answered is when it was last confirmed from here; 0: never.
+	answered clock.Instant
+	signals  Signals
+	// untold: it may have been proven dead since somebody was told.
+	untold bool
+
+	// probe is the number of the newest probe, which is under way while asked is not 0;
+	// next is when there may be another, refused and tries what came of those before.
+	probe          uint64
+	asked, next    clock.Instant
+	refused, tries uint8
+}
+
+func (l *life) proven() bool { return l.signals&proofs != 0 }
+
+// member is what is known of one member.
+type member struct {
+	life
+	id    rooted.MemberID
+	class *class
+	state rootv1.MemberState
+
+	// known is when this incarnation was first seen rooted, heard when its last frame
+	// came here, elsewhere when at the latest one came to another coordinator; 0: never.
+	known, heard, elsewhere clock.Instant
+	// vanished is when it was last heard before it began to look gone; 0: it does not.
+	vanished clock.Instant
+	// doubted: callers could not reach it; suspected until then.
+	doubted clock.Instant
+	// question is the number of the question about it that is open since wondered, told
+	// when the last one was put that has been answered, or should have been.
+	question       uint64
+	wondered, told clock.Instant
+	// judged: a verdict about this incarnation is on its way to the root.
+	judged bool
+	held   Guard
+
+	// failures are the moments of the last failures of any incarnation; recovered is
+	// when the last of them was followed by a registration.
+	failures  []clock.Instant
+	recovered clock.Instant
+	// past are incarnations before this one, oldest first.
+	past []life
+
+	// place is that in timers, -1 for none.
+	place int32
+}
+
+const (
+	// maxPast bounds the incarnations that are remembered beside the current one; of
+	// those before, the newest word counts for all.
+	maxPast = 4
+	// maxFailures bounds the failures that are remembered of a member.
+	maxFailures = 16
+)
+
+// New makes a Core that knows nobody and holds nothing.
+func New(s Settings) *Core {
+	return &Core{s: s.withDefaults(), members: map[rooted.MemberID]*member{}, pools: newPools()}
+}
+
+// SetHoldings gives the newest view of what members own.
+func (c *Core) SetHoldings(owned Holdings) { c.owned = owned }
+
+// SetKeyspace tells of a keyspace as rooted.
+func (c *Core) SetKeyspace(k *rootv1.Keyspace) { c.pools.set(k) }
+
+// DropKeyspace tells that a keyspace is gone.
+func (c *Core) DropKeyspace(id rooted.KeyspaceID) { c.pools.drop(id) }
+
+// SetMember tells of a member as rooted. A higher incarnation ends the one before:
+// if that one had neither failed nor taken its leave, it failed now.
+func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
+	id := rooted.MemberID(r.GetId())
+	m := c.members[id]
+	if r.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
+		c.DropMember(id)
+		return
+	}
+	if m == nil {
+		m = &member{id: id, place: -1}
+		c.members[id] = m
+	}
+	switch {
+	case r.GetIncarnation() < m.incarnation:
+		return
+	case r.GetIncarnation() > m.incarnation:
+		m.begin(r.GetIncarnation(), now)
+	}
+	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && m.accepting() {
+		m.fail(now)
+	}
+	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Contains(r.GetSignals(), ProcessEndedSignal) {
+		m.signals |= ProcessEnded
+	}
+	m.state, m.address = r.GetState(), r.GetProbeAddress()
+	if !m.accepting() {
+		m.held = NotHeld
+	}
+	m.class = c.pools.join(m.class, r.GetKeyspaces())
+	c.timers.soon(m, now)
+}
+
+// DropMember forgets a member, which owns nothing.
+func (c *Core) DropMember(id rooted.MemberID) {
+	if m := c.members[id]; m != nil {
+		c.timers.remove(m)
+		c.pools.leave(m.class)
+		delete(c.members, id)
+	}
+}
+
+// begin makes a newer incarnation the current one.
+func (m *member) begin(incarnation uint64, now clock.Instant) {
+	if m.incarnation != 0 {
+		if m.accepting() && m.signals&(Goodbye|Gone) == 0 {
+			m.fail(now)
+		}
+		if n := len(m.failures); n > 0 && m.failures[n-1] > m.recovered {
+			m.recovered = now
+		}
+		m.remember(m.life)
+	}
+	m.life = life{incarnation: incarnation}
+	m.state = rootv1.MemberState_MEMBER_STATE_ACTIVE
+	m.known, m.heard, m.elsewhere, m.vanished, m.doubted = now, 0, 0, 0, 0
+	m.question, m.wondered, m.told, m.judged, m.held = 0, 0, 0, false, NotHeld
+}
+
+// remember keeps an incarnation that is over. The oldest two become one, of whom
+// no more is claimed than of both.
+func (m *member) remember(l life) {
+	m.past = append(m.past, l)
+	if len(m.past) > maxPast {
+		a, b := &m.past[0], &m.past[1]
+		b.answered = max(a.answered, b.answered)
+		if !a.proven() {
+			b.signals &^= proofs
+			b.address = ""
+		}
+		m.past = slices.Delete(m.past, 0, 1)
+	}
+}
+
+func (m *member) fail(now clock.Instant) {
+	if len(m.failures) == maxFailures {
+		m.failures = slices.Delete(m.failures, 0, 1)
+	}
+	m.failures = append(m.failures, now)
+}
+
+// accepting reports whether the current incarnation may act, by the root.
+func (m *member) accepting() bool {
+	return m.state == rootv1.MemberState_MEMBER_STATE_ACTIVE || m.state == rootv1.MemberState_MEMBER_STATE_DRAINING
+}
+
+// lifeOf is what is known of an incarnation: its own record, or that of later ones
+// that it was joined with; nil when nothing is.
+func (m *member) lifeOf(incarnation uint64) *life {
+	for i := range m.past {
+		if incarnation <= m.past[i].incarnation {
+			return &m.past[i]
+		}
+	}
+	if incarnation == m.incarnation {
+		return &m.life
+	}
+	return nil
+}
+
+// current returns the member if that is its current incarnation.
+func (c *Core) current(id rooted.MemberID, incarnation uint64) *member {
+	if m := c.members[id]; m != nil && m.incarnation == incarnation {
+		return m
+	}
+	return nil
+}
+
+// own returns the record of exactly that incarnation, and its member.
+func (c *Core) own(id rooted.MemberID, incarnation uint64) (*member, *life) {
+	m := c.members[id]
+	if m == nil {
+		return nil, nil
+	}
+	if l := m.lifeOf(incarnation); l != nil && l.incarnation == incarnation {
+		return m, l
+	}
+	return nil, nil
+}
+
+// Begin tells that this process holds the Tenure of an era from now on. No silence
+// from before counts towards a verdict, and no fence runs out before its ttl has
+// passed from here.
+func (c *Core) Begin(era rooted.Era, now clock.Instant) {
+	c.holding, c.era, c.began = true, era, now
+	c.roundAt, c.passed = now, 0
+	for _, m := range c.members {
+		for i := range m.past {
+			m.past[i].tries, m.past[i].next = 0, 0
+		}
+		m.tries, m.next = 0, 0
+		c.timers.soon(m, now)
+	}
+}
+
+// End tells that this process does not hold the Tenure any more. Verdicts that were
+// handed out and not rooted are not passed.
+func (c *Core) End() {
+	c.holding = false
+	for _, m := range c.members {
+		m.judged, m.held, m.question, m.wondered, m.told, m.asked = false, NotHeld, 0, 0, 0, 0
+	}
+}
+
+// Opened tells that a stream of a member began, with its first frame.
+func (c *Core) Opened(id rooted.MemberID, incarnation uint64, stream StreamID, now clock.Instant) {
+	m, l := c.own(id, incarnation)
+	if l == nil {
+		return
+	}
+	l.stream = stream
+	l.probe, l.asked, l.refused = 0, 0, 0 // a probe from before says nothing of a process that is there
+	if l == &m.life {
+		c.Frame(id, incarnation, now)
+	}
+}
+
+// Closed tells that a stream ended, for whatever reason.
+func (c *Core) Closed(id rooted.MemberID, incarnation uint64, stream StreamID, now clock.Instant) {
+	m, l := c.own(id, incarnation)
+	if l == nil || l.stream != stream {
+		return
+	}
+	l.stream, l.next = 0, 0
+	l.signals |= StreamClosed
+	c.timers.soon(m, now)
+}
+
+// Frame tells that a frame came. It says whether the incarnation is the current one
+// here: of others nothing is noted.
+func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) bool {
+	m := c.current(id, incarnation)
+	if m == nil {
+		return false
+	}
+	c.count.Frames++
+	first := m.heard == 0
+	m.heard = now
+	if (m.signals&passing != 0 || m.vanished != 0) && !m.judged {
+		m.signals &^= passing
+		m.vanished, m.held = 0, NotHeld
+		first = true
+	}
+	if first {
+		c.timers.soon(m, now)
+	}
+	return true
+}
+
+// Goodbye tells that a member said it will leave; gone, that it has stopped serving
+// everything.
+func (c *Core) Goodbye(id rooted.MemberID, incarnation uint64, gone bool, now clock.Instant) {
+	if m := c.current(id, incarnation); m != nil {
+		m.signals |= Goodbye
+		if gone {
+			m.signals |= Gone
+		}
+		c.timers.soon(m, now)
+	}
+}
+
+// ProcessEnded tells that whoever waits for the process says that it ended.
+func (c *Core) ProcessEnded(id rooted.MemberID, incarnation uint64, now clock.Instant) {
+	if m, l := c.own(id, incarnation); l != nil {
+		l.signals |= ProcessEnded
+		l.untold = true
+		c.timers.soon(m, now)
+	}
+}
+
+// DialFailed tells that a caller could not connect to a member. It raises suspicion
+// for a while, and nothing else.
+func (c *Core) DialFailed(id rooted.MemberID, incarnation uint64, now clock.Instant) {
+	if m := c.current(id, incarnation); m != nil && m.class.watched {
+		m.signals |= DialFailures
+		m.doubted = now.Add(m.class.suspect)
+		c.timers.soon(m, m.doubted)
+	}
+}
+
+// Answered must be asked right before an answer is made that confirms a member. It
+// says whether the incarnation may be confirmed, and if so counts its fence from
+// now on: now is not before the frame came that is answered.
+func (c *Core) Answered(id rooted.MemberID, incarnation uint64, now clock.Instant) bool {
+	m := c.current(id, incarnation)
+	if m == nil || !c.holding || !m.accepting() || m.judged || m.proven() {
+		return false
+	}
+	m.answered = now
+	return true
+}
+
+// Withdraw tells that a verdict was refused by the root, for good: the incarnation may
+// be confirmed and judged again.
+func (c *Core) Withdraw(id rooted.MemberID, incarnation uint64, now clock.Instant) {
+	if m := c.current(id, incarnation); m != nil && m.judged {
+		m.judged, m.told = false, 0
+		c.timers.soon(m, now.Add(again))
+	}
+}
+
+// ClearAt is when regions of an incarnation, whose keyspace has that fence ttl, may be
+// granted elsewhere: 0 for at once, and a moment that never comes while it may still
+// be confirmed, or while this process does not hold the Tenure.
+func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
+	if !c.holding {
+		return never
+	}
+	if ttl == 0 {
+		return 0
+	}
+	m := c.members[id]
+	if m == nil {
+		return c.began.Add(c.s.stretched(ttl))
+	}
+	l := m.lifeOf(incarnation)
+	switch {
+	case l == nil && incarnation > m.incarnation: // not rooted yet, as far as is known here
+		return never
+	case l == &m.life && m.accepting() && !m.judged: // also when proven: the verdict comes first
+		return never
+	case l != nil && l.proven():
+		return 0
+	default:
+		return c.runsOut(l, ttl)
+	}
+}
+
+// Clear reports whether ClearAt has come.
+func (c *Core) Clear(id rooted.MemberID, incarnation uint64, ttl time.Duration, now clock.Instant) bool {
+	return c.ClearAt(id, incarnation, ttl) <= now
+}
+
+// runsOut is when an incarnation's fence has certainly run out: an earlier holder
+// confirmed nobody after this era began.
+func (c *Core) runsOut(l *life, ttl time.Duration) clock.Instant {
+	since := c.began
+	if l != nil {
+		since = max(since, l.answered)
+	}
+	return since.Add(c.s.stretched(ttl))
+}

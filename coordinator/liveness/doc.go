@@ -1,0 +1,25 @@
+// Package liveness decides which members are gone.
+//
+// It owns what a coordinator makes of frames, streams, probes, what other coordinators
+// hear and what is reported: suspicion, proof of death, verdicts, and the guards that hold
+// them. Core is pure: time is an argument, and what it wants done is handed out by Turn.
+// It promises:
+//
+//  1. Suspicion is cheap, at once, and taken back by the next frame. It ends nothing.
+//  2. Proof of death is one of: the member's own address refused a connection twice
+//     while it had no stream here; somebody else answered there; the member said that
+//     it is gone; whoever waits for its process said that it ended. A reset, a timeout,
+//     silence and an address that accepts prove nothing.
+//  3. Without proof a verdict comes after silence that nobody else contradicts, counted
+//     from no earlier than when this era began, and not before the fences of all that
+//     the member owns have run out.
+//  4. A fence runs out when its ttl, stretched by the bound of clock rates, has passed
+//     since the incarnation was last confirmed, or since this era began, whichever is
+//     later. Behind a verdict an incarnation is never confirmed again.
+//  5. Guards hold what has no proof: when many vanish at once, and above a number a round.
+//     They never hold what is proven.
+//  6. Work per frame is constant, and a timer costs the logarithm of their number.
+//
+// It leaves to others: dialling, asking and proposing (the assigner), who gets the
+// regions (package placement), confirming a member (package server, see Core.Answered).
+package liveness

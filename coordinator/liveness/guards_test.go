@@ -1,0 +1,261 @@
+package liveness_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/internal/clock"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+func (w *ward) many(n int, keyspace string) (ids []string) {
+	for i := range n {
+		id := fmt.Sprintf("m%02d", i)
+		w.join(id, 1, keyspace)
+		ids = append(ids, id)
+	}
+	w.run(time.Minute)
+	return ids
+}
+
+// more than half of a keyspace's members vanish: whatever that is, it is not
+// their deaths. It is held and shown, until they come back or somebody says more.
+func TestGuardMassFailureHold(t *testing.T) {
+	w := newWard(t)
+	ids := w.many(10, "slow")
+	w.many(3, "games") // another keyspace's members do not count; m00 to m02 change over
+	w.many(10, "slow")
+	for _, id := range ids[:6] {
+		w.run(500 * ms)
+		w.hang(id)
+	}
+	w.run(time.Hour)
+	w.noVerdict()
+	s := w.health(ids[0], liveness.Held)
+	if holds := w.core.Holds(); s.Guard != liveness.HeldByMassFailure || len(holds) != 1 || len(holds[0].Members) != 6 || s.Guard.String() != "mass_failure_hold" {
+		t.Fatalf("it is held by %s, the holds are %v", s.Guard, holds)
+	}
+	if n := w.core.Counters().Holds; n != 6 {
+		t.Errorf("%d verdicts were held, want 6", n)
+	}
+	w.connect(ids[5], 1) // 5 of 10 are not more than half
+	w.run(20 * time.Second)
+	if len(w.verdicts) != 5 || len(w.core.Holds()) != 0 {
+		t.Fatalf("the verdicts are %s, want five", names(w.verdicts))
+	}
+}
+
+func TestGuardMassFailureHoldsNoProof(t *testing.T) {
+	w := newWard(t)
+	ids := w.many(10, "slow")
+	w.address = func(p liveness.Probe) liveness.ProbeResult {
+		if p.Member == "m00" {
+			return liveness.NoAnswer
+		}
+		return liveness.Refused
+	}
+	for _, id := range ids[:8] {
+		w.cut(id, 1)
+	}
+	w.run(time.Second)
+	if len(w.verdicts) != 7 {
+		t.Fatalf("the verdicts are %s, want seven", names(w.verdicts))
+	}
+	for _, v := range w.verdicts {
+		w.root(string(v.Member), 1, failed, "slow")
+	}
+	w.verdicts = nil
+	w.run(time.Hour)
+	w.noVerdict() // the eighth vanished with the seven
+	w.health("m00", liveness.Held)
+}
+
+// One after the other is not together.
+func TestGuardMassFailureHasAWindow(t *testing.T) {
+	w := newWard(t)
+	ids := w.many(10, "slow")
+	for i, id := range ids[:9] {
+		w.hang(id)
+		w.run(11 * time.Second)
+		if len(w.verdicts) != i+1 {
+			t.Fatalf("after %d the verdicts are %s", i+1, names(w.verdicts))
+		}
+	}
+}
+
+// What a keyspace says of the guard counts: a share, a window, or never.
+func TestGuardMassFailureIsASetting(t *testing.T) {
+	for permille, want := range map[uint64]int{0: 5, 300: 0, 1000: 5} {
+		w := newWard(t)
+		w.keyspace(20, "ks", &rootv1.KeyspaceSettings{
+			Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Liveness: &rootv1.Liveness{DeadAfterMillis: 5000}, Guards: &rootv1.Guards{MassPermille: permille},
+		})
+		ids := w.many(10, "ks")
+		for _, id := range ids[:5] {
+			w.hang(id)
+		}
+		w.run(time.Minute)
+		if len(w.verdicts) != want {
+			t.Errorf("at %d permille %d verdicts, want %d", permille, len(w.verdicts), want)
+		}
+	}
+}
+
+// Members of every keyspace count in each.
+func TestGuardMassFailureCountsMembersOfAll(t *testing.T) {
+	w := newWard(t)
+	for i := range 4 {
+		w.join(fmt.Sprintf("all%d", i), 1, "")
+		w.join(fmt.Sprintf("some%d", i), 1, "slow")
+	}
+	w.run(time.Minute)
+	for i := range 2 {
+		w.hang(fmt.Sprintf("all%d", i))
+		w.hang(fmt.Sprintf("some%d", i))
+	}
+	w.hang("some2")
+	w.run(time.Hour)
+	w.noVerdict() // 5 of 8 of slow
+	w.health("all0", liveness.Held)
+	w.connect("some2", 1)
+	w.run(time.Minute)
+	if len(w.verdicts) != 4 {
+		t.Fatalf("the verdicts are %s, want four", names(w.verdicts))
+	}
+}
+
+func TestGuardFlappingIsDamped(t *testing.T) {
+	w := newWard(t)
+	var last clock.Instant
+	for i := uint64(1); i <= 4; i++ {
+		w.join("m1", i, "slow")
+		w.run(time.Minute)
+		if s := w.health("m1", liveness.Live); s.Takes(w.now) != (i < 4) {
+			t.Fatalf("incarnation %d may get something new: %t", i, s.Takes(w.now))
+		}
+		if i < 4 {
+			w.root("m1", i, failed, "slow")
+			last = w.now
+		}
+	}
+	w.run(last.Add(299 * time.Second).Sub(w.now))
+	if w.core.Standing("m1").Takes(w.now) {
+		t.Fatal("damped for less than the window")
+	}
+	w.run(time.Second)
+	if !w.core.Standing("m1").Takes(w.now) {
+		t.Fatal("damped for longer than the window")
+	}
+}
+
+// Failures that are far apart are no flapping.
+func TestGuardFlappingHasAWindow(t *testing.T) {
+	w := newWard(t)
+	for i := uint64(1); i <= 5; i++ {
+		w.join("m1", i, "slow")
+		w.run(200 * time.Second)
+		if !w.core.Standing("m1").Takes(w.now) {
+			t.Fatalf("incarnation %d is damped", i)
+		}
+		w.root("m1", i, failed, "slow")
+	}
+}
+
+// A process that is started again and again is flapping too, unless it says goodbye.
+func TestGuardFlappingByRestarts(t *testing.T) {
+	for _, polite := range []bool{false, true} {
+		w := newWard(t)
+		for i := uint64(1); i <= 4; i++ {
+			w.join("m1", i, "slow")
+			w.run(time.Second)
+			if polite {
+				w.core.Goodbye("m1", i, false, w.now)
+			}
+		}
+		w.join("m1", 5, "slow")
+		if w.core.Standing("m1").Takes(w.now) != polite {
+			t.Errorf("after four restarts, polite %t, it may get something new: %t", polite, !polite)
+		}
+	}
+}
+
+func TestGuardNoMoveBack(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "slow")
+	w.run(time.Minute)
+	if s := w.core.Standing("m1"); s.SettlingUntil != 0 {
+		t.Fatal("a member that never failed is settling")
+	}
+	w.root("m1", 1, failed, "slow")
+	w.run(time.Minute)
+	w.join("m1", 2, "slow")
+	s := w.core.Standing("m1")
+	if d := s.SettlingUntil.Sub(w.now); d != 120*time.Second || !s.Takes(w.now) {
+		t.Fatalf("settles for %v, and may get something new: %t", d, s.Takes(w.now))
+	}
+}
+
+// Verdicts without proof are passed a few at a time.
+func TestGuardVerdictBudget(t *testing.T) {
+	w := newWard(t)
+	w.core = liveness.New(liveness.Settings{VerdictsPerRound: 3})
+	w.keyspace(slow, "slow", &rootv1.KeyspaceSettings{
+		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Liveness: &rootv1.Liveness{DeadAfterMillis: 5000},
+	})
+	w.core.Begin(1, w.now)
+	ids := w.many(30, "slow")
+	for _, id := range ids[:10] {
+		w.hang(id)
+	}
+	w.run(4900 * ms)
+	w.noVerdict()
+	w.run(300 * ms)
+	if n := len(w.verdicts); n != 3 {
+		t.Fatalf("%d verdicts in the first round, want 3", n)
+	}
+	if h := w.core.Holds(); len(h) != 1 || h[0].Guard.String() != "verdict_budget" {
+		t.Fatalf("the holds are %v", h)
+	}
+	w.run(2 * time.Second)
+	if n := len(w.verdicts); n < 6 || n > 9 {
+		t.Fatalf("%d verdicts after two more rounds", n)
+	}
+	w.run(10 * time.Second)
+	if n := len(w.verdicts); n != 10 {
+		t.Fatalf("%d verdicts in the end, want 10", n)
+	}
+}
+
+// However much happens at once, a batch is bounded, and nothing is left out.
+func TestBatchesAreBounded(t *testing.T) {
+	w := newWard(t)
+	const n = 5000
+	for i := range n {
+		id := fmt.Sprintf("m%04d", i)
+		w.root(id, 1, active, "slow")
+		w.core.Opened(rooted.MemberID(id), 1, liveness.StreamID(i)+1, w.now)
+	}
+	w.turn()
+	for i := range n {
+		w.core.Closed(rooted.MemberID(fmt.Sprintf("m%04d", i)), 1, liveness.StreamID(i)+1, w.now)
+	}
+	verdicts, due := 0, w.now.Add(time.Second)
+	for w.core.Due() < due {
+		w.now = max(w.now, w.core.Due())
+		b := w.core.Turn(w.now)
+		if len(b.Probes) > liveness.MaxBatch || len(b.Question.Members) > liveness.MaxBatch || len(b.Verdicts) > liveness.MaxBatch {
+			t.Fatalf("%d probes, %d questions, %d verdicts", len(b.Probes), len(b.Question.Members), len(b.Verdicts))
+		}
+		for _, p := range b.Probes {
+			w.core.Probed(p, liveness.Refused, w.now)
+		}
+		w.core.Told(b.Question, nil, w.now)
+		verdicts += len(b.Verdicts)
+	}
+	if verdicts != n {
+		t.Fatalf("%d verdicts, want %d", verdicts, n)
+	}
+}

@@ -1,0 +1,224 @@
+package liveness_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// The rows of the signal table, each by what it leads to and when.
+
+// C-02, C-12, C-63: the kernel of a killed process's machine says that nobody listens.
+func TestSignalStreamBrokenAndAddressRefuses(t *testing.T) {
+	for _, ks := range []string{"games", "slow", "fenced"} {
+		w := newWard(t)
+		w.join("m1", 1, ks)
+		w.join("m2", 1, ks)
+		w.owned[1] = map[rooted.KeyspaceID]int{fenced: 3}
+		w.address = always(liveness.Refused)
+		w.run(30 * time.Second)
+		at := w.now
+		w.cut("m1", 1)
+		w.run(time.Second)
+		v := w.verdict("m1", at, 0, 60*ms)
+		if !v.Proven || v.Signals&liveness.ProbeRefused == 0 || v.Signals&liveness.StreamClosed == 0 {
+			t.Errorf("%s: the verdict says %s, proven %t", ks, v.Signals, v.Proven)
+		}
+		if w.probes != 2 {
+			t.Errorf("%s: %d probes, want 2", ks, w.probes)
+		}
+	}
+}
+
+func TestSignalStreamBrokenAddressSilent(t *testing.T) {
+	for ks, dead := range map[string]time.Duration{"games": 5 * time.Second, "slow": 10 * time.Second} {
+		w := newWard(t)
+		w.join("m1", 1, ks)
+		w.join("m2", 1, ks)
+		w.address = always(liveness.NoAnswer)
+		w.run(30 * time.Second)
+		at := w.now
+		w.cut("m1", 1)
+		w.health("m1", liveness.Suspected)
+		w.run(dead + time.Second)
+		if v := w.verdict("m1", at, dead-100*ms, dead+50*ms); v.Proven || v.Signals&liveness.ProbeSilent == 0 {
+			t.Errorf("%s: the verdict says %s, proven %t", ks, v.Signals, v.Proven)
+		}
+	}
+}
+
+// A member without an address of its own, where a closed stream means death: nothing
+// can be probed, so that suspicion's time is all it has.
+func TestSignalStreamBrokenNothingToProbe(t *testing.T) {
+	w := newWard(t)
+	w.join("m2", 1, "games")
+	w.core.SetMember(&rootv1.Member{Id: "m1", Incarnation: 1, State: active, Keyspaces: []string{"games"}}, w.now)
+	w.connect("m1", 1)
+	w.run(10 * time.Second)
+	at := w.now
+	w.cut("m1", 1)
+	w.run(3 * time.Second)
+	w.verdict("m1", at, 900*ms, 1100*ms)
+	if w.probes != 0 {
+		t.Errorf("%d probes of a member without an address", w.probes)
+	}
+}
+
+func TestSignalStreamBrokenButHeardElsewhere(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "slow")
+	w.join("m2", 1, "slow")
+	w.elsewhere["m1"] = 200 * ms
+	w.run(10 * time.Second)
+	w.cut("m1", 1)
+	if s := w.health("m1", liveness.Suspected); s.Signals&liveness.HeardElsewhere == 0 {
+		t.Errorf("the signals are %s", s.Signals)
+	}
+	w.run(5 * time.Minute)
+	w.noVerdict()
+	w.health("m1", liveness.Suspected)
+	delete(w.elsewhere, "m1")
+	at := w.now
+	w.run(30 * time.Second)
+	w.verdict("m1", at, 0, 10*time.Second+50*ms)
+}
+
+// C-05, C-55, A-22, A-41, R-15, R-17, R-18, N-85: how long each preset waits.
+func TestSignalFramesMissing(t *testing.T) {
+	for _, c := range []struct {
+		preset        string
+		suspect, dead time.Duration
+	}{
+		{"tenants", 30 * time.Second, 30 * time.Second},
+		{"games", time.Second, 5 * time.Second},
+		{"actors", 90 * time.Second, 90 * time.Second},
+		{"partitions", 15 * time.Second, 30 * time.Second},
+	} {
+		w := newWard(t)
+		s, _ := state.Preset(c.preset)
+		if c.preset == "actors" { // three frames of 10 s at the most: see MostInterval
+			c.suspect = 30 * time.Second
+		}
+		w.keyspace(20, c.preset, s)
+		w.join("m1", 1, c.preset)
+		w.join("m2", 1, c.preset)
+		w.run(2 * time.Minute)
+		at := w.now
+		w.hang("m1")
+		w.run(c.suspect - 200*ms)
+		w.health("m1", liveness.Live)
+		w.run(300 * ms)
+		if c.suspect < c.dead {
+			w.health("m1", liveness.Suspected)
+			w.noVerdict()
+		}
+		w.run(c.dead)
+		if v := w.verdict("m1", at, c.dead-100*ms, c.dead+100*ms); v.Proven || v.Signals&liveness.Silent == 0 {
+			t.Errorf("%s: the verdict says %s", c.preset, v.Signals)
+		}
+	}
+}
+
+// A frame takes suspicion back.
+func TestSuspicionIsTakenBackByAFrame(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "slow")
+	w.run(time.Second)
+	w.cut("m1", 1)
+	w.run(9 * time.Second)
+	w.health("m1", liveness.Suspected)
+	w.connect("m1", 1)
+	if s := w.health("m1", liveness.Live); s.Signals != 0 {
+		t.Errorf("the signals are %s", s.Signals)
+	}
+	w.run(time.Minute)
+	w.noVerdict()
+}
+
+func TestSignalGoodbye(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "fenced")
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1}
+	w.core.Goodbye("m1", 1, false, w.now)
+	w.run(time.Minute)
+	w.noVerdict()
+	if s := w.health("m1", liveness.Live); !s.Leaving || s.Takes(w.now) {
+		t.Error("a member that leaves may get something new")
+	}
+	at := w.now
+	w.core.Goodbye("m1", 1, true, w.now)
+	w.run(ms)
+	if v := w.verdict("m1", at, 0, ms); !v.Proven {
+		t.Error("a member that is gone by its own word is not proven to be")
+	}
+}
+
+func TestSignalOperator(t *testing.T) {
+	w := newWard(t)
+	for _, id := range []string{"m1", "m2"} {
+		w.join(id, 1, "fenced")
+		w.core.Answered(rooted.MemberID(id), 1, w.now)
+	}
+	w.root("m1", 1, failed, "fenced", "somebody_said_so")
+	w.root("m2", 1, failed, "fenced", liveness.ProcessEndedSignal)
+	w.run(time.Minute)
+	w.noVerdict() // it is passed already
+	w.now = 1 + clockOf(10*time.Second)
+	if w.clear("m1", 1, 20*time.Second) {
+		t.Error("an operator's word is taken for proof of death")
+	}
+	if !w.clear("m2", 1, 20*time.Second) {
+		t.Error("an operator who vouches for the end of the process is not believed")
+	}
+	for _, id := range []rooted.MemberID{"m1", "m2"} {
+		if w.core.Answered(id, 1, w.now) {
+			t.Errorf("%s has failed, and is confirmed", id)
+		}
+	}
+}
+
+// C-09, C-14: an integrator saw the end of the process.
+func TestSignalIntegratorSawTheEnd(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "fenced")
+	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1}
+	at := w.now
+	w.core.ProcessEnded("m1", 1, w.now)
+	w.run(ms)
+	if v := w.verdict("m1", at, 0, ms); !v.Proven || v.Signals.String() != "process_ended" || v.Reason() != "its process has ended" {
+		t.Errorf("the verdict says %s", v.Signals)
+	}
+}
+
+func TestSignalDialFailuresOnlyRaiseSuspicion(t *testing.T) {
+	w := newWard(t)
+	w.join("m1", 1, "slow")
+	w.run(time.Second)
+	for range 100 {
+		w.core.DialFailed("m1", 1, w.now)
+		w.run(time.Second)
+		w.health("m1", liveness.Suspected)
+	}
+	w.noVerdict()
+	w.run(4 * time.Second)
+	w.health("m1", liveness.Live)
+}
+
+// A member that hosts nothing, and never spoke to a coordinator, is not judged.
+func TestNobodyIsJudgedWhoWasNeverSeenAndOwnsNothing(t *testing.T) {
+	w := newWard(t)
+	w.join("m2", 1, "")
+	w.join("m3", 1, "")
+	w.root("m1", 7, active, "")
+	w.run(time.Hour)
+	w.noVerdict()
+	w.health("m1", liveness.Discovered)
+	at := w.now
+	w.owned[7] = map[rooted.KeyspaceID]int{slow: 5}
+	w.run(time.Hour)
+	w.verdict("m1", at, 0, 6*time.Second)
+}

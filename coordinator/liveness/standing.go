@@ -1,0 +1,105 @@
+package liveness
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/rooted"
+)
+
+// Health is what is observed of a member; what is rooted is its state.
+type Health uint8
+
+// Healths, numbered as MemberHealth on the wire.
+const (
+	Unknown Health = iota
+	// Discovered: registered, and not heard of here yet.
+	Discovered
+	Live
+	// Suspected: it gets nothing new, and keeps what it has.
+	Suspected
+	// Held: it would be failed, but a guard holds the verdict.
+	Held
+)
+
+// Standing is what is thought of a member.
+type Standing struct {
+	Incarnation uint64
+	Health      Health
+	Signals     Signals
+	// Guard holds the verdict, if Health is Held.
+	Guard Guard
+	// Connected: it has a stream here. Heard is when its last frame came; 0: never.
+	Connected bool
+	Heard     clock.Instant
+	// Leaving: it said that it will.
+	Leaving bool
+	// DampedUntil: it failed too often, and gets nothing new before. Settling: it recovered
+	// lately, and nothing is moved back to it, to even out, before.
+	DampedUntil, SettlingUntil clock.Instant
+}
+
+// Takes reports whether a member may get something new.
+func (s Standing) Takes(now clock.Instant) bool {
+	return s.Health == Live && !s.Leaving && now >= s.DampedUntil
+}
+
+// Standing says what is thought of a member.
+func (c *Core) Standing(id rooted.MemberID) Standing {
+	m := c.members[id]
+	if m == nil {
+		return Standing{}
+	}
+	s := Standing{
+		Incarnation: m.incarnation, Health: Live, Signals: m.signals, Guard: m.held, Connected: m.stream != 0, Heard: m.heard,
+		Leaving: m.signals&(Goodbye|Gone) != 0, DampedUntil: m.dampedUntil(),
+	}
+	if m.recovered != 0 {
+		s.SettlingUntil = m.recovered.Add(m.class.noMoveBack)
+	}
+	switch {
+	case m.held != NotHeld:
+		s.Health = Held
+	case m.vanished != 0 || m.doubted != 0 || m.judged || m.signals&StreamClosed != 0 || m.proven():
+		s.Health = Suspected
+	case m.heard == 0:
+		s.Health = Discovered
+	}
+	return s
+}
+
+// Interval is how long a member shall wait between two frames.
+func (c *Core) Interval(id rooted.MemberID) time.Duration {
+	if m := c.members[id]; m != nil && m.class.watched {
+		return m.class.interval
+	}
+	return MostInterval
+}
+
+// Hold is a guard that holds verdicts.
+type Hold struct {
+	Guard   Guard
+	Members []rooted.MemberID
+}
+
+// Holds are the guards that hold verdicts, with the members that they save, by id. It
+// looks at every member.
+func (c *Core) Holds() []Hold {
+	by := map[Guard][]rooted.MemberID{}
+	for id, m := range c.members {
+		if m.held != NotHeld {
+			by[m.held] = append(by[m.held], id)
+		}
+	}
+	var holds []Hold
+	for _, g := range slices.Sorted(maps.Keys(by)) {
+		slices.Sort(by[g])
+		holds = append(holds, Hold{Guard: g, Members: by[g]})
+	}
+	return holds
+}
+
+// Counters returns what was counted.
+func (c *Core) Counters() Counters { return c.count }

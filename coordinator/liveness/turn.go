@@ -1,0 +1,332 @@
+package liveness
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/rooted"
+)
+
+// MaxBatch bounds each list of a Batch.
+const MaxBatch = 1024
+
+// maxLooks bounds the members that one Turn looks at.
+const maxLooks = 8192
+
+// Batch is what a Core wants done.
+type Batch struct {
+	Probes []Probe
+	// Question is to be put to every other coordinator, if it has members.
+	Question Question
+	// Verdicts are to be rooted, each in a command of its own: FAILED, of this
+	// incarnation. From here on nobody confirms it.
+	Verdicts []Verdict
+	// Ended are incarnations that the root has ended, and that were proven dead since:
+	// their fences have not to be waited for.
+	Ended []uint64
+}
+
+// Probe asks to connect to a member's own address, and to report by Probed.
+type Probe struct {
+	Member      rooted.MemberID
+	Incarnation uint64
+	Address     string
+	Number      uint64
+}
+
+// ProbeResult is what came of a Probe.
+type ProbeResult uint8
+
+// Results of a probe.
+const (
+	// NoAnswer: a timeout, a reset, no route, or a connection on which nothing is said.
+	NoAnswer ProbeResult = iota
+	// Refused: the connection was refused.
+	Refused
+	// AnsweredOther: another incarnation answered, or what is no probe of ours.
+	AnsweredOther
+	// AnsweredSame: the incarnation answered.
+	AnsweredSame
+)
+
+// Question asks when other coordinators last heard members; Told answers.
+type Question struct {
+	Number  uint64
+	Members []rooted.MemberID
+}
+
+// Word is what another coordinator says of a member.
+type Word struct {
+	Member      rooted.MemberID
+	Incarnation uint64
+	// Age is how long ago its last frame was when the coordinator answered.
+	Age time.Duration
+}
+
+// Verdict is that an incarnation has failed.
+type Verdict struct {
+	Member      rooted.MemberID
+	Incarnation uint64
+	Signals     Signals
+	// Proven: no guard and no fence was waited for.
+	Proven bool
+	// Silence is how long nobody has heard it, as far as is known.
+	Silence time.Duration
+}
+
+// Reason is a sentence for people.
+func (v Verdict) Reason() string {
+	switch {
+	case v.Signals&Gone != 0:
+		return "it has stopped serving and said so"
+	case v.Signals&ProcessEnded != 0:
+		return "its process has ended"
+	case v.Signals&ProbeOther != 0:
+		return "somebody else answers at its own address"
+	case v.Signals&ProbeRefused != 0:
+		return "its own address refuses connections"
+	default:
+		return fmt.Sprintf("no coordinator has heard it for %v", v.Silence.Round(time.Millisecond))
+	}
+}
+
+// Pacing.
+const (
+	// again is when what was held or refused is looked at once more.
+	again = time.Second
+	// fresh is by how much more than AskTime an answer of the others may be old when a
+	// verdict is passed.
+	fresh = time.Second
+	// probeTime is how long a probe is waited for.
+	probeTime = 2 * time.Second
+	// Probes without proof are repeated, at twice the time each, up to so long.
+	probeAgainLeast = 250 * time.Millisecond
+	probeAgainMost  = 10 * time.Second
+	// maxTries bounds the probes of an incarnation that the root has ended.
+	maxTries = 8
+)
+
+// Due is when Turn is to be called; a moment that never comes for nothing to do.
+func (c *Core) Due() clock.Instant {
+	switch {
+	case c.pools.stale:
+		return 0
+	case len(c.timers) == 0:
+		return never
+	}
+	return c.timers[0].at
+}
+
+// Turn looks at the members whose time has come, and says what is to be done. When
+// there is more than one Batch has room for, Due is past.
+func (c *Core) Turn(now clock.Instant) Batch {
+	if c.pools.stale {
+		c.pools.refresh()
+		for _, m := range c.members {
+			c.timers.soon(m, now)
+		}
+	}
+	if now.Sub(c.roundAt) >= c.s.Round {
+		c.roundAt, c.passed = now, 0
+	}
+	var b Batch
+	for looks := 0; len(c.timers) > 0 && c.timers[0].at <= now && !b.full() && looks < maxLooks; looks++ {
+		m := c.timers[0].m
+		c.timers.set(m, c.look(m, &b, now))
+	}
+	if len(b.Question.Members) > 0 {
+		c.count.Questions++
+	}
+	return b
+}
+
+func (b *Batch) full() bool {
+	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) > MaxBatch-maxPast-1 || len(b.Probes) > MaxBatch-maxPast-1
+}
+
+// look does for a member what is due, and says when to look again.
+func (c *Core) look(m *member, b *Batch, now clock.Instant) clock.Instant {
+	next := never
+	for i := range m.past {
+		next = min(next, c.lookPast(m, &m.past[i], b, now))
+	}
+	switch {
+	case m.doubted != 0 && m.doubted <= now:
+		m.doubted = 0
+		m.signals &^= DialFailures
+	case m.doubted != 0:
+		next = m.doubted
+	}
+	switch {
+	case !m.accepting():
+		return min(next, c.lookPast(m, &m.life, b, now))
+	case m.judged:
+		return next
+	case m.proven() && c.holding:
+		c.pass(m, b, true, now)
+		return next
+	case !m.class.watched:
+		return next
+	}
+	silentAt, watched := c.silentAt(m)
+	if !watched && c.holding {
+		return min(next, now.Add(m.class.dead)) // it may own something by then
+	}
+	if !watched {
+		return next
+	}
+	if m.signals&StreamClosed == 0 && now < silentAt {
+		return min(next, silentAt)
+	}
+	c.suspect(m, silentAt, now)
+	if !c.holding {
+		return next
+	}
+	return min(next, c.pursue(m, b, now))
+}
+
+// silentAt is when silence becomes suspicious. Who has never been heard here is
+// watched only by the holder, from when its era began.
+func (c *Core) silentAt(m *member) (at clock.Instant, watched bool) {
+	switch {
+	case m.heard != 0:
+		return m.heard.Add(m.class.suspect), true
+	case c.holding:
+		return max(m.known, c.began).Add(m.class.suspect), c.matters(m)
+	default:
+		return 0, false
+	}
+}
+
+// matters reports whether the loss of a member would be one: another coordinator
+// hears it, or it owns something that is assigned.
+func (c *Core) matters(m *member) bool {
+	yes := m.elsewhere != 0 || m.signals&StreamClosed != 0
+	if !yes && c.owned != nil {
+		c.owned.IncarnationKeyspaces(m.incarnation, func(rooted.KeyspaceID, int) { yes = true })
+	}
+	return yes
+}
+
+// suspect notes that a member looks gone.
+func (c *Core) suspect(m *member, silentAt, now clock.Instant) {
+	if now >= silentAt {
+		m.signals |= Silent
+	}
+	if m.vanished != 0 {
+		return
+	}
+	c.count.Suspicions++
+	if m.vanished = m.heard; m.vanished == 0 {
+		m.vanished = max(m.known, c.began)
+	}
+}
+
+// pursue asks what can be asked about a suspected member, and passes a verdict when
+// its time has come.
+func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
+	next := c.probeNext(m, b, now)
+	if m.told < m.vanished || m.told < c.began {
+		next = min(next, c.ask(m, b, now))
+	}
+	last := max(m.heard, m.elsewhere, m.known, c.began)
+	patience := m.class.dead
+	if m.signals&StreamClosed != 0 && m.class.closedDead && !c.probed(m) {
+		patience = m.class.suspect
+	}
+	dueAt := last.Add(patience)
+	if ttl := c.longestFence(&m.life); ttl > 0 {
+		dueAt = max(dueAt, c.runsOut(&m.life, ttl))
+	}
+	if now < dueAt {
+		return min(next, dueAt)
+	}
+	if by := c.guard(m, now); by != NotHeld {
+		if m.held == NotHeld {
+			c.count.Holds++
+		}
+		m.held = by
+		return min(next, now.Add(again))
+	}
+	m.held = NotHeld
+	if m.told < dueAt || now.Sub(m.told) > c.s.AskTime+fresh {
+		return min(next, c.ask(m, b, now))
+	}
+	if c.passed >= c.s.VerdictsPerRound {
+		m.held = HeldByBudget
+		return min(next, c.roundAt.Add(c.s.Round))
+	}
+	c.passed++
+	c.pass(m, b, false, now)
+	return never
+}
+
+// probed reports whether the member's address is asked when its stream breaks.
+func (c *Core) probed(m *member) bool { return m.class.probe && m.address != "" }
+
+// longestFence is the longest fence ttl of what the incarnation owns.
+func (c *Core) longestFence(l *life) (ttl time.Duration) {
+	if c.owned != nil {
+		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
+			if k := c.pools.byID[ks]; k != nil {
+				ttl = max(ttl, k.ttl)
+			}
+		})
+	}
+	return ttl
+}
+
+func (c *Core) pass(m *member, b *Batch, proven bool, now clock.Instant) {
+	m.judged, m.held = true, NotHeld
+	c.count.Verdicts++
+	if proven {
+		c.count.Proven++
+	}
+	b.Verdicts = append(b.Verdicts, Verdict{
+		Member: m.id, Incarnation: m.incarnation, Signals: m.signals, Proven: proven,
+		Silence: now.Sub(max(m.heard, m.elsewhere, m.known)),
+	})
+}
+
+// ask puts a question about the member, unless one is open, and says when it ends.
+func (c *Core) ask(m *member, b *Batch, now clock.Instant) clock.Instant {
+	if m.wondered != 0 && now < m.wondered.Add(c.s.AskTime) {
+		return m.wondered.Add(c.s.AskTime)
+	}
+	if m.wondered != 0 { // whoever did not answer hears nobody
+		m.told, m.wondered, m.question = m.wondered, 0, 0
+		return now
+	}
+	if len(b.Question.Members) == 0 {
+		c.questions++
+		b.Question.Number = c.questions
+	}
+	b.Question.Members = append(b.Question.Members, m.id)
+	m.question, m.wondered = b.Question.Number, now
+	return now.Add(c.s.AskTime)
+}
+
+// Told answers a question: all other coordinators have, or could not be reached. Words
+// of one that is over count too.
+func (c *Core) Told(q Question, words []Word, now clock.Instant) {
+	for _, w := range words {
+		m := c.current(w.Member, w.Incarnation)
+		if m == nil {
+			continue
+		}
+		m.elsewhere = max(m.elsewhere, now.Add(-w.Age))
+		if m.class.watched && w.Age < m.class.suspect && m.vanished != 0 {
+			m.signals |= HeardElsewhere
+		}
+	}
+	for _, id := range q.Members {
+		if m := c.members[id]; m != nil && m.question == q.Number && m.wondered != 0 {
+			m.told, m.wondered, m.question = m.wondered, 0, 0
+			if now.Sub(m.elsewhere) >= m.class.suspect {
+				m.signals &^= HeardElsewhere
+			}
+			c.timers.soon(m, now)
+		}
+	}
+}

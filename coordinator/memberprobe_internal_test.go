@@ -1,0 +1,87 @@
+package coordinator
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/liveness"
+)
+
+// TestProbeProves: what is a proof of death at a member's own address, and what is none.
+func TestProbeProves(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve func(net.Conn) // nil: nobody listens
+		want  liveness.ProbeResult
+	}{
+		"nobody listens":             {nil, liveness.Refused},
+		"itself":                     {says("nokv-member m1 7\n"), liveness.AnsweredSame},
+		"another incarnation":        {says("nokv-member m1 8\n"), liveness.AnsweredOther},
+		"another member":             {says("nokv-member m2 7\n"), liveness.AnsweredOther},
+		"one that is not registered": {says("nokv-member m1 0\n"), liveness.AnsweredOther},
+		"something else":             {says("SSH-2.0-OpenSSH\r\n"), liveness.AnsweredOther},
+		"something without an end":   {says("\x16\x03\x01"), liveness.AnsweredOther},
+		"a part of a line":           {says("nokv-mem"), liveness.NoAnswer},
+		"less than a number":         {says("nokv-member m1 7"), liveness.NoAnswer},
+		"a close":                    {says(""), liveness.NoAnswer},
+		"a reset":                    {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, liveness.NoAnswer},
+		"silence":                    {func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) }, liveness.NoAnswer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var serving sync.WaitGroup
+			defer serving.Wait()
+			defer lis.Close()
+			if c.serve == nil {
+				_ = lis.Close()
+			}
+			serving.Go(func() {
+				for {
+					conn, err := lis.Accept()
+					if err != nil {
+						return
+					}
+					c.serve(conn)
+					_ = conn.Close()
+				}
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			p := liveness.Probe{Member: "m1", Incarnation: 7, Address: lis.Addr().String()}
+			if got := memberProbe(nil)(ctx, p); got != c.want {
+				t.Errorf("the probe says %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// A process that dies may still take a connection while its port is closed.
+func TestProbeOfOneThatDies(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dying sync.WaitGroup
+	defer dying.Wait()
+	dying.Go(func() {
+		conn, err := lis.Accept()
+		if err == nil {
+			_ = conn.Close()
+		}
+		_ = lis.Close()
+	})
+	p := liveness.Probe{Member: "m1", Incarnation: 7, Address: lis.Addr().String()}
+	if got := memberProbe(nil)(t.Context(), p); got != liveness.Refused {
+		t.Errorf("the probe says %d, want that it was refused", got)
+	}
+}
+
+func says(text string) func(net.Conn) {
+	return func(c net.Conn) { fmt.Fprint(c, text) }
+}

@@ -1,0 +1,147 @@
+package placement
+
+import (
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Input is what a plan is made of. Make changes none of it.
+type Input struct {
+	State    *state.State
+	Observed Observed
+	Moves    *Moves
+	Now      clock.Instant
+	// Regions to look at, and members that drain, in any order.
+	Regions  []state.RegionID
+	Draining []state.MemberID
+	// Busy are regions of which an operation is on its way to the root: nothing is
+	// planned for them.
+	Busy map[state.RegionID]struct{}
+}
+
+// Observed is what is known of members and regions beside the root.
+type Observed interface {
+	// Takes reports whether the member may get something new: it is heard, and neither
+	// suspected nor damped nor leaving.
+	Takes(id state.MemberID) bool
+	// ClearAt is when regions of the incarnation, whose keyspace has that fence ttl, may
+	// be granted elsewhere: see liveness.Core.
+	ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant
+	// Report is what the member last reported of the region.
+	Report(region state.RegionID, member state.MemberID) (Report, bool)
+}
+
+// Report is what a member said of a region.
+type Report struct {
+	// Incarnation that said it, and the epoch that it was about.
+	Incarnation uint64
+	Epoch       state.Epoch
+	Phase       coordinatorv1.RegionPhase
+	// Transition that the phase is about, and the token of the newest set that the member
+	// has taken on the stream where it said so: a transition that was given up and planned
+	// anew has the same id, and what was said of the first says nothing of the second.
+	Transition string
+	Shown      state.Token
+	// Frontier: exact once it is released. It counts if SetFrontier.
+	Frontier    string
+	SetFrontier bool
+	// Load in thousandths of the member's unit.
+	Load uint64
+}
+
+// Plan is what to do, and what not.
+type Plan struct {
+	// Operations in the order in which to propose them: first what ends or continues
+	// something, then grants, hottest first, then what begins.
+	Operations []Operation
+	// Refusals by region, then by member.
+	Refusals []Refusal
+}
+
+// Kind is what an Operation does.
+type Kind uint8
+
+// Kinds of operations, in their order in a Plan.
+const (
+	// Complete ends a transition as planned; of a move, at the frontier.
+	Complete Kind = iota + 1
+	// Ready roots that the next owner of a move can take, or had time enough.
+	Ready
+	// Cancel gives a transition up.
+	Cancel
+	// Assign sets the owners of a region.
+	Assign
+	// PlanMove begins a move, AddOwner and RemoveOwner a change of a shared region's owners.
+	PlanMove
+	AddOwner
+	RemoveOwner
+)
+
+// String is the kind's name, as it is shown.
+func (k Kind) String() string {
+	return [...]string{"", "complete", "ready", "cancel", "assign", "plan_move", "add_owner", "remove_owner"}[k]
+}
+
+// Operation is one change of one region.
+type Operation struct {
+	Kind     Kind
+	Region   state.RegionID
+	Keyspace state.KeyspaceID
+	// Epoch of the region that it was planned at.
+	Epoch state.Epoch
+	// Owners that it shall have, of Assign.
+	Owners []state.Owner
+	// From gives and To takes, where that is planned or continued.
+	From, To state.Owner
+	// Transition that is continued or ended.
+	Transition string
+	// Frontier is exact if SetFrontier.
+	Frontier    string
+	SetFrontier bool
+	// PrepareMax and Deadline of a move that begins.
+	PrepareMax, Deadline time.Duration
+	Reason               rootv1.OperationReason
+	// Because says more, for people: of Cancel.
+	Because string
+	// Load in thousandths of the member's unit, as the owner last reported it.
+	Load uint64
+}
+
+// Refusal is what is not done, or not yet.
+type Refusal struct {
+	Region   state.RegionID
+	Keyspace state.KeyspaceID
+	// Member that gives, or would.
+	Member state.MemberID
+	Why    Why
+	// At is when it is worth another look; 0: when something changes.
+	At clock.Instant
+}
+
+// Why is the reason of a Refusal.
+type Why uint8
+
+// Reasons of refusals.
+const (
+	// NoEligibleMember: nobody is active, heard and takes regions of this keyspace.
+	NoEligibleMember Why = iota + 1
+	// MembersFull: those that are have as many as the keyspace allows.
+	MembersFull
+	// FenceRuns: its owner may still act for it.
+	FenceRuns
+	// NotReady: the next owner prepares.
+	NotReady
+	// NotReleased: the old owner finishes what it began.
+	NotReleased
+	// TooManyMoves: as many are under way as the keyspace allows.
+	TooManyMoves
+)
+
+// String is the reason's name, as it is shown.
+func (w Why) String() string {
+	return [...]string{"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves"}[w]
+}

@@ -1,0 +1,188 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Make says what to do about the regions and draining members of an Input.
+func Make(in Input) Plan {
+	p := &planner{
+		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
+		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]bool{},
+	}
+	for _, id := range sorted(in.Regions) {
+		p.look(id)
+	}
+	p.house()
+	for _, id := range sorted(in.Draining) {
+		p.drain(id)
+	}
+	slices.SortFunc(p.plan.Operations, inOrder)
+	slices.SortFunc(p.plan.Refusals, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Member, b.Member), cmp.Compare(a.Keyspace, b.Keyspace))
+	})
+	return p.plan
+}
+
+// planner makes one Plan.
+type planner struct {
+	Input
+	plan      Plan
+	keyspaces map[state.KeyspaceID]*settings
+	// able are the members that may take something, by id, once looked up.
+	able    []*candidate
+	looked  bool
+	targets map[state.KeyspaceID]*targets
+	// homeless are regions with owners to be replaced, by keyspace.
+	homeless map[state.KeyspaceID][]homeless
+	// gives and takes are moves that this plan begins.
+	gives, takes map[state.MemberID]int
+	// begun are the regions that this plan has an operation for.
+	begun map[state.RegionID]bool
+}
+
+// homeless is a region with owners that are gone.
+type homeless struct {
+	region *state.Region
+	// keep are the owners that stay; without one the region needs another.
+	keep   []state.Owner
+	reason rootv1.OperationReason
+	load   uint64
+}
+
+// sorted returns ids in order, each once, in a slice of its own.
+func sorted[T cmp.Ordered](ids []T) []T {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+func inOrder(a, b Operation) int {
+	first := func(k Kind) int { return min(int(k), int(PlanMove)) } // what begins is of one kind
+	return cmp.Or(cmp.Compare(first(a.Kind), first(b.Kind)), cmp.Compare(b.Load, a.Load), cmp.Compare(a.Region, b.Region))
+}
+
+// do plans an operation; nothing else is planned for its region.
+func (p *planner) do(r *state.Region, o Operation) {
+	o.Region, o.Keyspace, o.Epoch = r.ID, r.Keyspace, r.Epoch
+	if o.Load == 0 {
+		o.Load = p.load(r)
+	}
+	p.begun[r.ID] = true
+	p.plan.Operations = append(p.plan.Operations, o)
+}
+
+func (p *planner) refuse(f Refusal) { p.plan.Refusals = append(p.plan.Refusals, f) }
+
+// look finds out what a region needs.
+func (p *planner) look(id state.RegionID) {
+	r := p.State.Region(id)
+	if _, busy := p.Busy[id]; busy || r == nil {
+		return
+	}
+	k := p.keyspace(r.Keyspace)
+	if k == nil {
+		return
+	}
+	if t := p.State.PendingTransition(id); t != nil && p.step(k, r, t) {
+		return
+	}
+	p.repair(k, r)
+}
+
+// repair finds out whether owners of a region are gone, and may be replaced.
+func (p *planner) repair(k *settings, r *state.Region) {
+	if len(r.Owners) == 0 && k.byTouch {
+		return
+	}
+	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r)}
+	for _, o := range r.Owners {
+		if p.alive(o) {
+			h.keep = append(h.keep, o)
+			continue
+		}
+		h.reason = p.lost(o)
+		if !p.clear(k, r, o) {
+			return
+		}
+	}
+	if len(h.keep) < len(r.Owners) || len(r.Owners) == 0 {
+		p.homeless[r.Keyspace] = append(p.homeless[r.Keyspace], h)
+	}
+}
+
+// clear reports whether the fence of an owner that is not alive has run out; it refuses
+// otherwise.
+func (p *planner) clear(k *settings, r *state.Region, o state.Owner) bool {
+	at := p.Observed.ClearAt(o.Member, o.Incarnation, k.ttl)
+	if at <= p.Now {
+		return true
+	}
+	p.refuse(Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: o.Member, Why: FenceRuns, At: min(at, p.Now.Add(fenceLook))})
+	return false
+}
+
+// fenceLook is how often a fence is looked at, of which it may not be known when it ends.
+const fenceLook = time.Second
+
+// alive reports whether an owner may act, by the root.
+func (p *planner) alive(o state.Owner) bool { return p.State.Acts(o) }
+
+// stays reports whether an owner may act, and does not drain.
+func (p *planner) stays(o state.Owner) bool {
+	return p.alive(o) && p.State.Member(o.Member).GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE
+}
+
+// lost is why the region of an owner that is not alive needs another one.
+func (p *planner) lost(o state.Owner) rootv1.OperationReason {
+	m := p.State.Member(o.Member)
+	if m.GetIncarnation() == o.Incarnation && m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		return rootv1.OperationReason_OPERATION_REASON_MEMBER_FAILED
+	}
+	return rootv1.OperationReason_OPERATION_REASON_ORPHANED
+}
+
+// load is the highest that an owner last reported of a region.
+func (p *planner) load(r *state.Region) (load uint64) {
+	for _, o := range r.Owners {
+		if report, ok := p.Observed.Report(r.ID, o.Member); ok {
+			load = max(load, report.Load)
+		}
+	}
+	return load
+}
+
+// house gives the homeless regions to members: keyspace by keyspace, hottest first.
+func (p *planner) house() {
+	ids := make([]state.KeyspaceID, 0, len(p.homeless))
+	for id := range p.homeless {
+		ids = append(ids, id)
+	}
+	for _, id := range sorted(ids) {
+		regions := p.homeless[id]
+		slices.SortFunc(regions, func(a, b homeless) int {
+			return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.region.ID, b.region.ID))
+		})
+		for _, h := range regions {
+			p.houseOne(p.keyspaces[id], h)
+		}
+	}
+}
+
+func (p *planner) houseOne(k *settings, h homeless) {
+	owners := h.keep
+	if len(owners) == 0 {
+		c, why := p.target(k, h.region, false)
+		if c == nil {
+			p.refuse(Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why})
+			return
+		}
+		owners = []state.Owner{c.owner()}
+	}
+	p.do(h.region, Operation{Kind: Assign, Owners: owners, Reason: h.reason, Load: h.load})
+}

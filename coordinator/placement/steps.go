@@ -1,0 +1,193 @@
+package placement
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+const (
+	serving  = coordinatorv1.RegionPhase_REGION_PHASE_SERVING
+	ready    = coordinatorv1.RegionPhase_REGION_PHASE_READY
+	released = coordinatorv1.RegionPhase_REGION_PHASE_RELEASED
+)
+
+// passage is a change of a region's owners that is under way.
+type passage struct {
+	k        *settings
+	region   *state.Region
+	t        *rootv1.Transition
+	from, to state.Owner
+	seen     clock.Instant
+}
+
+// step continues a transition of a region. It reports whether nothing else is to
+// be done about the region.
+func (p *planner) step(k *settings, r *state.Region, t *rootv1.Transition) bool {
+	x := passage{k: k, region: r, t: t, seen: p.Moves.Seen(r.ID, p.Now), to: rooted.OwnerFromProto(t.GetOwner())}
+	switch t.GetKind() {
+	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
+		x.from = rooted.OwnerFromProto(t.GetFrom())
+		return p.stepMove(&x)
+	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
+		return p.stepAdd(&x)
+	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
+		x.from, x.to = x.to, state.Owner{}
+		return p.stepRemove(&x)
+	default:
+		return false
+	}
+}
+
+// told reports whether the incarnation said so of this very transition, at its epoch:
+// it has been shown what holds since the transition was planned.
+func (p *planner) told(x *passage, o state.Owner, phase coordinatorv1.RegionPhase) (Report, bool) {
+	report, ok := p.Observed.Report(x.region.ID, o.Member)
+	return report, ok && report.Incarnation == o.Incarnation && report.Phase == phase &&
+		report.Transition == x.t.GetId() && report.Epoch == x.region.Epoch &&
+		report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0
+}
+
+func (p *planner) stepMove(x *passage) bool {
+	last, done := p.told(x, x.from, released)
+	done = done && last.SetFrontier
+	switch {
+	case !p.stays(x.to) && !p.alive(x.from):
+		return false
+	case !p.stays(x.to):
+		p.cancel(x, "the next owner cannot take it any more")
+	case done:
+		p.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})
+	case !p.alive(x.from):
+		return p.inherit(x)
+	case p.over(x, x.deadline()):
+		p.cancel(x, "its deadline has passed")
+	case x.t.GetReadyAt() == nil && p.prepared(x):
+		p.proceed(x, Operation{Kind: Ready})
+	case x.t.GetReadyAt() == nil:
+		p.wait(x, NotReady, x.prepareMax(), x.deadline())
+	default:
+		p.wait(x, NotReleased, x.deadline())
+	}
+	return true
+}
+
+// inherit gives the region of an old owner that died to the next one, who is
+// prepared; the frontier stays what was acknowledged last.
+func (p *planner) inherit(x *passage) bool {
+	if !p.Observed.Takes(x.to.Member) {
+		return false
+	}
+	if !p.clear(x.k, x.region, x.from) {
+		return true
+	}
+	owners := slices.Clone(x.region.Owners)
+	for i := range owners {
+		if owners[i].Member == x.from.Member {
+			owners[i] = x.to
+		}
+	}
+	owners = slices.DeleteFunc(owners, func(o state.Owner) bool { return !p.alive(o) })
+	p.do(x.region, Operation{Kind: Assign, Owners: owners, From: x.from, To: x.to, Reason: p.lost(x.from)})
+	return true
+}
+
+// stepAdd has a new owner of a shared region prepare, and then be one.
+func (p *planner) stepAdd(x *passage) bool {
+	switch {
+	case !slices.ContainsFunc(x.region.Owners, p.alive):
+		return false // nobody is left to be added to
+	case !p.stays(x.to):
+		p.cancel(x, "the new owner cannot take it any more")
+	case p.prepared(x):
+		p.proceed(x, Operation{Kind: Complete})
+	case p.over(x, x.deadline()):
+		p.cancel(x, "its deadline has passed")
+	default:
+		p.wait(x, NotReady, x.prepareMax(), x.deadline())
+	}
+	return true
+}
+
+// stepRemove ends an owner's share when it has let go, or is gone; of a shared region
+// also when another one serves, or time enough has passed for it.
+func (p *planner) stepRemove(x *passage) bool {
+	_, done := p.told(x, x.from, released)
+	if !done && !p.alive(x.from) {
+		if done = p.clear(x.k, x.region, x.from); !done {
+			return true
+		}
+	}
+	if x.k.shared() {
+		done = done || p.over(x, x.prepareMax()) || slices.ContainsFunc(x.region.Owners, func(o state.Owner) bool { return o != x.from && p.serves(x.region, o) })
+	}
+	switch {
+	case done:
+		p.proceed(x, Operation{Kind: Complete})
+	case p.over(x, x.deadline()):
+		p.cancel(x, "its deadline has passed")
+	default:
+		p.wait(x, NotReleased, x.prepareMax(), x.deadline())
+	}
+	return true
+}
+
+// serves reports whether an owner says that it serves the region as it is.
+func (p *planner) serves(r *state.Region, o state.Owner) bool {
+	report, ok := p.Observed.Report(r.ID, o.Member)
+	return ok && p.stays(o) && report.Incarnation == o.Incarnation && report.Phase == serving && report.Epoch.ConfVersion >= r.Epoch.ConfVersion
+}
+
+// prepared reports whether the next owner is ready, or had time enough.
+func (p *planner) prepared(x *passage) bool {
+	_, said := p.told(x, x.to, ready)
+	return said || p.over(x, x.prepareMax())
+}
+
+// prepareMax and deadline are the transition's own, or those of the keyspace where it
+// has no room for them; 0: no bound.
+func (x *passage) prepareMax() time.Duration {
+	if x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+		return time.Duration(x.t.GetPrepareMaxMillis()) * time.Millisecond
+	}
+	return x.k.prepareMax
+}
+
+func (x *passage) deadline() time.Duration {
+	if x.t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+		return time.Duration(x.t.GetDeadlineMillis()) * time.Millisecond
+	}
+	return x.k.deadline
+}
+
+// over reports whether a bound of a transition has passed.
+func (p *planner) over(x *passage, bound time.Duration) bool {
+	return bound > 0 && p.Now >= x.seen.Add(bound)
+}
+
+func (p *planner) proceed(x *passage, o Operation) {
+	o.Transition, o.From, o.To, o.Reason = x.t.GetId(), x.from, x.to, x.t.GetCause()
+	p.do(x.region, o)
+}
+
+func (p *planner) cancel(x *passage, because string) {
+	p.proceed(x, Operation{Kind: Cancel, Because: because})
+}
+
+// wait refuses to go on before something is reported, or the first of its bounds that
+// is to come passes.
+func (p *planner) wait(x *passage, why Why, bounds ...time.Duration) {
+	f := Refusal{Region: x.region.ID, Keyspace: x.k.id, Member: x.from.Member, Why: why}
+	for _, b := range bounds {
+		if at := x.seen.Add(b); b > 0 && at > p.Now && (f.At == 0 || at < f.At) {
+			f.At = at
+		}
+	}
+	p.begun[x.region.ID] = true
+	p.refuse(f)
+}

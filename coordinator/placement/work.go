@@ -1,0 +1,376 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// MaxRegions bounds the regions of one plan.
+const MaxRegions = 16_384
+
+// Moves are the changes of owners that are under way in assigned keyspaces.
+type Moves struct {
+	byRegion     map[state.RegionID]move
+	gives, takes map[state.MemberID]int
+	takesByKey   map[share]int
+}
+
+type share struct {
+	member   state.MemberID
+	keyspace state.KeyspaceID
+}
+
+type move struct {
+	id       string
+	from, to state.MemberID
+	keyspace state.KeyspaceID
+	seen     clock.Instant
+}
+
+func newMoves() *Moves {
+	return &Moves{
+		byRegion: map[state.RegionID]move{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, takesByKey: map[share]int{},
+	}
+}
+
+// Seen is when the transition of a region was first seen here; now, if it is not known.
+func (m *Moves) Seen(id state.RegionID, now clock.Instant) clock.Instant {
+	if x, ok := m.byRegion[id]; ok {
+		return x.seen
+	}
+	return now
+}
+
+// Gives is how many changes take a region off a member, Takes how many bring it one.
+func (m *Moves) Gives(id state.MemberID) int { return m.gives[id] }
+
+// Takes is how many changes bring a member a region.
+func (m *Moves) Takes(id state.MemberID) int { return m.takes[id] }
+
+func (m *Moves) takesIn(id state.MemberID, ks state.KeyspaceID) int {
+	return m.takesByKey[share{id, ks}]
+}
+
+// Len is how many there are.
+func (m *Moves) Len() int { return len(m.byRegion) }
+
+// follow notes a transition as it is rooted now. It reports whether it is, or was, one
+// that changes owners and was under way.
+func (m *Moves) follow(t *rootv1.Transition, gone bool, now clock.Instant) bool {
+	id := state.RegionID(t.GetRegionId())
+	old, known := m.byRegion[id]
+	if t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING || gone {
+		ended := known && old.id == t.GetId()
+		if ended {
+			delete(m.byRegion, id)
+			m.count(old, -1)
+		}
+		return ended
+	}
+	x := move{id: t.GetId(), keyspace: state.KeyspaceID(t.GetKeyspaceId()), seen: now}
+	owner := state.MemberID(t.GetOwner().GetMemberId())
+	switch t.GetKind() {
+	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
+		x.from, x.to = state.MemberID(t.GetFrom().GetMemberId()), owner
+	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
+		x.to = owner
+	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
+		x.from = owner
+	default:
+		return false
+	}
+	if known && old.id == x.id {
+		x.seen = old.seen
+	}
+	if known {
+		m.count(old, -1)
+	}
+	m.byRegion[id] = x
+	m.count(x, 1)
+	return true
+}
+
+func (m *Moves) count(x move, by int) {
+	add(m.gives, x.from, by)
+	add(m.takes, x.to, by)
+	if x.to != "" {
+		add(m.takesByKey, share{x.to, x.keyspace}, by)
+	}
+}
+
+func add[K comparable](counts map[K]int, k K, by int) {
+	var none K
+	if k == none {
+		return
+	}
+	if counts[k] += by; counts[k] == 0 {
+		delete(counts, k)
+	}
+}
+
+// Work is what is to be looked at: it follows views, so that no plan needs to look at
+// everything. It is for one goroutine.
+type Work struct {
+	st    *state.State
+	moves *Moves
+	dirty map[state.RegionID]struct{}
+	// busy regions have an operation on its way to the root.
+	busy map[state.RegionID]struct{}
+	// lives are the incarnations of members that were current last.
+	lives map[state.MemberID]uint64
+	// draining members that own something.
+	draining map[state.MemberID]struct{}
+	// later is when regions are to be looked at again; alarms has all of these, and some
+	// that are over.
+	later  map[state.RegionID]clock.Instant
+	alarms alarms
+	// starving are regions that nobody can take, as far as is known; stalled says that
+	// there are such of draining members. again: to plan although no region is dirty.
+	starving       map[state.RegionID]struct{}
+	stalled, again bool
+}
+
+// NewWork begins at a state: it looks at what is orphaned there, at members,
+// transitions and regions that are shared.
+func NewWork(st *state.State, now clock.Instant) *Work {
+	w := &Work{
+		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
+		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
+		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
+	}
+	st.Orphans(func(r *state.Region) bool {
+		w.Mark(r.ID)
+		return true
+	})
+	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
+		if k.GetSettings().GetOwnership().GetMaxOwners() > 1 { // some of the owners may be gone
+			w.keyspace(k)
+		}
+		return true
+	})
+	st.Members(func(m *rootv1.Member) bool {
+		w.member(m)
+		return true
+	})
+	st.Transitions(func(t *rootv1.Transition) bool {
+		w.transition(t, false, now)
+		return true
+	})
+	return w
+}
+
+// Follow goes on to a state, by what changed in between.
+func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant) {
+	w.st = st
+	for i := range changes {
+		switch c := &changes[i]; c.Kind {
+		case state.ChangeRegion:
+			w.region(c)
+		case state.ChangeMember:
+			if c.Removed {
+				delete(w.lives, state.MemberID(c.Member.GetId()))
+				continue
+			}
+			w.member(c.Member)
+		case state.ChangeKeyspace:
+			if !c.Removed {
+				w.keyspace(c.Keyspace)
+			}
+		case state.ChangeTransition:
+			w.transition(c.Transition, c.Removed, now)
+		}
+	}
+}
+
+// region looks at a region that changed, if it is in need or under way, or a member
+// drains that has to do with it.
+func (w *Work) region(c *state.Change) {
+	id := c.Region.ID
+	delete(w.starving, id)
+	if c.Removed {
+		delete(w.dirty, id)
+		delete(w.later, id)
+		return
+	}
+	if !assigned(w.st.Keyspace(c.Region.Keyspace)) {
+		return
+	}
+	w.inNeed(c.Region)
+	if _, under := w.moves.byRegion[id]; under {
+		w.Mark(id)
+	}
+	drains := func(o state.Owner) bool {
+		_, yes := w.draining[o.Member]
+		return yes
+	}
+	w.again = w.again || slices.ContainsFunc(c.Region.Owners, drains) || c.OldRegion != nil && slices.ContainsFunc(c.OldRegion.Owners, drains)
+}
+
+// member looks at what incarnations owned that are over now.
+func (w *Work) member(m *rootv1.Member) {
+	id := state.MemberID(m.GetId())
+	delete(w.draining, id)
+	switch m.GetState() {
+	case rootv1.MemberState_MEMBER_STATE_ACTIVE:
+		w.Wake()
+	case rootv1.MemberState_MEMBER_STATE_DRAINING:
+		w.draining[id] = struct{}{}
+		w.again = true
+	}
+	if m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		w.MarkIncarnation(m.GetIncarnation())
+	}
+	if old := w.lives[id]; old != 0 && old != m.GetIncarnation() {
+		w.MarkIncarnation(old)
+	}
+	w.lives[id] = m.GetIncarnation()
+	w.MarkMember(id)
+}
+
+// MarkMember looks at the changes of owners under way that a member has to do with: it
+// has taken what it was shown since.
+func (w *Work) MarkMember(id state.MemberID) {
+	if w.moves.Gives(id)+w.moves.Takes(id) == 0 {
+		return
+	}
+	for region, x := range w.moves.byRegion {
+		if x.to == id || x.from == id {
+			w.Mark(region)
+		}
+	}
+}
+
+// MarkIncarnation looks at the regions of an incarnation that is over: it failed, or is
+// proven dead since, so that its fence has not to be waited for.
+func (w *Work) MarkIncarnation(incarnation uint64) {
+	w.st.IncarnationRegions(incarnation, func(r *state.Region) bool {
+		w.Mark(r.ID)
+		return true
+	})
+}
+
+// keyspace looks at the regions of a keyspace whose settings changed that are in need.
+func (w *Work) keyspace(k *rootv1.Keyspace) {
+	if !assigned(k) {
+		return
+	}
+	w.st.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool {
+		w.inNeed(r)
+		return true
+	})
+}
+
+// inNeed looks at a region that has no owner, or one that may not act.
+func (w *Work) inNeed(r *state.Region) {
+	if len(r.Owners) == 0 || slices.ContainsFunc(r.Owners, func(o state.Owner) bool { return !w.st.Acts(o) }) {
+		w.Mark(r.ID)
+	}
+}
+
+func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
+	id := state.RegionID(t.GetRegionId())
+	if !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
+		return
+	}
+	if w.moves.follow(t, gone, now) {
+		w.Mark(id)
+	}
+}
+
+// Mark looks at a region: something was reported of it, or an operation was refused.
+func (w *Work) Mark(id state.RegionID) {
+	w.dirty[id] = struct{}{}
+	delete(w.starving, id)
+}
+
+// Wake looks again at what nobody could take: a member may now that could not before,
+// such as one that is heard again.
+func (w *Work) Wake() {
+	for id := range w.starving {
+		w.dirty[id] = struct{}{}
+	}
+	clear(w.starving)
+	w.again = w.again || w.stalled
+	w.stalled = false
+}
+
+// Due is when there is something to plan; a moment that never comes for nothing.
+func (w *Work) Due(now clock.Instant) clock.Instant {
+	if len(w.dirty) > 0 || w.again {
+		return now
+	}
+	return w.alarms.next(w.later)
+}
+
+// Moves are the changes of owners that are under way.
+func (w *Work) Moves() *Moves { return w.moves }
+
+// Waiting is how many regions nobody can take, as far as is known.
+func (w *Work) Waiting() int { return len(w.starving) }
+
+// Starving says that there are such regions, or some that draining members cannot give
+// away: Wake is worth a try now and then.
+func (w *Work) Starving() bool { return len(w.starving) > 0 || w.stalled }
+
+// Take hands out what to look at now, MaxRegions at most, by id: the Input of a plan.
+func (w *Work) Take(observed Observed, now clock.Instant) Input {
+	for w.alarms.next(w.later) <= now {
+		id := w.alarms.pop().region
+		delete(w.later, id)
+		w.dirty[id] = struct{}{}
+	}
+	regions := slices.Sorted(maps.Keys(w.dirty))
+	regions = regions[:min(len(regions), MaxRegions)]
+	for _, id := range regions {
+		delete(w.dirty, id)
+	}
+	w.again = false
+	draining := slices.Sorted(maps.Keys(w.draining))
+	for i := len(draining) - 1; i >= 0; i-- {
+		if w.st.MemberRegionCount(draining[i]) == 0 {
+			delete(w.draining, draining[i])
+			draining = slices.Delete(draining, i, i+1)
+		}
+	}
+	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy}
+}
+
+// Planned notes what a plan asks for, so that nothing else is planned for those regions
+// before Judged, and what it refused, so that it is looked at again in time.
+func (w *Work) Planned(plan *Plan) {
+	for i := range plan.Operations {
+		w.busy[plan.Operations[i].Region] = struct{}{}
+	}
+	for _, f := range plan.Refusals {
+		switch {
+		case f.At != 0:
+			w.alarm(f.Region, f.At)
+		case f.Region == 0:
+			w.stalled = w.stalled || f.Why == NoEligibleMember || f.Why == MembersFull
+		case f.Why == NoEligibleMember || f.Why == MembersFull:
+			w.starving[f.Region] = struct{}{}
+		}
+	}
+}
+
+// Judged notes that the root has judged an operation, and that the state that Follow
+// went on to has it; or that it was never sent. One whose outcome is unknown is on its
+// way for as long as it may apply: a transition has the same id when it is planned
+// again at the same epoch.
+func (w *Work) Judged(id state.RegionID) {
+	delete(w.busy, id)
+	w.Mark(id)
+	w.again = w.again || len(w.draining) > 0
+}
+
+func (w *Work) alarm(id state.RegionID, at clock.Instant) {
+	if old, ok := w.later[id]; ok && old <= at {
+		return
+	}
+	w.later[id] = at
+	w.alarms.push(alarm{at, id})
+}

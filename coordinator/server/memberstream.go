@@ -1,0 +1,247 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/shown"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// MaxFrameBytes bounds one frame of a member, in bytes.
+	MaxFrameBytes = 256 << 10
+	// maxRefusals bounds what is said of bad input in one answer.
+	maxRefusals = 64
+	// maxCommands bounds the commands that wait for one member.
+	maxCommands = 64
+)
+
+// MemberEvents hears of members' streams. Opened, Frame and Closed of one stream come in
+// order, of different ones at the same time. Nothing may block.
+type MemberEvents interface {
+	// Opened and Closed tell of a stream that an incarnation of a member has here; each
+	// has a number of its own.
+	Opened(id state.MemberID, incarnation, stream uint64, now clock.Instant)
+	Closed(id state.MemberID, incarnation, stream uint64, now clock.Instant)
+	// Frame tells that one was taken; what of it was refused is not in it.
+	Frame(f HeardFrame)
+	// Answered is asked right before an answer is made that confirms an incarnation, and
+	// says whether it may be. now is not before the frame came that is answered.
+	Answered(id state.MemberID, incarnation uint64, now clock.Instant) bool
+}
+
+// HeardFrame is a frame that was taken. What it says of regions is in the soft state.
+type HeardFrame struct {
+	Member              state.MemberID
+	Incarnation, Stream uint64
+	At                  clock.Instant
+	// Load is nil when it is as before.
+	Load *coordinatorv1.MemberLoad
+	// Turned are the regions that are in another phase than before, or at another epoch.
+	Turned []state.RegionID
+	// Showed: the member has taken a newer set than before on this stream.
+	Showed  bool
+	Replies []*coordinatorv1.MemberCommandReply
+	// Goodbye is nil unless the member leaves.
+	Goodbye *coordinatorv1.Goodbye
+}
+
+// memberStream is one stream of a member. A goroutine of its own reads; answers are sent
+// by members.run, which never waits: there is no more than one that was not written yet.
+type memberStream struct {
+	server      *Server
+	live        *live
+	stream      grpc.ServerStream
+	id          state.MemberID
+	incarnation uint64
+	number      uint64
+	begun       clock.Instant
+
+	// Owned by the goroutine that reads. since is when the complete report began that
+	// is under way; 0: none.
+	sequence uint64
+	since    clock.Instant
+	showing  state.Token // told in a frame that others continue
+
+	// Owned by members.run. answered is the frame that was answered last, told the terms
+	// that were.
+	shown    *shown.Stream
+	answered uint64
+	told     toldTerms
+
+	sending sync.Mutex
+	over    bool // guarded by sending: nothing may be sent any more
+
+	// Guarded by members.mu. taken is the newest frame; unwritten since when an answer is
+	// not written, zero: it is; ready: in members.ready.
+	taken     uint64
+	ready     bool
+	left      bool
+	unwritten time.Time
+	waits     bool // there is something to be sent when that is written
+	has       *coordinatorv1.ShownState
+	showed    state.Token // of the newest set that reports here are about
+	again     bool        // a complete report is to be asked for
+	missed    bool        // reports were refused of regions that are not its own by this view
+	refusals  []*rootv1.ErrorDetail
+	commands  []*coordinatorv1.MemberCommand
+}
+
+// MemberStream implements coordinatorv1.CoordinatorServer.
+func (s *Server) MemberStream(stream grpc.BidiStreamingServer[coordinatorv1.MemberFrame, coordinatorv1.MemberAnswer]) error {
+	return s.hold(stream.Context(), s.memberStreams, func(l *live) {
+		m := &memberStream{server: s, live: l, stream: stream}
+		s.streams.work.Go(func() { l.cut(m.read()) })
+		<-l.end
+		m.sending.Lock()
+		defer m.sending.Unlock()
+		m.over = true
+	})
+}
+
+// read takes frames until there are no more.
+func (m *memberStream) read() error {
+	f, err := m.receive()
+	if err == nil {
+		err = m.open(f)
+	}
+	if err != nil {
+		return err
+	}
+	defer m.server.members.close(m)
+	for err == nil {
+		if err = m.take(f); err == nil {
+			f, err = m.receive()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// receive reads a frame that is one.
+func (m *memberStream) receive() (*coordinatorv1.MemberFrame, error) {
+	f := new(coordinatorv1.MemberFrame)
+	if err := m.stream.RecvMsg(f); err != nil {
+		return nil, err
+	}
+	m.live.received.Add(1)
+	if n := proto.Size(f); n > MaxFrameBytes {
+		return nil, invalidLimit("frame", uint64(n), MaxFrameBytes)
+	}
+	m.sequence++
+	switch first := m.sequence == 1; {
+	case f.GetSequence() != m.sequence:
+		return nil, invalid("sequence", "it is %d, this is frame %d of the stream", f.GetSequence(), m.sequence)
+	case first && f.GetHello() == nil:
+		return nil, invalid("hello", "it is missing in the first frame")
+	case !first && f.GetHello() != nil:
+		return nil, invalid("hello", "it belongs into the first frame of a stream only")
+	}
+	return f, nil
+}
+
+// open judges who speaks, and begins the stream.
+func (m *memberStream) open(f *coordinatorv1.MemberFrame) error {
+	hello := f.GetHello()
+	if err := checkSender(hello.GetMemberId(), hello.GetIncarnation()); err != nil {
+		return err
+	}
+	v, err := m.server.senderView(m.live.ctx, hello.GetMemberId(), hello.GetIncarnation())
+	if err != nil {
+		return err
+	}
+	member, err := speaker(v.state, state.MemberID(hello.GetMemberId()), hello.GetIncarnation())
+	if err != nil {
+		return v.atToken(err)
+	}
+	m.id, m.incarnation = state.MemberID(member.GetId()), member.GetIncarnation()
+	return m.server.members.open(m)
+}
+
+// speaker judges whether an incarnation may have a stream: as catalog.Sender does, and it
+// must not have failed.
+func speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Member, error) {
+	member, err := catalog.Sender(st, id, incarnation)
+	if err == nil && member.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		e := reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "incarnation %d of member %.64q has failed: register with a new start nonce", incarnation, string(id))
+		e.Detail.Incarnation = incarnation
+		return nil, e
+	}
+	return member, err
+}
+
+// take takes what a frame says.
+func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
+	s, now := m.server, m.server.cfg.Clock.Now()
+	st := s.view().State
+	member, err := speaker(st, m.id, m.incarnation)
+	if err != nil {
+		return err
+	}
+	said := words{sequence: f.GetSequence(), has: f.GetShown()}
+	heard := HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Replies: f.GetReplies(), Goodbye: f.GetGoodbye()}
+	heard.Showed = s.members.showed(m, f)
+	if l := f.GetLoad(); l != nil {
+		if catalog.IsLoad(l.GetLoad()) && catalog.IsLoad(l.GetCapacity()) {
+			heard.Load = l
+		} else {
+			said.refuse(invalid("load", "%v of %v is no load: both are 0 or more", l.GetLoad(), l.GetCapacity()))
+		}
+	}
+	if f.GetComplete() && m.since == 0 {
+		m.since = now
+	}
+	said.again = f.GetSequence() == 1 && !f.GetComplete()
+	for _, p := range f.GetRegions() {
+		turned, err := s.cfg.Soft.Report(st, member, p, now)
+		switch {
+		case err != nil:
+			said.refuse(err)
+			said.missed = said.missed || reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST
+		case turned:
+			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
+		}
+	}
+	for _, id := range f.GetGone() {
+		s.cfg.Soft.Gone(state.RegionID(id), m.incarnation)
+	}
+	if m.since != 0 && !f.GetPartial() {
+		s.cfg.Soft.Complete(st, m.incarnation, m.since)
+		m.since = 0
+	}
+	if s.cfg.Members != nil {
+		s.cfg.Members.Frame(heard)
+	}
+	s.members.took(m, said, heard)
+	return nil
+}
+
+// words are what a frame leaves to be answered.
+type words struct {
+	sequence      uint64
+	has           *coordinatorv1.ShownState
+	again, missed bool
+	refusals      []*rootv1.ErrorDetail
+}
+
+func (w *words) refuse(err error) {
+	if len(w.refusals) < maxRefusals {
+		w.refusals = append(w.refusals, reason.From(err))
+	}
+}
+
+var errReplaced = status.Error(codes.Aborted, "another stream of this member opened here and took the place of this one")

@@ -1,0 +1,309 @@
+package held
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/rooted"
+)
+
+// CallKind is what the application is asked for.
+type CallKind uint8
+
+// Calls to the application.
+const (
+	// Acquire: get ready to serve the region, from its frontier on.
+	Acquire CallKind = iota + 1
+	// Release: nothing more is admitted and all of it is done; say the exact frontier.
+	Release
+	// Evict: the region is somebody else's; drop it.
+	Evict
+	// Prepare: get ready to take the region over from Peer, which still serves it.
+	Prepare
+	// Abandon: what was prepared does not come.
+	Abandon
+	// Checkpoint: make durable what there is and say up to where.
+	Checkpoint
+	// Idle: say whether the region may be released because nobody uses it.
+	Idle
+	// TransferLeader: let Peer lead the region's replication group.
+	TransferLeader
+	// Stop: nobody confirms the member; what it keeps in the keyspace is not served.
+	Stop
+	// Resume: the keyspace is served again.
+	Resume
+	// Cancel: the call ID is not wanted any more; end its context.
+	Cancel
+)
+
+var callNames = [...]string{"", "acquire", "release", "evict", "prepare", "abandon", "checkpoint", "idle", "transfer-leader", "stop", "resume", "cancel"}
+
+// String is the kind in a word.
+func (k CallKind) String() string { return callNames[k] }
+
+// Call is something that the application is asked for. Each but Cancel has to be
+// answered by Done, once.
+type Call struct {
+	ID   uint64
+	Kind CallKind
+	// Region that it is about, shared: not to be changed. nil for Stop and Resume.
+	Region *rooted.Region
+	// Peer is whom Prepare takes from, at which epoch, and who shall lead.
+	Peer Peer
+	// Keyspace that the region is in, or that was stopped; its terms as they are now.
+	Keyspace *Keyspace
+}
+
+// Peer is the other side of a move.
+type Peer struct {
+	Member      rooted.MemberID
+	Incarnation uint64
+	Address     string
+	Epoch       rooted.Epoch
+}
+
+// Result is what became of a call.
+type Result struct {
+	// Err is why it failed; empty: it did not.
+	Err string
+	// Frontier of Release and Checkpoint.
+	Frontier string
+	// Idle is the answer to Idle.
+	Idle bool
+}
+
+// callRef is what a call under way is about.
+type callRef struct {
+	region   rooted.RegionID
+	keyspace rooted.KeyspaceID
+	taken    bool
+}
+
+// begin makes a call.
+func (c *Core) begin(r *region, kind CallKind) bool {
+	c.lastID++
+	if kind != r.kind {
+		r.tries = 0
+	}
+	r.call, r.kind, r.cancelled, r.retryAt = c.lastID, kind, false, 0
+	c.calls[r.call] = callRef{region: r.id}
+	call := Call{ID: r.call, Kind: kind, Region: r.at, Keyspace: c.keyspaces[r.at.Keyspace].now.Load()}
+	switch {
+	case kind == Prepare:
+		call.Peer = r.shown.peer
+		call.Peer.Epoch = r.shown.region.Epoch
+	case kind == TransferLeader:
+		call.Peer.Member = r.command.to
+	}
+	c.queue = append(c.queue, call)
+	c.changed(r)
+	return false
+}
+
+// retry makes a call unless its last failure is too recent.
+func (c *Core) retry(r *region, kind CallKind, now clock.Instant) bool {
+	if r.tries > 0 && r.kind == kind && now < r.retryAt {
+		return false
+	}
+	return c.begin(r, kind)
+}
+
+// Calls takes at most so many calls to make.
+func (c *Core) Calls(most int, now clock.Instant) (calls []Call) {
+	calls, c.cancels = c.cancels, nil
+	for ; most > 0 && len(c.queue) > 0; most-- {
+		call := c.queue[0]
+		c.queue[0] = Call{}
+		c.queue = c.queue[1:]
+		if r := c.regions[c.calls[call.ID].region]; r != nil && r.call == call.ID && r.cancelled {
+			c.Done(call.ID, Result{Err: "not wanted any more"}, now)
+			most++
+			continue
+		}
+		ref := c.calls[call.ID]
+		ref.taken = true
+		c.calls[call.ID] = ref
+		calls = append(calls, call)
+	}
+	if len(c.queue) == 0 {
+		c.queue = nil
+	}
+	return calls
+}
+
+// Waiting is how many calls wait to be taken.
+func (c *Core) Waiting() int { return len(c.queue) + len(c.cancels) }
+
+// Done says what became of a call.
+func (c *Core) Done(id uint64, res Result, now clock.Instant) {
+	ref, ok := c.calls[id]
+	if !ok {
+		return
+	}
+	delete(c.calls, id)
+	if len(res.Frontier) > MaxFrontierBytes {
+		res = Result{Err: fmt.Sprintf("the frontier has %d bytes, %d at most", len(res.Frontier), MaxFrontierBytes)}
+	}
+	if res.Err != "" {
+		c.counts.Failed++
+		res.Err = bounded(res.Err)
+	}
+	if ref.region == 0 {
+		if k := c.keyspaces[ref.keyspace]; k != nil {
+			k.call = 0
+			c.tell(k, now)
+		}
+		return
+	}
+	r := c.regions[ref.region]
+	if r == nil || r.call != id {
+		return
+	}
+	kind := r.kind
+	r.call, r.err = 0, ""
+	c.changed(r)
+	switch {
+	case res.Err != "" && r.cancelled && (kind == Acquire || kind == Prepare):
+		// It was not wanted, and is looked at as it would be if it had never begun.
+		c.leave(r)
+	case res.Err != "" && r.command != nil:
+		r.idle = false // the application keeps it
+		c.reply(r, res.Err)
+	case res.Err != "" && kind == Abandon:
+		c.leave(r) // it is told once
+	case res.Err != "":
+		c.failed(r, res.Err, now)
+	default:
+		c.succeeded(r, kind, res)
+	}
+	c.settle(r, now)
+}
+
+func (c *Core) succeeded(r *region, kind CallKind, res Result) {
+	r.tries, r.retryAt = 0, 0
+	switch kind {
+	case Acquire:
+		r.phase, r.gate = phaseServing, &gate{}
+	case Release:
+		c.released(r, res.Frontier)
+		if r.command != nil {
+			c.reply(r, "")
+		}
+	case Prepare:
+		r.phase = phaseReady
+	case Evict, Abandon:
+		c.leave(r)
+	case Checkpoint:
+		r.frontier, r.fronted = res.Frontier, true
+		c.reply(r, "")
+	case Idle:
+		if r.idle = res.Idle; !r.idle {
+			c.reply(r, "it is in use")
+		}
+	case TransferLeader:
+		c.reply(r, "")
+	}
+}
+
+// failed notes why, and when it is tried again.
+func (c *Core) failed(r *region, why string, now clock.Instant) {
+	r.err = why
+	pause := min(c.cfg.RetryMax, c.cfg.RetryMin<<min(r.tries, 20))
+	r.tries++
+	r.retryAt = now.Add(pause)
+	c.push(timer{r.retryAt, r.id})
+}
+
+// Overdue says that a call has not returned in time. It stays under way: no other
+// is made for the region before it returns.
+func (c *Core) Overdue(id uint64, why string) {
+	if r := c.regions[c.calls[id].region]; r != nil && r.call == id {
+		r.set(c, &r.err, bounded(why))
+	}
+}
+
+// Drained says that the last admitted work of a region has ended.
+func (c *Core) Drained(id rooted.RegionID, now clock.Instant) {
+	if r := c.regions[id]; r != nil && r.phase == phaseReleasing {
+		c.settle(r, now)
+	}
+}
+
+// bounded is an error in a report: valid text of MaxErrorBytes at most.
+func bounded(why string) string {
+	if len(why) > MaxErrorBytes {
+		why = why[:MaxErrorBytes]
+	}
+	return strings.ToValidUTF8(why, "?")
+}
+
+// timer is when a region is looked at again.
+type timer struct {
+	at     clock.Instant
+	region rooted.RegionID
+}
+
+func (t timer) before(o timer) bool { return t.at < o.at || t.at == o.at && t.region < o.region }
+
+func (c *Core) push(t timer) {
+	c.timers = append(c.timers, t)
+	for i := len(c.timers) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !c.timers[i].before(c.timers[up]) {
+			break
+		}
+		c.timers[i], c.timers[up] = c.timers[up], c.timers[i]
+		i = up
+	}
+}
+
+func (c *Core) pop() (t timer) {
+	last := len(c.timers) - 1
+	t, c.timers[0] = c.timers[0], c.timers[last]
+	c.timers = c.timers[:last]
+	for i := 0; ; {
+		least := i
+		for down := 2*i + 1; down <= 2*i+2 && down < last; down++ {
+			if c.timers[down].before(c.timers[least]) {
+				least = down
+			}
+		}
+		if least == i {
+			return t
+		}
+		c.timers[i], c.timers[least] = c.timers[least], c.timers[i]
+		i = least
+	}
+}
+
+// Tick does what the time asks for.
+func (c *Core) Tick(now clock.Instant) {
+	for len(c.timers) > 0 && c.timers[0].at <= now {
+		t := c.pop()
+		if r := c.regions[t.region]; r != nil && r.retryAt == t.at && r.call == 0 {
+			c.settle(r, now)
+		}
+	}
+	for _, k := range c.keyspaces {
+		c.tell(k, now)
+	}
+}
+
+// Next is when Tick has something to do; 0: when nothing else happens, never.
+func (c *Core) Next() (at clock.Instant) {
+	if len(c.timers) > 0 {
+		at = c.timers[0].at
+	}
+	confirmed := clock.Instant(c.table.confirmed.Load())
+	for _, k := range c.keyspaces {
+		ttl := k.now.Load().TTL
+		if confirmed == 0 || k.stopped || ttl == 0 {
+			continue
+		}
+		if end := confirmed.Add(ttl); at == 0 || end < at {
+			at = end
+		}
+	}
+	return at
+}

@@ -1,0 +1,139 @@
+package held
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/rooted"
+	"github.com/tidwall/btree"
+)
+
+// Clone is a Core, with a Table of its own, that goes on from where this one is.
+func (c *Core) Clone() *Core {
+	n := *c
+	n.table = newTable()
+	n.table.confirmed.Store(c.table.confirmed.Load())
+	n.table.retired.Store(c.table.retired.Load())
+	n.table.hold.Store(c.table.hold.Load())
+	c.table.mu.Lock()
+	n.table.past, n.table.order = maps.Clone(c.table.past), slices.Clone(c.table.order)
+	c.table.mu.Unlock()
+	n.queue, n.cancels, n.timers, n.calls = slices.Clone(c.queue), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
+	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
+	names := map[string]*keyspace{}
+	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))
+	for id, k := range c.keyspaces {
+		copied := &keyspace{call: k.call, stopped: k.stopped, told: k.told, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
+		copied.now.Store(k.now.Load())
+		n.keyspaces[id], names[copied.now.Load().Name] = copied, copied
+	}
+	n.table.names.Store(&names)
+	for i, s := range c.streams {
+		if s == nil {
+			continue
+		}
+		copied := *s
+		copied.hashes = maps.Clone(s.hashes)
+		copied.parts, copied.ended = slices.Clone(s.parts), slices.Clone(s.ended)
+		copied.sent, copied.todo, copied.dirty, copied.replies = slices.Clone(s.sent), slices.Clone(s.todo), slices.Clone(s.dirty), slices.Clone(s.replies)
+		n.streams[i] = &copied
+	}
+	n.regions = make(map[rooted.RegionID]*region, len(c.regions))
+	for id, r := range c.regions {
+		copied := *r
+		if r.gate != nil {
+			copied.gate = &gate{}
+			copied.gate.state.Store(r.gate.state.Load())
+		}
+		n.regions[id] = &copied
+		n.publish(&copied, n.want(&copied))
+	}
+	return &n
+}
+
+// AppendFingerprint appends what tells this Core from others: two of one fingerprint
+// admit, ask and say the same from now on, whatever happens to both. Times are told as
+// ages; numbers of calls and what only counts are left out.
+func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
+	word := func(v ...uint64) {
+		for _, x := range v {
+			b = binary.AppendUvarint(b, x)
+		}
+	}
+	text := func(v ...string) {
+		for _, x := range v {
+			b = append(binary.AppendUvarint(b, uint64(len(x))), x...)
+		}
+	}
+	token := func(t rooted.Token) { word(t.Incarnation, t.Index) }
+	epoch := func(e rooted.Epoch) { word(e.Version, e.ConfVersion) }
+	flag := func(v ...bool) {
+		for _, x := range v {
+			if x {
+				word(1)
+			} else {
+				word(0)
+			}
+		}
+	}
+	age := func(at clock.Instant) {
+		if at == 0 {
+			word(0)
+		} else {
+			word(uint64(now.Sub(at)) + 1)
+		}
+	}
+	token(c.obeyed)
+	word(c.era)
+	flag(c.stopping, c.over, c.goodbye != nil && c.goodbye.gone, c.goodbye != nil)
+	age(clock.Instant(c.table.confirmed.Load()))
+	for _, id := range c.spaces() {
+		k, t := c.keyspaces[id], c.keyspaces[id].now.Load()
+		word(uint64(id), uint64(t.TTL))
+		flag(t.Shared, k.stopped, k.told, k.call != 0)
+	}
+	word(uint64(len(c.regions)))
+	for _, id := range c.ids() {
+		r := c.regions[id]
+		word(uint64(id), uint64(r.phase), uint64(r.kindNow()), uint64(min(r.tries, 1)))
+		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "")
+		text(r.frontier, r.transition)
+		if r.at != nil {
+			epoch(r.at.Epoch)
+			text(r.at.Frontier)
+		}
+		if r.gate != nil {
+			word(r.gate.state.Load())
+		}
+		if s := r.shown; s != nil {
+			epoch(s.region.Epoch)
+			word(uint64(s.role), s.peer.Incarnation)
+			flag(s.releaseNow)
+			text(s.transition, s.region.Frontier, string(s.peer.Member))
+		}
+		if r.retryAt > now {
+			word(uint64(r.retryAt.Sub(now)))
+		}
+		word(uint64(r.dirty))
+	}
+	for i, s := range c.streams {
+		if s == nil {
+			continue
+		}
+		word(uint64(i), s.sequence, s.sum, uint64(len(s.hashes)), uint64(len(s.parts)), uint64(len(s.todo)), uint64(len(s.replies)))
+		token(s.token)
+		flag(s.broken, s.inside, s.whole, s.begun, s.urgent)
+		age(s.pending)
+		age(s.lastSent)
+		for _, f := range s.sent {
+			word(f.sequence)
+			age(f.at)
+		}
+		for _, p := range s.parts {
+			word(p.hash)
+		}
+	}
+	return b
+}

@@ -1,0 +1,115 @@
+// Package hotkeys finds the keys of a region that are used most, in little memory.
+//
+// It is a Space-Saving sketch of 64 counters over a sample of what is used: a key
+// that has more than a 64th of the sample is among them. What is seldom used now
+// makes room for what is used much; old counts fade.
+package hotkeys
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"sync"
+)
+
+const (
+	// counters is how many keys are counted.
+	counters = 64
+	// MaxKeyBytes is the longest key that is counted.
+	MaxKeyBytes = 256
+	// oneIn is how few of the uses are looked at.
+	oneIn = 8
+	// fadeAt is the number of uses looked at after which all counts are halved.
+	fadeAt = 1 << 14
+)
+
+// Sketch counts the keys of one region. Any number of goroutines may use it.
+type Sketch struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	keys   map[string]int
+	counts []counter
+	total  uint64
+}
+
+type counter struct {
+	key   string
+	count uint64
+}
+
+// New makes an empty Sketch.
+func New() *Sketch { return &Sketch{keys: make(map[string]int, counters)} }
+
+// Touch notes a use of a key, perhaps. It never waits: who finds the Sketch taken
+// goes on, and is one of those that are not looked at.
+func (s *Sketch) Touch(key []byte) {
+	if rand.Uint32N(oneIn) != 0 || len(key) == 0 || len(key) > MaxKeyBytes || !s.mu.TryLock() {
+		return
+	}
+	defer s.mu.Unlock()
+	s.add(key)
+}
+
+func (s *Sketch) add(key []byte) {
+	if s.total++; s.total%fadeAt == 0 {
+		s.total = 0
+		for i := range s.counts {
+			s.counts[i].count /= 2
+			s.total += s.counts[i].count
+		}
+	}
+	if i, ok := s.keys[string(key)]; ok {
+		s.counts[i].count++
+		return
+	}
+	if len(s.counts) < counters {
+		s.keys[string(key)] = len(s.counts)
+		s.counts = append(s.counts, counter{string(key), 1})
+		return
+	}
+	least := 0
+	for i := range s.counts {
+		if s.counts[i].count < s.counts[least].count {
+			least = i
+		}
+	}
+	delete(s.keys, s.counts[least].key)
+	s.counts[least] = counter{string(key), s.counts[least].count + 1}
+	s.keys[s.counts[least].key] = least
+}
+
+// Hot is a key and its share of the uses in thousandths.
+type Hot struct {
+	Key      string
+	Permille uint32
+}
+
+// Top returns at most so many keys with at least a hundredth of the uses, the hottest
+// first, and the key below which half of the uses that were counted are; empty: none
+// is known.
+func (s *Sketch) Top(most int) (hot []Hot, median string) {
+	s.mu.Lock()
+	all, total := slices.Clone(s.counts), s.total
+	s.mu.Unlock()
+	if total == 0 {
+		return nil, ""
+	}
+	slices.SortFunc(all, func(a, b counter) int { return cmp.Compare(a.key, b.key) })
+	sum, half := uint64(0), uint64(0)
+	for _, c := range all {
+		sum += c.count
+	}
+	for _, c := range all {
+		if half += c.count; 2*half >= sum {
+			median = c.key
+			break
+		}
+	}
+	slices.SortStableFunc(all, func(a, b counter) int { return cmp.Compare(b.count, a.count) })
+	for _, c := range all[:min(most, len(all))] {
+		if share := uint32(min(1000*c.count/total, 1000)); share >= 10 {
+			hot = append(hot, Hot{c.key, share})
+		}
+	}
+	return hot, median
+}

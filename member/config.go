@@ -1,0 +1,149 @@
+package member
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/held"
+	"github.com/nokv/nokv/mtls"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// MaxCoordinators is the most coordinators that a member keeps a line to.
+const MaxCoordinators = held.MaxStreams / 2
+
+// Config says who a member is. ID, Address and Client must be set; the zero value of
+// every other field means its default.
+type Config struct {
+	// ID names the member for as long as it exists; Address is where callers reach it,
+	// host:port.
+	ID      string
+	Address string
+	// ProbeAddress is host:port that this process listens at, so that coordinators see at
+	// once when it has died. It must be its own, with nothing in between; port 0 takes a
+	// free one. Empty: none; then its death is known by its silence.
+	ProbeAddress string
+	Labels       map[string]string
+	// Capacity is the share of load that it takes, relative to others. 0 counts as 1.
+	Capacity uint64
+	// Kind is a free word for what it is. Default "worker".
+	Kind string
+	// Keyspaces are the assigned keyspaces whose regions it takes. Empty: all.
+	Keyspaces []string
+
+	// Client finds coordinators, and outlives the member. Members may share it.
+	Client *client.Client
+	// TLS is what the probe listener shows; nil: plain connections.
+	TLS *mtls.Source
+
+	// Coordinators is how many coordinators it keeps a line to, the holder of the Tenure
+	// among them. Default 3.
+	Coordinators int
+	// Workers is how many calls to the Handler overlap. Default 32.
+	Workers int
+	// HandlerTimeout is how long a call to the Handler may take before it is reported;
+	// its context ends then. It also bounds the end of Run. Default 30 s.
+	HandlerTimeout time.Duration
+	// MaxHeld is how many requests may wait for regions that are on their way. Default
+	// 10,000.
+	MaxHeld int
+
+	// Clock tells elapsed time; default the machine's.
+	Clock clock.Clock
+	// Logger hears of changes at Info. nil: none.
+	Logger hclog.Logger
+}
+
+// Validate says what is wrong with a Config. Zero values that have a default are not
+// wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.ID == "":
+		return errors.New("member config: ID is empty: give the process a name that it keeps when it restarts")
+	case c.Address == "":
+		return errors.New("member config: Address is empty: give host:port, where callers reach this process")
+	case c.Client == nil:
+		return errors.New("member config: Client is nil: make one with client.New")
+	case c.Coordinators < 0 || c.Coordinators > MaxCoordinators:
+		return fmt.Errorf("member config: Coordinators is %d: give 1 to %d", c.Coordinators, MaxCoordinators)
+	case c.Workers < 0 || c.MaxHeld < 0 || c.HandlerTimeout < 0:
+		return errors.New("member config: Workers, MaxHeld and HandlerTimeout may not be negative")
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	c.Kind = cmp.Or(c.Kind, "worker")
+	c.Coordinators = cmp.Or(c.Coordinators, 3)
+	c.Workers = cmp.Or(c.Workers, 32)
+	c.MaxHeld = cmp.Or(c.MaxHeld, 10_000)
+	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, 30*time.Second)
+	if c.Clock == nil {
+		c.Clock = clock.NewSystem()
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	return c
+}
+
+// record is how the member registers.
+func (c Config) record(probe string, nonce uint64) *rootv1.Member {
+	return &rootv1.Member{
+		Id: c.ID, Address: c.Address, ProbeAddress: probe, Labels: maps.Clone(c.Labels), Capacity: c.Capacity,
+		Kind: c.Kind, Keyspaces: c.Keyspaces, StartNonce: nonce,
+	}
+}
+
+// Stats is what an application tells of a region.
+type Stats = held.Stats
+
+// Load is a member's load as a whole.
+type Load = held.Load
+
+// Region is a region that the member has to do with. Start and End are route keys,
+// [Start, End); an empty End is the end of the keyspace.
+type Region struct {
+	ID       rooted.RegionID
+	Keyspace string
+	Start    string
+	End      string
+	// Epoch that the member acts at: everything that lands elsewhere carries it.
+	Epoch rooted.Epoch
+	// Frontier is how far the owner before got.
+	Frontier string
+	// Owners are all owners of a shared region; shared: not to be changed.
+	Owners []rooted.Owner
+
+	grant *held.Grant
+}
+
+// Leaving is closed when the region is to be let go, or was lost: requests that go on
+// for long should end. nil outside of Do.
+func (r Region) Leaving() <-chan struct{} {
+	if r.grant == nil {
+		return nil
+	}
+	return r.grant.Leaving()
+}
+
+func regionOf(r *rooted.Region, k *held.Keyspace, g *held.Grant) Region {
+	return Region{ID: r.ID, Keyspace: k.Name, Start: r.Start, End: r.End, Epoch: r.Epoch, Frontier: r.Frontier, Owners: r.Owners, grant: g}
+}
+
+// Peer is the member that a region comes from.
+type Peer struct {
+	ID          rooted.MemberID
+	Incarnation uint64
+	Address     string
+	// Epoch that it serves the region at until the move is done.
+	Epoch rooted.Epoch
+}

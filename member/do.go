@@ -1,0 +1,181 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nokv/nokv/internal/held"
+	"github.com/nokv/nokv/rooted"
+)
+
+// Request is what a caller wants to act for.
+type Request struct {
+	// Region, or 0: the one of Keyspace that Key is in. With both, Key has to be in Region.
+	Region   rooted.RegionID
+	Keyspace string
+	Key      []byte
+	// Epoch that the caller's route has. The zero Epoch is for this process itself: the
+	// region as it is held now.
+	Epoch rooted.Epoch
+}
+
+// Moved says that another member has the region, or is about to: ask it, at an epoch
+// of Epoch or above.
+type Moved struct {
+	Region  rooted.RegionID
+	To      rooted.MemberID
+	Address string
+	Epoch   rooted.Epoch
+}
+
+// Error implements error.
+func (e *Moved) Error() string {
+	return fmt.Sprintf("region %d moved to member %q at %s: ask it, at epoch %s or above", e.Region, e.To, e.Address, e.Epoch)
+}
+
+// EpochStale says that the caller's route is older than what this member holds: ask a
+// coordinator again.
+type EpochStale struct {
+	Region rooted.RegionID
+	// Current is the epoch that this member acts at.
+	Current rooted.Epoch
+}
+
+// Error implements error.
+func (e *EpochStale) Error() string {
+	return fmt.Sprintf("region %d is at epoch %s here: ask a coordinator for its route again", e.Region, e.Current)
+}
+
+// NotOwned says that this member does not own the region.
+type NotOwned struct {
+	// Region; 0: no region of this member holds the key.
+	Region rooted.RegionID
+	// Held is the epoch that this member last had it at, if it did.
+	Held rooted.Epoch
+	// Ran: the work was done, and the region lost meanwhile. Its effects may be there.
+	Ran bool
+}
+
+// Error implements error.
+func (e *NotOwned) Error() string {
+	switch {
+	case e.Ran:
+		return fmt.Sprintf("region %d was lost at epoch %s while the request ran: its outcome is not known", e.Region, e.Held)
+	case e.Region == 0:
+		return "no region of this member holds the key: ask a coordinator for its route"
+	}
+	return fmt.Sprintf("region %d is not this member's: ask a coordinator for its route", e.Region)
+}
+
+// Unconfirmed says that no holder of the Tenure has confirmed this member for the ttl of
+// the keyspace: the region may be somebody else's by now.
+type Unconfirmed struct {
+	Region rooted.RegionID
+	Epoch  rooted.Epoch
+	// Ran: the work was done. Its effects may be there.
+	Ran bool
+}
+
+// Error implements error.
+func (e *Unconfirmed) Error() string {
+	if e.Ran {
+		return fmt.Sprintf("region %d: this member was not confirmed in time while the request ran: its outcome is not known", e.Region)
+	}
+	return fmt.Sprintf("region %d: this member was not confirmed in time: try again, or ask a coordinator for the route", e.Region)
+}
+
+// ErrTooManyHeld says that as many requests as may already wait for regions that are on
+// their way.
+var ErrTooManyHeld = errors.New("too many requests wait for regions that are on their way here: try again")
+
+// ErrNotRunning is what Do returns before Run has registered the member, and after it
+// has returned.
+var ErrNotRunning = errors.New("the member does not run")
+
+// Do runs fn for a request, if this member may act for it. A request of an epoch that
+// is on its way here waits for it, as long as the keyspace's settings say and the
+// context lasts. The error is fn's, or *Moved, *EpochStale, *NotOwned or *Unconfirmed,
+// each with the way out: fn then was not called, or, with Ran, nobody may be told of its
+// outcome. fn gets the context as it is; see Region.Leaving.
+func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, Region) error) error {
+	t := m.table.Load()
+	if t == nil {
+		return ErrNotRunning
+	}
+	q := held.Request{Region: req.Region, Keyspace: req.Keyspace, Key: req.Key, Epoch: req.Epoch}
+	g, no := t.Admit(q, m.cfg.Clock)
+	if no != nil && no.Verdict == held.Wait {
+		var err error
+		if g, no, err = m.hold(ctx, t, q, no); err != nil {
+			return err
+		}
+	}
+	if no != nil {
+		return errorOf(no, false)
+	}
+	defer m.leave(t, g)
+	if req.Key != nil {
+		g.Touch(req.Key)
+	}
+	err := fn(ctx, regionOf(g.Region, g.Keyspace(), g))
+	if no := t.Check(g, m.cfg.Clock); no != nil {
+		return errorOf(no, true)
+	}
+	return err
+}
+
+func (m *Member) leave(t *held.Table, g *held.Grant) {
+	if !t.Leave(g) {
+		return
+	}
+	m.mu.Lock()
+	if m.core != nil && m.core.Table() == t {
+		m.core.Drained(g.Region.ID, m.cfg.Clock.Now())
+	}
+	m.mu.Unlock()
+	m.kick()
+}
+
+// hold lets a request wait.
+func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *held.Refusal) (*held.Grant, *held.Refusal, error) {
+	if m.waiting.Add(1) > int64(m.cfg.MaxHeld) {
+		m.waiting.Add(-1)
+		return nil, nil, ErrTooManyHeld
+	}
+	defer m.waiting.Add(-1)
+	over := time.NewTimer(no.Hold)
+	defer over.Stop()
+	for {
+		turn, done := t.Changed(no.Region)
+		g, no := t.Admit(q, m.cfg.Clock)
+		if no == nil || no.Verdict != held.Wait {
+			done()
+			return g, no, nil
+		}
+		select {
+		case <-turn:
+			done()
+		case <-over.C:
+			done()
+			return nil, &held.Refusal{Verdict: held.NotOwned, Region: no.Region, Epoch: no.Epoch}, nil
+		case <-ctx.Done():
+			done()
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+func errorOf(no *held.Refusal, ran bool) error {
+	switch no.Verdict {
+	case held.Moved:
+		return &Moved{Region: no.Region, To: no.To, Address: no.Address, Epoch: no.Epoch}
+	case held.EpochStale:
+		return &EpochStale{Region: no.Region, Current: no.Epoch}
+	case held.Unconfirmed:
+		return &Unconfirmed{Region: no.Region, Epoch: no.Epoch, Ran: ran}
+	default:
+		return &NotOwned{Region: no.Region, Held: no.Epoch, Ran: ran}
+	}
+}

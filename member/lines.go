@@ -1,0 +1,281 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// How lines are tried again, and how long one may be silent: so many intervals, within
+// these bounds.
+const (
+	backoffMin     = 25 * time.Millisecond
+	backoffMax     = 5 * time.Second
+	silenceMin     = 2 * time.Second
+	silenceMax     = 30 * time.Second
+	silentTimes    = 5
+	farewell       = time.Second
+	maxKnown       = 256
+	maxRemembered  = 512
+	registerPauses = 5 * time.Second
+)
+
+// line is a stream to one coordinator.
+type line struct {
+	m       *Member
+	address string
+	slot    int
+	cancel  context.CancelFunc
+	wake    chan struct{}
+	// answered: it has said something. Guarded by m.mu.
+	answered bool
+	interval time.Duration
+}
+
+// trouble is what is remembered of an address that failed.
+type trouble struct {
+	failures int
+	until    clock.Instant
+}
+
+// wanted are the addresses to have lines to, most wanted first, and when that may
+// change by itself; 0: it does not. The caller holds m.mu.
+func (m *Member) wantedLocked(now clock.Instant) (wanted []string, next clock.Instant) {
+	add := func(addresses []string) {
+		for _, a := range addresses {
+			if t := m.troubles[a]; t != nil && now < t.until {
+				if next == 0 || t.until < next {
+					next = t.until
+				}
+				continue
+			}
+			if len(wanted) < m.cfg.Coordinators && !slices.Contains(wanted, a) {
+				wanted = append(wanted, a)
+			}
+		}
+	}
+	add(m.known)
+	if len(wanted) == 0 {
+		// Nobody who is known answers: those that the client knows may have other names
+		// for them.
+		add(m.cfg.Client.Endpoints())
+	}
+	return wanted, next
+}
+
+// learnLocked takes the coordinators that terms name: the holder of the Tenure first,
+// then the others in an order of this member's own, so that members spread.
+func (m *Member) learnLocked(t *coordinatorv1.MemberTerms) {
+	if len(t.GetCoordinators()) == 0 {
+		return
+	}
+	known := make([]string, 0, len(t.GetCoordinators()))
+	holder := ""
+	for _, k := range t.GetCoordinators()[:min(len(t.GetCoordinators()), maxKnown)] {
+		if k.GetAddress() == "" {
+			continue
+		}
+		if k.GetId() == t.GetHolderId() {
+			holder = k.GetAddress()
+			continue
+		}
+		known = append(known, k.GetAddress())
+	}
+	slices.SortFunc(known, func(a, b string) int {
+		if x, y := m.rank(a), m.rank(b); x != y {
+			if x < y {
+				return -1
+			}
+			return 1
+		}
+		return 0
+	})
+	if holder != "" {
+		known = append([]string{holder}, known...)
+	}
+	m.known, m.holder = known, holder
+}
+
+func (m *Member) rank(address string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(m.cfg.ID + "\x00" + address))
+	return h.Sum64()
+}
+
+// arrangeLocked opens and closes lines, and says when to look again.
+func (m *Member) arrangeLocked(ctx context.Context, now clock.Instant) clock.Instant {
+	wanted, next := m.wantedLocked(now)
+	live := false
+	for _, l := range m.lines {
+		live = live || l != nil && l.answered && slices.Contains(wanted, l.address)
+	}
+	for _, l := range m.lines {
+		if l != nil && live && !slices.Contains(wanted, l.address) {
+			l.cancel()
+		}
+	}
+	for _, a := range wanted {
+		if slices.ContainsFunc(m.lines[:], func(l *line) bool { return l != nil && l.address == a }) {
+			continue
+		}
+		slot := slices.Index(m.lines[:], nil)
+		if slot < 0 {
+			break
+		}
+		l := &line{m: m, address: a, slot: slot, wake: make(chan struct{}, 1), interval: silenceMin}
+		var lineCtx context.Context
+		lineCtx, l.cancel = context.WithCancel(ctx)
+		m.lines[slot] = l
+		m.running.Add(1)
+		go func() {
+			defer m.running.Done()
+			defer l.cancel()
+			l.ended(ctx, l.run(lineCtx))
+		}()
+	}
+	return next
+}
+
+// errSilent is a coordinator that takes frames and answers none.
+var errSilent = errors.New("the coordinator is silent")
+
+// run keeps a stream until it breaks.
+func (l *line) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(silenceMin, func() { cancel(errSilent) })
+	defer silence.Stop()
+	stream, err := l.m.cfg.Client.MemberStream(ctx, l.address)
+	if err != nil {
+		return causeOf(ctx, err)
+	}
+	l.m.mu.Lock()
+	l.m.core.Open(l.slot)
+	core := l.m.core
+	l.m.mu.Unlock()
+	received := make(chan error, 1)
+	go func() {
+		for {
+			a, err := stream.Recv()
+			if err == nil {
+				silence.Reset(min(max(silentTimes*l.interval, silenceMin), silenceMax))
+				err = l.take(a)
+			}
+			if err != nil {
+				received <- err
+				cancel(err)
+				return
+			}
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		l.m.mu.Lock()
+		now := l.m.cfg.Clock.Now()
+		f := core.Frame(l.slot, now)
+		due := core.Due(l.slot)
+		l.m.mu.Unlock()
+		if f != nil {
+			if err := stream.Send(f); err != nil {
+				cancel(nil)
+				return causeOf(ctx, <-received) // Recv tells why
+			}
+			if f.GetGoodbye().GetGone() && !f.GetPartial() {
+				_ = stream.CloseSend()
+				err := <-received
+				return err
+			}
+			continue
+		}
+		timer.Reset(due.Sub(now))
+		select {
+		case <-timer.C:
+		case <-l.wake:
+		case <-ctx.Done():
+			return causeOf(ctx, <-received)
+		}
+	}
+}
+
+func causeOf(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errSilent) {
+		return errSilent
+	}
+	return err
+}
+
+// take takes an answer.
+func (l *line) take(a *coordinatorv1.MemberAnswer) error {
+	m := l.m
+	m.mu.Lock()
+	if m.lines[l.slot] != l {
+		m.mu.Unlock()
+		return context.Canceled
+	}
+	err := m.core.Answer(l.slot, a, m.cfg.Clock.Now())
+	l.answered = true
+	delete(m.troubles, l.address)
+	if t := a.GetTerms(); t != nil {
+		if ms := t.GetIntervalMillis(); ms > 0 {
+			l.interval = time.Duration(min(ms, 60_000)) * time.Millisecond
+		}
+		m.learnLocked(t)
+	}
+	if a.GetState() != rootv1.MemberState_MEMBER_STATE_UNSPECIFIED {
+		m.state = a.GetState()
+	}
+	switch a.GetState() {
+	case rootv1.MemberState_MEMBER_STATE_FAILED, rootv1.MemberState_MEMBER_STATE_REMOVED:
+		m.endLocked(errOver)
+	}
+	m.mu.Unlock()
+	for _, d := range a.GetRefusals() {
+		m.log.Debug("a coordinator refused what was reported", "coordinator", l.address, "err", (&reason.Error{Detail: d}).Error())
+	}
+	m.kick()
+	return err
+}
+
+// ended looks at why a stream broke.
+func (l *line) ended(ctx context.Context, err error) {
+	m := l.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lines[l.slot] != l {
+		return
+	}
+	m.lines[l.slot] = nil
+	m.core.Close(l.slot)
+	m.kick()
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	d := reason.From(err)
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_MEMBER_RETIRED, rootv1.Reason_REASON_UNHEALTHY_MEMBER:
+		m.endLocked(errOver)
+		return
+	}
+	t := m.troubles[l.address]
+	if t == nil {
+		if len(m.troubles) == maxRemembered {
+			clear(m.troubles)
+		}
+		t = &trouble{}
+		m.troubles[l.address] = t
+	}
+	pause := min(backoffMin<<min(t.failures, 16), backoffMax)
+	pause = max(pause/2+rand.N(pause/2+1), time.Duration(min(d.GetRetryAfterMillis(), 60_000))*time.Millisecond)
+	t.failures++
+	t.until = m.cfg.Clock.Now().Add(pause)
+	m.log.Info("line to a coordinator ended", "coordinator", l.address, "again", pause, "err", err)
+}

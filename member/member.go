@@ -1,0 +1,418 @@
+package member
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/held"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// ErrSuperseded ends Run: another process registered under this member's id. Whoever
+// runs both has to stop one, or give it another id.
+var ErrSuperseded = errors.New("another process registered under this member's id: stop one of the two, or give it another id")
+
+// ErrRemoved ends Run: an operator removed the member.
+var ErrRemoved = errors.New("the member was removed by an operator")
+
+// ErrStuck ends Run: calls to the Handler do not return, so that what they hold can
+// neither be released nor begun anew. The process should end.
+var ErrStuck = errors.New("calls to the application do not return: end the process")
+
+// errOver says that this incarnation is over; errFailed that the verdict was that it is
+// dead: the member registers anew.
+var (
+	errOver   = errors.New("this incarnation is over")
+	errFailed = errors.New("this incarnation was said to have failed")
+)
+
+// Member is a process that hosts regions. Its methods may be called by any number of
+// goroutines, before, while and after it runs.
+type Member struct {
+	cfg   Config
+	log   hclog.Logger
+	table atomic.Pointer[held.Table]
+	// waiting is how many requests wait in Do.
+	waiting atomic.Int64
+	// wake is a level: there may be something to do for Run.
+	wake    chan struct{}
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// Guarded by mu. core, incarnation and over are of the incarnation under way: over
+	// is why it ended.
+	core        *held.Core
+	incarnation uint64
+	over        error
+	handling    context.Context
+	tasks       map[uint64]*task
+	busy        int
+	lines       [held.MaxStreams]*line
+	known       []string
+	holder      string
+	troubles    map[string]*trouble
+	state       rootv1.MemberState
+	load        Load
+	drain       *drain
+}
+
+// drain is what Drain asked for; done is closed when it is over.
+type drain struct {
+	deadline clock.Instant
+	reason   string
+	done     chan struct{}
+	over     bool
+}
+
+// New makes a Member. It does nothing before Run.
+func New(cfg Config) (*Member, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), troubles: map[string]*trouble{}}, nil
+}
+
+// Run registers the member and keeps it going until the context ends: then nothing more
+// is let in, every region is released, coordinators are told, and Run returns nil.
+// Drain before that gives the regions away without a gap. Other errors: ErrSuperseded,
+// ErrRemoved, ErrStuck, and what makes the registration impossible. It may be called once.
+func (m *Member) Run(ctx context.Context, h Handler) error {
+	p, address, err := listenProbe(ctx, m.cfg)
+	if err != nil {
+		return err
+	}
+	// The last of all: that it is closed says that nothing is served here.
+	defer p.close()
+	follows := uint64(0)
+	for {
+		rooted, err := m.register(ctx, address, follows)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, client.ErrMemberRetired):
+			return ErrSuperseded
+		case err != nil:
+			return fmt.Errorf("register member %q: %w", m.cfg.ID, err)
+		}
+		follows = rooted.GetIncarnation()
+		if p != nil {
+			p.incarnation.Store(follows)
+		}
+		m.log.Info("registered", "incarnation", follows)
+		err = m.live(ctx, h, follows)
+		if errors.Is(err, errOver) {
+			err = m.verdict(ctx, follows)
+		}
+		if !errors.Is(err, errFailed) {
+			return err
+		}
+		m.log.Warn("said to have failed, begins anew", "incarnation", follows)
+	}
+}
+
+// register registers, as often as it takes.
+func (m *Member) register(ctx context.Context, probe string, follows uint64) (*rootv1.Member, error) {
+	var nonce [8]byte
+	_, _ = rand.Read(nonce[:])
+	record := m.cfg.record(probe, binary.BigEndian.Uint64(nonce[:])|1)
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, registerPauses) {
+		var made *rootv1.Member
+		var err error
+		if follows == 0 {
+			made, err = m.cfg.Client.RegisterMember(ctx, record)
+		} else {
+			made, err = m.cfg.Client.RegisterMemberAfter(ctx, record, follows)
+		}
+		if err == nil || ctx.Err() != nil || !passes(err) {
+			return made, err
+		}
+		m.log.Warn("not registered yet", "err", err)
+		if err := rest(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// verdict asks why an incarnation is over, as often as it takes; nil: the context ended.
+func (m *Member) verdict(ctx context.Context, incarnation uint64) error {
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, registerPauses) {
+		there, err := m.cfg.Client.GetMember(ctx, rooted.MemberID(m.cfg.ID), client.Strong())
+		at := there.GetMember()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, client.ErrMemberNotFound), err == nil && at.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED:
+			return ErrRemoved
+		case err == nil && at.GetIncarnation() != incarnation:
+			return ErrSuperseded
+		case err == nil:
+			return errFailed
+		case !passes(err):
+			return fmt.Errorf("ask what became of member %q: %w", m.cfg.ID, err)
+		}
+		if err := rest(ctx, pause); err != nil {
+			return nil
+		}
+	}
+}
+
+// rest waits for half of a pause to all of it.
+func rest(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-time.After(pause/2 + mathrand.N(pause/2+1)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// passes says whether an error may pass by itself.
+func passes(err error) bool {
+	for _, e := range []error{context.DeadlineExceeded, client.ErrUnreachable, client.ErrRootUnavailable, client.ErrOverloaded, client.ErrOutcomeUnknown, client.ErrNotLeader, client.ErrRequiredToken, client.ErrBootstrapRequired, client.ErrRootLagExceeded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// live is one incarnation.
+func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error {
+	// What goes on behind the end of ctx, bounded by time: releasing, and saying so.
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation})
+	m.mu.Lock()
+	m.core, m.incarnation, m.over, m.handling, m.tasks, m.busy = core, incarnation, nil, after, map[uint64]*task{}, 0
+	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED
+	core.SetLoad(m.load)
+	if d := m.drain; d != nil {
+		core.Goodbye(d.deadline, d.reason)
+	}
+	m.mu.Unlock()
+	m.table.Store(core.Table())
+	err := m.serve(ctx, after, h, core)
+	m.mu.Lock()
+	if m.over == nil {
+		core.Gone("the process ends")
+	}
+	m.mu.Unlock()
+	m.kick()
+	m.sayFarewell(cancel)
+	m.table.CompareAndSwap(core.Table(), nil)
+	return err
+}
+
+// sayFarewell waits for the lines to end, and for calls that have not been left behind.
+func (m *Member) sayFarewell(cancel func()) {
+	m.mu.Lock()
+	for _, l := range m.lines {
+		if l != nil && (m.over != nil || !l.answered) {
+			l.cancel()
+		}
+	}
+	m.mu.Unlock()
+	over := time.NewTimer(farewell)
+	defer over.Stop()
+	for {
+		m.mu.Lock()
+		open := 0
+		for _, l := range m.lines {
+			if l != nil {
+				open++
+			}
+		}
+		m.mu.Unlock()
+		if open == 0 {
+			break
+		}
+		select {
+		case <-m.wake:
+			continue
+		case <-over.C:
+		}
+		break
+	}
+	cancel()
+	m.mu.Lock()
+	stuck := len(m.tasks)
+	m.mu.Unlock()
+	if stuck == 0 {
+		m.running.Wait()
+	}
+}
+
+// serve does what the core asks for until the incarnation is over and nothing is held.
+func (m *Member) serve(ctx, after context.Context, h Handler, core *held.Core) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stop := ctx.Done()
+	var giveUp <-chan time.Time
+	for {
+		m.mu.Lock()
+		now := m.cfg.Clock.Now()
+		core.Tick(now)
+		for _, call := range core.Calls(m.cfg.Workers-m.busy, now) {
+			m.startLocked(h, call)
+		}
+		next := core.Next()
+		if m.over == nil {
+			if at := m.arrangeLocked(after, now); at != 0 && (next == 0 || at < next) {
+				next = at
+			}
+		}
+		for _, l := range m.lines {
+			if l != nil {
+				kick(l.wake)
+			}
+		}
+		m.drainedLocked()
+		over, holding := m.over, core.Holding()
+		m.mu.Unlock()
+		if holding == 0 && (over != nil || stop == nil) {
+			return over
+		}
+		if over != nil && giveUp == nil {
+			giveUp = time.After(2 * m.cfg.HandlerTimeout)
+		}
+		pause := time.Hour
+		if next != 0 {
+			pause = next.Sub(now)
+		}
+		timer.Reset(pause)
+		select {
+		case <-m.wake:
+		case <-timer.C:
+		case <-giveUp:
+			return fmt.Errorf("%w: %d regions are held", ErrStuck, holding)
+		case <-stop:
+			stop = nil
+			giveUp = time.After(m.cfg.HandlerTimeout)
+			m.mu.Lock()
+			core.Stop(m.cfg.Clock.Now())
+			m.mu.Unlock()
+		}
+	}
+}
+
+// endLocked ends the incarnation.
+func (m *Member) endLocked(why error) {
+	if m.over != nil {
+		return
+	}
+	m.over = why
+	m.core.Retire(m.cfg.Clock.Now())
+	m.kick()
+}
+
+// kick lets Run look again.
+func (m *Member) kick() { kick(m.wake) }
+
+func kick(level chan struct{}) {
+	select {
+	case level <- struct{}{}:
+	default:
+	}
+}
+
+// Drain asks for the member's regions to be moved to others, and returns when they have
+// been: the process can end then without anybody noticing. The context needs a deadline,
+// which is told: it is the time that the process has left. An error says how many regions
+// are left. The member takes no more from then on, until it runs anew.
+func (m *Member) Drain(ctx context.Context, why string) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return errors.New("drain: the context has no deadline: give it the time that the process has left")
+	}
+	d := &drain{deadline: m.cfg.Clock.Now().Add(time.Until(deadline)), reason: why, done: make(chan struct{})}
+	m.mu.Lock()
+	if m.drain != nil {
+		m.mu.Unlock()
+		return errors.New("drain: it was asked for already")
+	}
+	m.drain = d
+	if m.core != nil {
+		m.core.Goodbye(d.deadline, why)
+	}
+	m.mu.Unlock()
+	m.kick()
+	select {
+	case <-d.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("drain: %d regions are left: %w", m.Status().Regions, ctx.Err())
+	}
+}
+
+// drainedLocked looks whether Drain is over: the root knows that the member drains, so
+// that it gets nothing more, and nothing is its own.
+func (m *Member) drainedLocked() {
+	if d := m.drain; d != nil && !d.over && m.state == rootv1.MemberState_MEMBER_STATE_DRAINING && m.core.Regions() == 0 {
+		d.over = true
+		close(d.done)
+	}
+}
+
+// Report tells what a region costs. It is sent with the next frame if it differs enough
+// from what was told before. False: the member has nothing to do with the region.
+func (m *Member) Report(id rooted.RegionID, s Stats) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core != nil && m.core.Report(id, s)
+}
+
+// SetLoad tells the load of the process as a whole.
+func (m *Member) SetLoad(l Load) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.load = l
+	if m.core != nil {
+		m.core.SetLoad(l)
+	}
+}
+
+// Status is how a member is doing.
+type Status struct {
+	// Incarnation under way; 0: none.
+	Incarnation uint64
+	State       rootv1.MemberState
+	// Regions that it has to do with, and Holding those that the application has.
+	Regions, Holding int
+	// Coordinators that it has lines to, and the address of the Tenure's holder.
+	Coordinators []string
+	Holder       string
+	// Obeyed is the position of what it was shown.
+	Obeyed rooted.Token
+	// Held is how many requests wait.
+	Held int
+	held.Counts
+}
+
+// Status returns how the member is doing.
+func (m *Member) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := Status{State: m.state, Holder: m.holder, Held: int(m.waiting.Load())}
+	for _, l := range m.lines {
+		if l != nil && l.answered {
+			s.Coordinators = append(s.Coordinators, l.address)
+		}
+	}
+	if m.core != nil {
+		s.Incarnation, s.Regions, s.Holding, s.Obeyed, s.Counts = m.incarnation, m.core.Regions(), m.core.Holding(), m.core.Obeyed(), m.core.Counts()
+	}
+	return s
+}

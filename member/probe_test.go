@@ -1,0 +1,236 @@
+package member_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/internal/testing/fakecoordinator"
+	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/mtls"
+)
+
+// probed is what a process at a probe address says.
+func probed(t *testing.T, address string, secure func(context.Context, net.Conn) (net.Conn, error)) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if secure != nil {
+		if conn, err = secure(ctx, conn); err != nil {
+			return "", err
+		}
+	}
+	line, err := io.ReadAll(conn)
+	return string(line), err
+}
+
+func runProbed(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, cluster *fakecoordinator.Cluster, stop func()) {
+	t.Helper()
+	cluster = fakecoordinator.New(games)
+	cluster.Start("c1")
+	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(cluster.Dial)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err = member.New(member.Config{ID: "m1", Address: "m1:7000", Client: c, ProbeAddress: "127.0.0.1:0", TLS: certs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx, a) }()
+	cluster.Show("m1", own(17, 3))
+	await, done := context.WithTimeout(t.Context(), 30*time.Second)
+	defer done()
+	for cluster.Member("m1") == nil {
+		if err := cluster.Await(await, "m1", func(fakecoordinator.Reported) bool { return cluster.Member("m1") != nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster.Show("m1", own(17, 3))
+	if err := cluster.Await(await, "m1", func(r fakecoordinator.Reported) bool { return r.Phase(17) == serving }); err != nil {
+		t.Fatal(err)
+	}
+	return m, cluster, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = c.Close()
+		cluster.Stop()
+	}
+}
+
+// Rule 6: the probe tells the incarnation while anything is served, also while the last
+// region is released, and refuses behind it.
+func TestRule6ProbeTellsTheIncarnation(t *testing.T) {
+	a := &app{}
+	_, cluster, stop := runProbed(t, nil, a)
+	address := cluster.Member("m1").GetProbeAddress()
+	if host, port, err := net.SplitHostPort(address); err != nil || host != "127.0.0.1" || port == "0" {
+		t.Fatalf("registered probe address %q", address)
+	}
+	if line, err := probed(t, address, nil); line != "nokv-member m1 1\n" || err != nil {
+		t.Errorf("the probe says %q, %v", line, err)
+	}
+	a.mu.Lock()
+	a.do = func(_ context.Context, call string, _ member.Region) error {
+		if line, err := probed(t, address, nil); call == "release" && (line != "nokv-member m1 1\n" || err != nil) {
+			t.Errorf("while a region is released the probe says %q, %v", line, err)
+		}
+		return nil
+	}
+	a.mu.Unlock()
+	stop()
+	if a.called("release 17@1.3 f3") != 1 {
+		t.Errorf("it was asked %q", a.calls)
+	}
+	if _, err := probed(t, address, nil); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("behind the end: %v", err)
+	}
+}
+
+// Who holds a probe's connection open keeps nothing from being told, nor the member
+// from ending.
+func TestProbeIsBounded(t *testing.T) {
+	_, cluster, stop := runProbed(t, nil, &app{})
+	address := cluster.Member("m1").GetProbeAddress()
+	for range 200 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if line, err := probed(t, address, nil); line != "nokv-member m1 1\n" || err != nil {
+		t.Errorf("the probe says %q, %v", line, err)
+	}
+	stop()
+}
+
+func TestProbeAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := client.New(client.Config{Endpoints: []string{"c1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m, err := member.New(member.Config{ID: "m1", Address: "m1:7000", Client: c, ProbeAddress: l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run(t.Context(), &app{}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("the address is in use: %v", err)
+	}
+}
+
+// With certificates only a coordinator is answered.
+func TestProbeWithCertificates(t *testing.T) {
+	certificates := proctest.NewCertificates(t, "test")
+	open := func(role principal.Role, name string) *mtls.Source {
+		s, err := mtls.Open(certificates.Of(role, name), mtls.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	_, cluster, stop := runProbed(t, open(principal.Member, "m1"), &app{})
+	defer stop()
+	address := cluster.Member("m1").GetProbeAddress()
+	by := func(s *mtls.Source) func(context.Context, net.Conn) (net.Conn, error) {
+		return func(ctx context.Context, c net.Conn) (net.Conn, error) {
+			secure, _, err := s.ClientConn(ctx, c, principal.Member)
+			return secure, err
+		}
+	}
+	if line, err := probed(t, address, by(open(principal.Coordinator, "c1"))); line != "nokv-member m1 1\n" {
+		t.Errorf("a coordinator is told %q, %v", line, err)
+	}
+	if line, _ := probed(t, address, by(open(principal.Client, "somebody"))); line != "" {
+		t.Errorf("a client is told %q", line)
+	}
+	if line, _ := probed(t, address, nil); line != "" {
+		t.Errorf("who shows no certificate is told %q", line)
+	}
+}
+
+func ExampleMember_Do() {
+	// The cluster here is one of the tests'. Real programs make a client with
+	//
+	//	client.New(client.Config{Endpoints: []string{"10.0.0.1:7100", "10.0.0.2:7100"}})
+	cluster := fakecoordinator.New(games)
+	cluster.Start("c1")
+	defer cluster.Stop()
+	c, _ := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(cluster.Dial)}})
+	defer c.Close()
+
+	m, err := member.New(member.Config{ID: "worker-1", Address: "10.0.0.7:7000", Client: c})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	store := &store{ready: make(chan struct{}, 1)}
+	go func() { ended <- m.Run(ctx, store) }()
+	for cluster.Member("worker-1") == nil {
+		_ = cluster.Await(ctx, "worker-1", func(fakecoordinator.Reported) bool { return cluster.Member("worker-1") != nil })
+	}
+	cluster.Show("worker-1", own(17, 3))
+	<-store.ready
+
+	// A request comes with the epoch that the caller's route has.
+	err = m.Do(ctx, member.Request{Keyspace: "games", Key: []byte("k17"), Epoch: epoch(3)}, func(_ context.Context, r member.Region) error {
+		fmt.Printf("served by region %d at epoch %s\n", r.ID, r.Epoch)
+		return nil
+	})
+	fmt.Println(err)
+
+	// A caller whose route is old is told what to do.
+	err = m.Do(ctx, member.Request{Region: 17, Epoch: epoch(2)}, nil)
+	if stale, ok := errors.AsType[*member.EpochStale](err); ok {
+		fmt.Println("ask again, the epoch is", stale.Current)
+	}
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// acquire region 17 from "f3"
+	// served by region 17 at epoch 1.3
+	// <nil>
+	// ask again, the epoch is 1.3
+	// release region 17
+	// <nil>
+}
+
+// store is the smallest application.
+type store struct{ ready chan struct{} }
+
+func (s *store) Acquire(_ context.Context, r member.Region) error {
+	fmt.Printf("acquire region %d from %q\n", r.ID, r.Frontier)
+	defer func() { s.ready <- struct{}{} }()
+	return nil
+}
+
+func (s *store) Release(_ context.Context, r member.Region) ([]byte, error) {
+	fmt.Printf("release region %d\n", r.ID)
+	return []byte("offset 42"), nil
+}
