@@ -17,7 +17,7 @@ import (
 
 func benchFailover() *command {
 	return &command{
-		name: "failover", args: "--kill holder|leader|both|restart | --hang holder|leader|both [flags]",
+		name: "failover", args: "--kill holder|leader|both|restart|member|member+holder+leader | --hang holder|leader|both|member [flags]",
 		summary: "take processes of a cluster of its own away, and measure how long callers wait",
 		long: `
 Starts three root peers and coordinators as processes on free loopback ports, puts
@@ -28,11 +28,21 @@ others have taken over. --kill restart asks the holder and
 the leader in turn to end (SIGTERM), and starts them again. A round's figure is the
 longest time that any client went without a timestamp, from then until all is
 healthy again. Whatever was given out twice or out of order is a violation, and
-makes the exit status 1. The processes and their data are gone at the end.`,
+makes the exit status 1. The processes and their data are gone at the end.
+
+With a member among the victims the cluster has demo members too, and callers whose
+caches of routes follow. All --regions are the victim's when it is taken away; a round's
+figure is the time until others serve the last of them and the last caller knows. A
+region that two processes acquire at one epoch is a violation. --callers, --fence-ttl,
+--members, --preset, --probe and --regions are for these; --clients, --history,
+--max-reply-interval, --timeout and --tls for the others.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			var o experiment.Config
-			kill := f.String("kill", "", "whom to end: `holder, leader, both or restart` (default holder)")
-			hang := f.String("hang", "", "whom to stop for a while instead: `holder, leader or both`")
+			var m experiment.MemberConfig
+			kill := f.String("kill", "", "whom to end: `holder, leader, both, restart, member or member+holder+leader` (default holder)")
+			hang := f.String("hang", "", "whom to stop for a while instead: `holder, leader, both or member`")
+			fence := hostingFlags(f, &m.Hosting, 1000)
+			f.BoolVar(&m.Probe, "probe", true, "members' own addresses are asked when their streams break; false: death is known by silence")
 			f.IntVar(&o.Rounds, "rounds", 10, "how often, 1 to 10,000")
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "see nokv coordinator --help")
 			duration := f.duration("duration", time.Second, "steady load before each round: `time`")
@@ -52,6 +62,10 @@ makes the exit status 1. The processes and their data are gone at the end.`,
 					return usagef("--kill and --hang exclude each other")
 				}
 				o.Action, o.Victim = failoverAction(*kill, *hang)
+				if isMember(o.Victim) {
+					m.Action, m.Victim, m.Rounds, m.Coordinators, m.TTL, m.Steady, m.FenceTTL = o.Action, o.Victim, o.Rounds, o.Coordinators, *ttl, *duration, *fence
+					return memberFailover(ctx, e, m, *svg)
+				}
 				o.TTL, o.Steady, o.Timeout, o.MaxReplyInterval, o.KeepCalls = *ttl, *duration, *timeout, *interval, *svg != ""
 				if err := o.Validate(); err != nil {
 					return usagef("%s", err)
@@ -112,7 +126,7 @@ func failover(ctx context.Context, e *env, o experiment.Config, calls, svg strin
 		return err
 	}
 	if out.Violations > 0 {
-		return errors.New("a promise was broken; see above")
+		return errPromise
 	}
 	return nil
 }

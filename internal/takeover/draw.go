@@ -71,25 +71,40 @@ type canvas struct {
 
 // Draw draws the round on a time line around a gap: an SVG file.
 func (r *Round) Draw(g Gap) []byte {
-	margin := max(g.Length()/5, 10*time.Millisecond)
-	c := &canvas{r: r, from: min(g.From, r.At) - margin, to: g.To + margin}
+	c := newCanvas(r, g)
 	clients := c.clients()
-	c.lanes = len(clients) + len(r.Members)
-	height := laneTop + c.lanes*laneHeight + 100
-	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="time line of a takeover">`+"\n", width, height)
-	c.WriteString(style())
-	c.printf(`<rect width="%d" height="%d" class="c-bg"/>`+"\n", width, height)
-	c.text(20, 28, "title", fmt.Sprintf("%s: %s went %s ms without a timestamp", r.what(), g.Client, millis(g.Length())))
-	c.grid()
-	c.bar(r.Parts(g))
+	c.begin(len(clients), "a takeover", fmt.Sprintf("%s: %s went %s ms without a timestamp", r.what(), g.Client, millis(g.Length())))
+	c.bar("gap and its parts", r.Parts(g))
 	for i, client := range clients {
 		c.client(i, client)
 	}
-	for i, member := range r.Members {
-		c.member(len(clients)+i, member)
+	return c.end(len(clients), "Each tick is a successful reply.")
+}
+
+// newCanvas makes one around a gap.
+func newCanvas(r *Round, g Gap) *canvas {
+	margin := max(g.Length()/5, 10*time.Millisecond)
+	return &canvas{r: r, from: min(g.From, r.At) - margin, to: g.To + margin}
+}
+
+// begin begins a picture with lanes above those of the processes.
+func (c *canvas) begin(lanes int, what, title string) {
+	c.lanes = lanes + len(c.r.Members)
+	height := laneTop + c.lanes*laneHeight + 100
+	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="time line of %s">`+"\n", width, height, what)
+	c.WriteString(style())
+	c.printf(`<rect width="%d" height="%d" class="c-bg"/>`+"\n", width, height)
+	c.text(20, 28, "title", title)
+	c.grid()
+}
+
+// end draws the processes below the lanes that there are, and says what ticks are.
+func (c *canvas) end(lanes int, ticks string) []byte {
+	for i, member := range c.r.Members {
+		c.member(lanes+i, member)
 	}
 	c.kill()
-	c.legend()
+	c.legend(ticks)
 	c.WriteString("</svg>\n")
 	return c.Bytes()
 }
@@ -167,10 +182,10 @@ func (c *canvas) grid() {
 	}
 }
 
-// bar is the gap and its parts, each with its milliseconds below.
-func (c *canvas) bar(parts []Part) {
+// bar is a time and its parts, each with its milliseconds below.
+func (c *canvas) bar(words string, parts []Part) {
 	x := float64(laneLeft)
-	c.text(20, barTop+16, "", "gap and its parts")
+	c.text(20, barTop+16, "", words)
 	for i, p := range parts {
 		if p.Length() == 0 {
 			continue
@@ -195,8 +210,12 @@ func (c *canvas) client(row int, name string) {
 			continue // one pixel shows one tick
 		}
 		last[call.Era] = x
-		c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="l-era%d"/>`+"\n", x, x, y+6, y+26, c.era(call.Era))
+		c.tick(x, y, c.era(call.Era))
 	}
+}
+
+func (c *canvas) tick(x, y float64, colour int) {
+	c.printf(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="l-era%d"/>`+"\n", x, x, y+6, y+26, colour)
 }
 
 // replies are the timestamps of a client inside the picture, in order.
@@ -229,7 +248,7 @@ func (c *canvas) kill() {
 }
 
 // legend says what colours mean.
-func (c *canvas) legend() {
+func (c *canvas) legend(ticks string) {
 	y, x := laneY(c.lanes)+44, 20.0
 	entry := func(colour, words string) {
 		c.printf(`<rect x="%.1f" y="%.1f" width="12" height="12" class="c-%s"/>`+"\n", x, y, colour)
@@ -246,5 +265,5 @@ func (c *canvas) legend() {
 	if c.r.Action == Hang || c.r.Action == Restart {
 		moment = "signal"
 	}
-	c.text(20, y+36, "c-dim small", "Times are milliseconds from the "+moment+". Each tick is a successful reply.")
+	c.text(20, y+36, "c-dim small", "Times are milliseconds from the "+moment+". "+ticks)
 }

@@ -34,6 +34,10 @@ const (
 	PeerGone      Kind = "peer gone"
 	Leads         Kind = "leads"
 	LeaderChanged Kind = "leader changed"
+
+	// Judges: a coordinator passes the verdict that a member has failed. It has no
+	// Number.
+	Judges Kind = "judges"
 )
 
 // messages are the log lines that are events.
@@ -53,6 +57,7 @@ var messages = map[string]Kind{
 	"root peer is gone":   PeerGone,
 	"leading":             Leads,
 	"leader changed":      LeaderChanged,
+	"member has failed":   Judges,
 }
 
 // Event is something that a process logged.

@@ -94,6 +94,7 @@ func after(e Event, was lane, suspicious bool) (lane, bool) {
 var marks = map[Kind]string{
 	Suspect: "suspects", Claims: "claims", Refused: "must wait", Begins: "era begins", Serves: "serves", Ends: "ends", Retired: "retired",
 	PeerGone: "sees it gone", Leads: "leads", LeaderFound: "", LeaderChanged: "", Starts: "starts", Resumes: "goes on", Stops: "stopped",
+	Judges: "verdict",
 }
 
 // member is a lane of coloured spans with a mark for each event.

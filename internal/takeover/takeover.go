@@ -43,6 +43,9 @@ const (
 	Leader Victim = "leader"
 	// Both at once.
 	Both Victim = "both"
+	// Member that hosts regions, and all three at once.
+	Member Victim = "member"
+	All    Victim = "member+holder+leader"
 )
 
 // Round is one takeover. All times are since one start, by one clock.

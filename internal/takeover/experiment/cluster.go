@@ -135,6 +135,9 @@ var signals = map[takeover.Action]syscall.Signal{
 	takeover.Kill: syscall.SIGKILL, takeover.Hang: syscall.SIGSTOP, takeover.Restart: syscall.SIGTERM,
 }
 
+// signalResume lets a process go on that hangs.
+const signalResume = syscall.SIGCONT
+
 // strike does it to members; those that must end are gone after that, and
 // ended as they were told to.
 func (c *cluster) strike(members []int, action takeover.Action) error {
@@ -171,7 +174,7 @@ func (c *cluster) resume(members []int) error {
 		if !c.processes[m].Running() {
 			return fmt.Errorf("%s ended while it was stopped", c.Name(m))
 		}
-		if err := c.processes[m].SignalGroup(syscall.SIGCONT); err != nil {
+		if err := c.processes[m].SignalGroup(signalResume); err != nil {
 			return err
 		}
 	}

@@ -92,7 +92,7 @@ func (x *Experiment) report() *Report {
 	}
 	var steady []time.Duration
 	gaps := make(map[string][]time.Duration)
-	parts := newPartSums()
+	parts := newPartSums(takeover.PartNames)
 	for _, r := range x.rounds {
 		steady = append(steady, r.steady)
 		for op, g := range r.gaps {
@@ -117,11 +117,14 @@ func (x *Experiment) report() *Report {
 
 // partSums collects parts by victim and name.
 type partSums struct {
+	names []string // in order
 	order []PartSummary
 	all   map[PartSummary][]time.Duration
 }
 
-func newPartSums() *partSums { return &partSums{all: make(map[PartSummary][]time.Duration)} }
+func newPartSums(names []string) *partSums {
+	return &partSums{names: names, all: make(map[PartSummary][]time.Duration)}
+}
 
 func (s *partSums) add(v takeover.Victim, p takeover.Part) {
 	key := PartSummary{Victim: string(v), Part: p.Name}
@@ -133,7 +136,7 @@ func (s *partSums) add(v takeover.Victim, p takeover.Part) {
 
 func (s *partSums) show() []PartSummary {
 	slices.SortStableFunc(s.order, func(a, b PartSummary) int { // a round may lack a part
-		return cmp.Or(cmp.Compare(a.Victim, b.Victim), cmp.Compare(slices.Index(takeover.PartNames, a.Part), slices.Index(takeover.PartNames, b.Part)))
+		return cmp.Or(cmp.Compare(a.Victim, b.Victim), cmp.Compare(slices.Index(s.names, a.Part), slices.Index(s.names, b.Part)))
 	})
 	var out []PartSummary
 	for _, key := range s.order {

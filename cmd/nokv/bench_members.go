@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/nokv/nokv/internal/takeover"
+	"github.com/nokv/nokv/internal/takeover/experiment"
+)
+
+// hostingFlags are those of benches that run members.
+func hostingFlags(f *flags, o *experiment.Hosting, regions int) (fenceTTL *time.Duration) {
+	f.IntVar(&o.Members, "members", 4, "members, a process each, 2 to 64")
+	f.IntVar(&o.Regions, "regions", regions, "regions that the victim has, 1 to 100,000")
+	f.IntVar(&o.Readers, "callers", 2, "callers with a cache of routes, 1 to 64")
+	f.StringVar(&o.Preset, "preset", "games", "`preset` of the keyspace, as of keyspace create; exclusive, with points or ranges")
+	return f.duration("fence-ttl", 0, "a fence of this ttl: `time`; 0: the preset's fence")
+}
+
+// inFolder runs an experiment with members in a folder of its own.
+func inFolder(e *env, name string, o *experiment.Hosting, run func() error) (err error) {
+	if o.Dir, err = os.MkdirTemp("", "nokv-"+name+"-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(o.Dir)
+	if o.NoKV, err = os.Executable(); err != nil {
+		return err
+	}
+	tuneGC()
+	o.Progress, o.Verbose = e.stderr, isTerminal(e.stderr)
+	return run()
+}
+
+var errPromise = errors.New("a promise was broken; see above")
+
+// memberFailover runs the rounds of members and prints what they were.
+func memberFailover(ctx context.Context, e *env, o experiment.MemberConfig, svg string) error {
+	if err := o.Validate(); err != nil {
+		return usagef("%s", err)
+	}
+	return inFolder(e, "failover", &o.Hosting, func() error {
+		x, err := experiment.OpenMembers(o)
+		if err != nil {
+			return err
+		}
+		defer x.Close()
+		out, err := x.Run(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return errInterrupted
+		case err != nil:
+			return err
+		}
+		if svg != "" {
+			if err := os.WriteFile(svg, x.Draw(), 0o644); err != nil {
+				return err
+			}
+		}
+		if err := e.print(out, func(w *tabwriter.Writer) { memberTable(out, w) }); err != nil {
+			return err
+		}
+		if out.Violations > 0 {
+			return errPromise
+		}
+		return nil
+	})
+}
+
+func memberTable(out *experiment.MemberReport, w *tabwriter.Writer) {
+	row(w, "ACTION", "VICTIM", "ROUNDS", "REGIONS", "P50 MS", "P99 MS", "MAX MS", "VIOLATIONS", "GRANT ENTRIES")
+	row(w, out.Action, out.Victim, out.Rounds, out.Regions, out.P50Ms, out.P99Ms, out.MaxMs, out.Violations, out.GrantEntries)
+	row(w)
+	row(w, "UNTIL", "P50 MS", "P99 MS", "MAX MS")
+	for _, q := range []struct {
+		name string
+		experiment.Quantiles
+	}{{"verdict is rooted", out.Rooted}, {"last region granted", out.Granted}, {"last region served", out.Told}, {"last caller knows", out.Learned}} {
+		row(w, q.name, q.P50Ms, q.P99Ms, q.MaxMs)
+	}
+	row(w)
+	row(w, "PART", "P50 MS", "MAX MS")
+	for _, p := range out.Parts {
+		row(w, p.Part, p.P50Ms, p.MaxMs)
+	}
+	row(w)
+	row(w, "PROCESSOR TIME A REGION", "ROOT US", "COORDINATOR US", "MEMBER US")
+	row(w, "", fmt.Sprintf("%.1f", out.RootUs), fmt.Sprintf("%.1f", out.CoordinatorUs), fmt.Sprintf("%.1f", out.MemberUs))
+	for _, b := range out.Broken {
+		row(w, fmt.Sprintf("# BROKEN: %s", b))
+	}
+}
+
+// isMember says whether members are to be taken away.
+func isMember(v takeover.Victim) bool { return v == takeover.Member || v == takeover.All }
+
