@@ -21,31 +21,53 @@ import (
 // maxProbeLine bounds what is read of a line: the longest that a member says.
 const maxProbeLine = state.MaxIDBytes + 64
 
+// attemptTime is how long the first attempt of a probe may take; each next one may take
+// twice as long. What is lost while a port closes would be sent again after a second only.
+const attemptTime = 100 * time.Millisecond
+
 // memberProbe asks who listens at a member's own address. A member says in one line who
 // it is. Where connections have certificates, what goes wrong with one proves nothing:
 // it may be ours that has ended.
 func memberProbe(certs *mtls.Source) func(context.Context, liveness.Probe) liveness.ProbeResult {
-	return func(ctx context.Context, p liveness.Probe) liveness.ProbeResult {
-		// A process that dies closes its connections a moment before its port.
-		for range knocks {
-			if result, ended := probeOnce(ctx, certs, p); !ended {
-				return result
-			}
-			pause := time.NewTimer(knockPause)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				pause.Stop()
-				return liveness.NoAnswer
-			}
-		}
-		return liveness.NoAnswer
-	}
+	return memberProber{certs: certs, dial: new(net.Dialer).DialContext}.probe
 }
 
-// probeOnce is one connection. ended: it was accepted, and is over without a word.
-func probeOnce(ctx context.Context, certs *mtls.Source, p liveness.Probe) (result liveness.ProbeResult, ended bool) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", p.Address)
+// memberProber probes members.
+type memberProber struct {
+	certs *mtls.Source
+	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// probe knocks until there is an answer, or a refusal.
+func (k memberProber) probe(ctx context.Context, p liveness.Probe) liveness.ProbeResult {
+	wait := attemptTime
+	// A process that dies closes its connections a moment before its port.
+	for range knocks {
+		attempt, cancel := context.WithTimeout(ctx, wait)
+		result, ended := k.once(attempt, p)
+		late := attempt.Err() != nil
+		cancel()
+		switch {
+		case result != liveness.NoAnswer || ctx.Err() != nil || !ended && !late:
+			return result
+		case late:
+			wait *= 2
+			continue
+		}
+		pause := time.NewTimer(knockPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return liveness.NoAnswer
+		}
+	}
+	return liveness.NoAnswer
+}
+
+// once is one connection. ended: it was accepted, and is over without a word.
+func (k memberProber) once(ctx context.Context, p liveness.Probe) (result liveness.ProbeResult, ended bool) {
+	conn, err := k.dial(ctx, "tcp", p.Address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return liveness.Refused, false
 	}
@@ -54,8 +76,8 @@ func probeOnce(ctx context.Context, certs *mtls.Source, p liveness.Probe) (resul
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if certs != nil {
-		secure, _, err := certs.ClientConn(ctx, conn, principal.Member)
+	if k.certs != nil {
+		secure, _, err := k.certs.ClientConn(ctx, conn, principal.Member)
 		if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 			return liveness.AnsweredOther, false // no TLS at all
 		}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
@@ -80,6 +82,29 @@ func TestProbeOfOneThatDies(t *testing.T) {
 	if got := memberProbe(nil)(t.Context(), p); got != liveness.Refused {
 		t.Errorf("the probe says %d, want that it was refused", got)
 	}
+}
+
+// What was lost while a port closed is not waited for: the kernel sends it again after a
+// second, and others have the regions by then.
+func TestProbeDoesNotWaitForWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials, begun := 0, time.Now()
+		k := memberProber{dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if dials++; dials == 1 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if got := k.probe(ctx, liveness.Probe{Member: "m1", Incarnation: 7, Address: "h:1"}); got != liveness.Refused {
+			t.Errorf("the probe says %d, want that it was refused", got)
+		}
+		if took := time.Since(begun); took > 150*time.Millisecond {
+			t.Errorf("that took %v", took)
+		}
+	})
 }
 
 func says(text string) func(net.Conn) {

@@ -292,7 +292,7 @@ func (c *Core) Closed(id rooted.MemberID, incarnation uint64, stream StreamID, n
 	if l == nil || l.stream != stream {
 		return
 	}
-	l.stream, l.next = 0, 0
+	l.stream, l.next, l.tries = 0, 0, 0
 	l.signals |= StreamClosed
 	c.timers.soon(m, now)
 }
@@ -309,7 +309,7 @@ func (c *Core) Frame(id rooted.MemberID, incarnation uint64, now clock.Instant) 
 	m.heard = now
 	if (m.signals&passing != 0 || m.vanished != 0) && !m.judged {
 		m.signals &^= passing
-		m.vanished, m.held = 0, NotHeld
+		m.vanished, m.held, m.next, m.tries = 0, NotHeld, 0, 0
 		first = true
 	}
 	if first {

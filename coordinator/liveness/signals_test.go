@@ -222,3 +222,49 @@ func TestNobodyIsJudgedWhoWasNeverSeenAndOwnsNothing(t *testing.T) {
 	w.run(time.Hour)
 	w.verdict("m1", at, 0, 6*time.Second)
 }
+
+// A member that was slow to answer now and then, and that dies: what the first probe misses
+// the next ones find, as soon as for any other. C-02, C-63.
+func TestProbesWithoutProofDelayNoLaterProof(t *testing.T) {
+	for name, before := range map[string]func(*ward){
+		"never suspected": func(*ward) {},
+		"often silent": func(w *ward) {
+			for range 6 {
+				w.hang("m1")
+				w.run(4 * time.Second) // the probe answers: it lives
+				w.beating["m1"] = 1
+				w.run(time.Second)
+			}
+		},
+		"often cut off": func(w *ward) {
+			for range 12 {
+				w.cut("m1", 1)
+				w.connect("m1", 1)
+				w.run(time.Second)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			w.join("m1", 1, "games")
+			w.join("m2", 1, "games")
+			w.address = always(liveness.AnsweredSame)
+			before(w)
+			w.noVerdict()
+			// A process that dies on a busy machine may take connections, and say nothing.
+			missed := 0
+			w.address = func(liveness.Probe) liveness.ProbeResult {
+				if missed++; missed <= 2 {
+					return liveness.NoAnswer
+				}
+				return liveness.Refused
+			}
+			at := w.now
+			w.cut("m1", 1)
+			w.run(6 * time.Second)
+			if v := w.verdict("m1", at, 0, 250*ms); !v.Proven {
+				t.Errorf("the verdict says %s, proven %t", v.Signals, v.Proven)
+			}
+		})
+	}
+}

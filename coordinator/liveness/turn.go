@@ -100,11 +100,12 @@ const (
 	fresh = time.Second
 	// probeTime is how long a probe is waited for.
 	probeTime = 2 * time.Second
-	// Probes without proof are repeated, at twice the time each, up to so long.
-	probeAgainLeast = 250 * time.Millisecond
+	// Probes without proof are repeated, at twice the time each, up to so long. They begin
+	// anew when a stream ends, and with a new suspicion.
+	probeAgainLeast = 50 * time.Millisecond
 	probeAgainMost  = 10 * time.Second
 	// maxTries bounds the probes of an incarnation that the root has ended.
-	maxTries = 8
+	maxTries = 12
 )
 
 // Due is when Turn is to be called; a moment that never comes for nothing to do.
