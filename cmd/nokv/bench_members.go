@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/takeover"
 	"github.com/nokv/nokv/internal/takeover/experiment"
 )
@@ -97,3 +98,89 @@ func memberTable(out *experiment.MemberReport, w *tabwriter.Writer) {
 // isMember says whether members are to be taken away.
 func isMember(v takeover.Victim) bool { return v == takeover.Member || v == takeover.All }
 
+func benchMove() *command {
+	return &command{
+		name: "move", args: "[flags]", summary: "drain members of a cluster of its own, and measure what callers notice",
+		long: `
+Starts three root peers, two coordinators and demo members as processes on free
+loopback ports, gives one member all regions, has callers ask for them, with one retry
+each, and other callers change other regions, and drains the member, again and again.
+A region that somebody serves before another one has let go of it is a violation, and
+makes the exit status 1; so does one that two processes acquire at one epoch. The
+processes and their data are gone at the end.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			var o experiment.DrainConfig
+			fence := hostingFlags(f, &o.Hosting, 1000)
+			f.IntVar(&o.Rounds, "rounds", 3, "how often, 1 to 1,000")
+			f.IntVar(&o.Rate, "rate", 2000, "requests a second, 0 to 100,000")
+			f.IntVar(&o.Commits, "commits", 4, "callers that change other regions, 0 to 1,000")
+			f.IntVar(&o.InFlight, "in-flight", 0, "moves under way from one member, and to one, at most 4,096; 0: the preset's")
+			f.IntVar(&o.Coordinators, "coordinators", 2, "how many coordinators, 1 to 16")
+			duration := f.duration("duration", time.Second, "load before each drain: `time`")
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				o.Steady, o.FenceTTL, o.Probe, o.TTL = *duration, *fence, true, tenure.DefaultTTL
+				if err := o.Validate(); err != nil {
+					return usagef("%s", err)
+				}
+				return inFolder(e, "move", &o.Hosting, func() error { return move(ctx, e, o) })
+			}
+		},
+	}
+}
+
+func move(ctx context.Context, e *env, o experiment.DrainConfig) error {
+	x, err := experiment.OpenDrain(o)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	out, err := x.Run(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
+		return err
+	}
+	if err := e.print(out, func(w *tabwriter.Writer) { moveTable(out, w) }); err != nil {
+		return err
+	}
+	if out.Violations > 0 {
+		return errPromise
+	}
+	return nil
+}
+
+func moveTable(out *experiment.DrainReport, w *tabwriter.Writer) {
+	row(w, "DRAINS", "REGIONS", "P50 MS", "MAX MS", "VIOLATIONS", "ENTRIES", "PLANS IN", "READY IN", "GRANTS IN")
+	row(w, out.Rounds, out.Regions, out.DrainMs.P50Ms, out.DrainMs.MaxMs, out.Violations, out.Entries, out.Planned, out.Readied, out.Completed)
+	row(w)
+	row(w, "CALLS", "IN DRAINS", "FAILED", "RETRIED", "P50 MS BEFORE", "P99 MS BEFORE", "P50 MS", "P99 MS", "MAX MS")
+	for _, c := range []struct {
+		name string
+		*experiment.Compared
+	}{{"requests", out.Requests}, {"changes of others", out.Commits}} {
+		if c.Compared != nil {
+			row(w, c.name, c.Calls, c.Failed, c.Retried, c.Before.P50Ms, c.Before.P99Ms, c.During.P50Ms, c.During.P99Ms, c.During.MaxMs)
+		}
+	}
+	if out.Added != nil {
+		row(w)
+		row(w, "ADDED TO A REQUEST", "P50 MS", "P99 MS", "MAX MS")
+		row(w, "", out.Added.P50Ms, out.Added.P99Ms, out.Added.MaxMs)
+	}
+	row(w)
+	row(w, "PROCESSOR TIME A REGION", "ROOT US", "COORDINATOR US", "MEMBER US")
+	row(w, "", fmt.Sprintf("%.1f", out.RootUs), fmt.Sprintf("%.1f", out.CoordinatorUs), fmt.Sprintf("%.1f", out.MemberUs))
+	for _, c := range []*experiment.Compared{out.Requests, out.Commits} {
+		if c != nil && c.Failed > 0 {
+			row(w, fmt.Sprintf("# failed: %s", c.Error))
+		}
+	}
+	for _, b := range out.Broken {
+		row(w, fmt.Sprintf("# BROKEN: %s", b))
+	}
+}

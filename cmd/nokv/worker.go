@@ -33,6 +33,9 @@ they acquire and release, report a load that is made up, and answer requests:
   curl http://ADDRESS/games/KEY           as the region is held now
   curl http://ADDRESS/games/KEY?epoch=1.2 at exactly this epoch
 
+Who does not have it any more names the next owner in the headers Nokv-Member-Address
+and Nokv-Epoch, to be asked once.
+
 With --members N there are N of them in this process, NAME-1 to NAME-N. The first Ctrl-C
 or SIGTERM gives the regions to others before the process ends; the second one ends it.
 
@@ -365,6 +368,10 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s serves %q in region %d at %s\n", d.id, key, region.ID, showEpoch(region.Epoch))
 		return nil
 	})
+	if moved, ok := errors.AsType[*member.Moved](err); ok {
+		w.Header().Set("Nokv-Member-Address", moved.Address)
+		w.Header().Set("Nokv-Epoch", showEpoch(moved.Epoch))
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
 	}

@@ -38,6 +38,8 @@ type Hosting struct {
 	// Progress is told of what takes long; of every round with Verbose.
 	Progress io.Writer
 	Verbose  bool
+
+	inFlight int // moves, 0: as the preset says
 }
 
 // Validate says what is wrong with h.
@@ -72,6 +74,12 @@ func (h *Hosting) settings() *rootv1.KeyspaceSettings {
 	s, _ := state.Preset(h.Preset)
 	s.Guards = &rootv1.Guards{FlapWindowMillis: 1, NoMoveBackMillis: 1}
 	s.Liveness.Probe = s.Liveness.Probe && h.Probe
+	if h.inFlight > 0 {
+		if s.Moves == nil {
+			s.Moves = &rootv1.Moves{}
+		}
+		s.Moves.InFlight = uint64(h.inFlight)
+	}
 	if h.FenceTTL > 0 {
 		s.Ownership.Fence, s.Ownership.TtlMillis = rootv1.Fence_FENCE_TTL, uint64(h.FenceTTL.Milliseconds())
 	}
@@ -163,7 +171,7 @@ func (s *site) populate(ctx context.Context) error {
 	s.stop = stop
 	s.running.Go(func() { s.entries.run(running) })
 	for _, r := range s.readers {
-		s.running.Go(func() { _ = r.cache.Run(running) }) // what it misses is seen: the round does not end
+		s.running.Go(func() { r.run(running) })
 	}
 	if err := until(ctx, func() error { return s.connected(ctx) }); err != nil {
 		return err

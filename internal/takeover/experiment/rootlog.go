@@ -190,6 +190,15 @@ func newReader(endpoints []string, keyspace string, start time.Time) (*reader, e
 	return r, nil
 }
 
+// run keeps the cache until ctx ends. A coordinator may not know the keyspace yet; what is
+// missed is seen, because a round ends with all of it.
+func (r *reader) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = r.cache.Run(ctx)
+		_ = wait(ctx, askEvery)
+	}
+}
+
 // hear is told of what the cache shows already.
 func (r *reader) hear(u client.Update) {
 	at := time.Since(r.start)

@@ -2,11 +2,14 @@ package experiment
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/internal/procs"
@@ -29,9 +32,10 @@ type worker struct {
 	starts int
 	held   map[uint64]string
 	served []served
+	let    []served // go of
 }
 
-// served is a region that was acquired.
+// served is a region that was acquired, or let go of.
 type served struct {
 	at     time.Duration
 	region uint64
@@ -118,8 +122,45 @@ func (w *worker) hear(start time.Time, o *owners) error {
 			o.acquired(fmt.Sprintf("process %d of %s", w.starts, w.id), s.Region, s.Epoch)
 		case "released", "lost":
 			delete(w.held, s.Region)
+			w.let = append(w.let, served{s.Time.Sub(start), s.Region, s.Epoch})
 		}
 	})
+}
+
+// handedOver finds regions that somebody acquired before whoever had them had let go: in
+// words. It is for workers that are alive all the time.
+func handedOver(workers []*worker) (broken []string) {
+	type turn struct {
+		served
+		who    rooted.MemberID
+		begins bool
+	}
+	by := map[uint64][]turn{}
+	for _, w := range workers {
+		for _, s := range w.let {
+			by[s.region] = append(by[s.region], turn{s, w.id, false})
+		}
+		for _, s := range w.served {
+			by[s.region] = append(by[s.region], turn{s, w.id, true})
+		}
+	}
+	for _, region := range slices.Sorted(maps.Keys(by)) {
+		turns := by[region]
+		slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Compare(a.at, b.at) })
+		has := rooted.MemberID("")
+		for _, t := range turns {
+			switch {
+			case !t.begins && t.who == has:
+				has = ""
+			case t.begins && has != "" && has != t.who && len(broken) < maxBroken:
+				broken = append(broken, fmt.Sprintf("region %d was acquired by %s while %s had it", region, t.who, has))
+				has = t.who
+			case t.begins:
+				has = t.who
+			}
+		}
+	}
+	return broken
 }
 
 // since is what it acquired from a moment on, as it says itself.
