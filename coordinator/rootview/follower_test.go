@@ -334,3 +334,36 @@ func TestBestEffortDoesNotAllocate(t *testing.T) {
 		}
 	})
 }
+
+// before answers read indexes as a root does whose first entry is not there yet.
+type before struct{}
+
+func (before) ReadIndex(context.Context) (state.Token, error) {
+	return state.Token{Term: 1, Index: 1}, nil
+}
+
+// Whoever asks while the cluster is being made may get a position from before there was
+// one: it is behind everything, and no reason to refuse. Later it is.
+func TestStrongBesideTheFirstEntry(t *testing.T) {
+	early := func(c *rootview.Config) {
+		c.ReadIndexer = before{}
+		c.Root.(*fakeRoot).down = true
+	}
+	bubble(t, early, func(t *testing.T, f *rootview.Follower, r *fakeRoot) {
+		strong := &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}
+		var call sync.WaitGroup
+		call.Go(func() {
+			if _, _, err := f.Serve(within(t, 10*time.Second), strong); err != nil {
+				t.Errorf("a read that was begun before there was a cluster: %v", err)
+			}
+		})
+		synctest.Wait()
+		r.set(func(r *fakeRoot) { r.down = false })
+		call.Wait()
+		if _, err := f.WaitFor(within(t, 10*time.Second), state.Token{Incarnation: 1, Term: 1, Index: 2}); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := f.Serve(within(t, time.Second), strong)
+		refused(t, err, rootv1.Reason_REASON_CLUSTER_MISMATCH)
+	})
+}

@@ -22,6 +22,7 @@ type ReadIndexer interface {
 type readIndex struct {
 	waiter                // ready: answered and reached, or failed
 	err      error        // set before ready is closed
+	early    bool         // so is this: it is from before the cluster was made, and of no log yet
 	requests atomic.Int64 // that still wait for it
 }
 
@@ -109,6 +110,9 @@ func (f *Follower) strong(ctx context.Context) (state.Token, error) {
 	if r.err != nil {
 		return state.Token{}, r.err
 	}
+	if r.early {
+		return state.Token{}, nil
+	}
 	if v := f.View(); v.Token.Incarnation != r.at.Incarnation {
 		return state.Token{}, sameLog(v, r.at)
 	}
@@ -147,11 +151,13 @@ func (f *Follower) runReadIndex(ctx context.Context) {
 func (f *Follower) ask(ctx context.Context, r *readIndex) {
 	callCtx, cancel := context.WithTimeout(ctx, f.cfg.ReadIndexTimeout)
 	defer cancel()
+	seen := f.View().Token
 	token, err := f.cfg.ReadIndexer.ReadIndex(callCtx)
 	if err != nil {
 		r.fail(unavailable(err))
 		return
 	}
+	r.early = seen.Incarnation == 0 && token.Incarnation == 0
 	f.noteKnown(token)
 	r.at = token
 	switch waiting, err := f.waiters.addRead(f, r); {
