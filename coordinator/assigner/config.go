@@ -91,9 +91,11 @@ const (
 	// sent again after retryLeast, doubling up to retryMost, for as long as the era lasts.
 	proposeTime           = 2 * time.Second
 	retryLeast, retryMost = 20 * time.Millisecond, 500 * time.Millisecond
-	// maxCalls bounds the calls to the root that are under way, and urgentCalls those
-	// that verdicts may have beside them. maxCommands and maxBytes bound one call.
-	maxCalls, urgentCalls = 4, 4
+	// maxCalls bounds the calls to the root that are under way, which it may merge into
+	// one entry: one that is written, and one that waits. urgentCalls are those that
+	// verdicts may have beside them. maxCommands, maxBytes and placement.MaxGrants
+	// regions bound one call.
+	maxCalls, urgentCalls = 2, 4
 	maxCommands           = 256
 	maxBytes              = state.MaxCommandBytes * 3 / 4
 	// maxWaiting is the number of commands that wait for a call above which nothing

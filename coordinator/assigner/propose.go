@@ -132,7 +132,7 @@ func (a *Assigner) orderSteps(operations []placement.Operation) {
 	for i := range operations {
 		e := operations[i].Event()
 		n := proto.Size(e) + 4
-		if len(events) == state.MaxEventsPerCommand || bytes+n > state.MaxCommandBytes/2 {
+		if len(events) == placement.MaxGrants || bytes+n > state.MaxCommandBytes/2 {
 			a.queue(events, operations[from:i])
 			events, from, bytes = nil, i, 0
 		}
@@ -211,15 +211,15 @@ func (a *Assigner) send() {
 			from = &o.urgent
 		}
 		var commands []*rootv1.Command
-		bytes := 0
+		bytes, regions := 0, 0
 		for _, p := range *from {
 			cmd := &rootv1.Command{Events: p.events, RequireEra: uint64(a.era)}
 			n := proto.Size(cmd) + 64
-			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands) {
+			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands || regions+len(p.operations) > placement.MaxGrants) {
 				break
 			}
 			cmd.Identity = a.identities.Next(a.cfg.Views.View().Known.Index)
-			commands, bytes = append(commands, cmd), bytes+n
+			commands, bytes, regions = append(commands, cmd), bytes+n, regions+len(p.operations)
 		}
 		parcels := (*from)[:len(commands):len(commands)]
 		*from = (*from)[len(commands):]

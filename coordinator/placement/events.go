@@ -11,8 +11,12 @@ import (
 // who asks and why.
 const maxEventBytes = state.MaxCommandBytes / 2
 
-// Grants are the events of those operations that are of kind Assign, in their order, in
-// as few as fit. The root takes or refuses each as a whole.
+// MaxGrants bounds the regions of one event: an entry of the log is applied as a whole, and
+// everybody else's changes wait for it.
+const MaxGrants = 512
+
+// Grants are the events of those operations that are of kind Assign, in their order,
+// MaxGrants in each as far as they fit. The root takes or refuses each as a whole.
 func Grants(operations []Operation) []*rootv1.Event {
 	var events []*rootv1.Event
 	var grants *rootv1.RegionsAssigned
@@ -23,7 +27,7 @@ func Grants(operations []Operation) []*rootv1.Event {
 		}
 		a := operations[i].assignment()
 		n := proto.Size(a) + 4
-		if grants == nil || size+n > maxEventBytes || len(grants.Assignments) == state.MaxEventsPerCommand {
+		if grants == nil || size+n > maxEventBytes || len(grants.Assignments) == MaxGrants {
 			grants, size = &rootv1.RegionsAssigned{}, 0
 			events = append(events, &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: grants}})
 		}
