@@ -184,3 +184,74 @@ func moveTable(out *experiment.DrainReport, w *tabwriter.Writer) {
 		row(w, fmt.Sprintf("# BROKEN: %s", b))
 	}
 }
+
+func benchHeartbeat() *command {
+	return &command{
+		name: "heartbeat", args: "[flags]", summary: "have many members report to a cluster of its own",
+		long: `
+Starts three root peers and two coordinators as processes on free loopback ports,
+registers members with regions, opens a stream for each to the Tenure holder, and has
+them send frames. The members are streams of this process, which takes its share of the
+machine. Memory is what the system says that the coordinator has resident.
+
+With --interval 0 a member sends the next frame as soon as the one before is answered,
+with a report of each region; otherwise frames report what has changed. --kill ends that
+coordinator at the end: the members open streams to the other one, with complete
+reports, while a caller looks routes up.`,
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			var o experiment.HeartbeatConfig
+			f.IntVar(&o.Members, "members", 64, "members, 1 to 20,000")
+			f.IntVar(&o.Regions, "regions", 1000, "regions of each")
+			f.IntVar(&o.PerConnection, "per-connection", 1, "members that share a connection")
+			f.Float64Var(&o.Changed, "changed", 0, "`share` of the regions that a frame says something new of, 0 to 1")
+			interval := f.duration("interval", 0, "`time` between two frames of a member")
+			duration := f.duration("duration", 5*time.Second, "measured `time`")
+			f.BoolVar(&o.Kill, "kill", false, "end the coordinator that has the streams, at the end")
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				if len(args) > 0 {
+					return usagef("no arguments, got %q", args)
+				}
+				o.Interval, o.Duration = *interval, *duration
+				if err := o.Validate(); err != nil {
+					return usagef("%s", err)
+				}
+				var h experiment.Hosting
+				return inFolder(e, "heartbeat", &h, func() error {
+					o.NoKV, o.Dir = h.NoKV, h.Dir
+					return heartbeat(ctx, e, o)
+				})
+			}
+		},
+	}
+}
+
+func heartbeat(ctx context.Context, e *env, o experiment.HeartbeatConfig) error {
+	x, err := experiment.OpenHeartbeat(o)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	out, err := x.Run(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
+		return err
+	}
+	return e.print(out, func(w *tabwriter.Writer) { heartbeatTable(out, w) })
+}
+
+func heartbeatTable(out *experiment.HeartbeatReport, w *tabwriter.Writer) {
+	whole := func(v float64) string { return fmt.Sprintf("%.0f", v) }
+	row(w, "MEMBERS", "REGIONS", "FRAMES/S", "REPORTS/S", "REFUSED", "CORES", "P50 MS", "P99 MS", "MAX MS")
+	row(w, out.Members, out.Regions, whole(out.Frames), whole(out.Reports), out.Refused, fmt.Sprintf("%.2f", out.Cores), out.Answers.P50Ms, out.Answers.P99Ms, out.Answers.MaxMs)
+	row(w)
+	row(w, "COORDINATOR MIB", "WITH STREAMS", "WITH REPORTS", "BYTES A STREAM", "BYTES A REGION", "OPEN AFTER MS")
+	row(w, whole(out.BeforeMiB), whole(out.StreamsMiB), whole(out.ReportsMiB), whole(out.StreamBytes), whole(out.RegionBytes), whole(out.OpenMs))
+	if r := out.Routes; r != nil {
+		row(w)
+		row(w, "BACK AFTER MS", "ROUTES", "FAILED", "P50 MS BEFORE", "P99 MS BEFORE", "P50 MS", "P99 MS", "MAX MS")
+		row(w, whole(out.BackMs), r.Calls, r.Failed, r.Before.P50Ms, r.Before.P99Ms, r.During.P50Ms, r.During.P99Ms, r.During.MaxMs)
+	}
+}

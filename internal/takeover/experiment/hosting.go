@@ -206,6 +206,12 @@ func hostedKey(i int) []byte { return fmt.Appendf(nil, "g%08d", i) }
 
 // connected says whether every member is active, and heard by every coordinator.
 func (s *site) connected(ctx context.Context) error {
+	for _, w := range s.workers {
+		if !w.process.Running() {
+			raw, _ := os.ReadFile(w.log)
+			return fatalError{fmt.Errorf("member %s ended by itself: exit status %d\n%s", w.id, w.process.ExitCode(), raw[max(0, len(raw)-tailBytes):])}
+		}
+	}
 	for i, cl := range s.each {
 		n := 0
 		for m, err := range cl.ListMembers(ctx) {
@@ -243,9 +249,6 @@ func (s *site) settled(has *worker) error {
 		return fmt.Errorf("%d of %d regions are %s's by the root", owned, s.h.Regions, has.id)
 	}
 	for _, w := range s.workers {
-		if !w.process.Running() {
-			return fatalError{fmt.Errorf("member %s ended by itself: exit status %d", w.id, w.process.ExitCode())}
-		}
 		want := 0
 		if w == has {
 			want = s.h.Regions
