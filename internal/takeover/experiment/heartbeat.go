@@ -119,7 +119,7 @@ func OpenHeartbeat(c HeartbeatConfig) (*HeartbeatExperiment, error) {
 		return nil, err
 	}
 	for range (c.Members + c.PerConnection - 1) / c.PerConnection {
-		cl, err := client.New(client.Config{Endpoints: x.CoordinatorAddrs})
+		cl, err := client.New(client.Config{Endpoints: x.CoordinatorAddrs, DefaultTimeout: recoverBound})
 		if err != nil {
 			x.Close()
 			return nil, err
@@ -223,7 +223,7 @@ func (x *HeartbeatExperiment) populate(ctx context.Context) error {
 	if err := x.each(func(i int) error {
 		b := &beating{x: x, client: x.clients[i/x.c.PerConnection], id: fmt.Sprintf("m%05d", i+1)}
 		x.members[i] = b
-		m, err := x.admin.RegisterMember(ctx, &rootv1.Member{Id: b.id, Address: "127.0.0.1:1", StartNonce: uint64(i) + 1})
+		m, err := x.clients[0].RegisterMember(ctx, &rootv1.Member{Id: b.id, Address: "127.0.0.1:1", StartNonce: uint64(i) + 1})
 		b.incarnation = m.GetIncarnation()
 		return err
 	}); err != nil {

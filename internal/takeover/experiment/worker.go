@@ -140,13 +140,15 @@ func handedOver(workers []*worker) (broken []string) {
 		for _, s := range w.let {
 			by[s.region] = append(by[s.region], turn{s, w.id, false})
 		}
+	}
+	for _, w := range workers {
 		for _, s := range w.served {
 			by[s.region] = append(by[s.region], turn{s, w.id, true})
 		}
 	}
 	for _, region := range slices.Sorted(maps.Keys(by)) {
 		turns := by[region]
-		slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Compare(a.at, b.at) })
+		slices.SortStableFunc(turns, func(a, b turn) int { return cmp.Compare(a.at, b.at) }) // who let go comes first, as it was added
 		has := rooted.MemberID("")
 		for _, t := range turns {
 			switch {
