@@ -1,11 +1,12 @@
-// Package experiment takes authority or leadership away from processes, and
-// measures what callers miss meanwhile.
+// Package experiment takes authority, leadership or members away from a cluster of
+// processes, and measures what callers miss meanwhile.
 //
 // It owns a cluster of processes, the load on it, and the judgement of what its
 // callers were given. It promises: (1) a round counts only when there was load
 // before it, and when what the victim had went to somebody else; (2) every reply of
 // the run is checked against the root's log; (3) the processes are gone when
-// Close returns. What a gap is, and what it is made of, is package takeover's to say.
+// Close returns; (4) what members say that they have is checked as long as they run:
+// two of them never have one region at one epoch. What a gap is, and what it is made of, is package takeover's to say.
 package experiment
 
 import (

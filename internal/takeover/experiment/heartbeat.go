@@ -170,7 +170,7 @@ func (x *HeartbeatExperiment) Run(ctx context.Context) (*HeartbeatReport, error)
 	address := x.CoordinatorAddrs[before.holder-x.Roots()]
 	base := usageOf(hearer).resident
 	begun := time.Now()
-	if err := x.each(func(i int) error { return x.members[i].open(ctx, address) }); err != nil {
+	if err := x.each(func(i int) error { return x.members[i].keepOpening(ctx, address) }); err != nil {
 		return nil, err
 	}
 	out.OpenMs = ms(time.Since(begun))
@@ -268,16 +268,24 @@ func (b *beating) open(ctx context.Context, address string) (err error) {
 	return b.exchange(&coordinatorv1.MemberFrame{Hello: &coordinatorv1.MemberHello{MemberId: b.id, Incarnation: b.incarnation}})
 }
 
-// reopen opens it again, elsewhere, with a complete report. Whoever is refused for now
-// tries again.
+// keepOpening opens it as often as it takes: many that open at once wait for each other.
+func (b *beating) keepOpening(ctx context.Context, address string) error {
+	return until(ctx, func() error {
+		err := b.open(ctx, address)
+		if err != nil {
+			b.cancel()
+		}
+		return err
+	})
+}
+
+// reopen opens it again, elsewhere, with a complete report.
 func (b *beating) reopen(ctx context.Context, address string) error {
 	b.cancel()
-	return until(ctx, func() error {
-		if err := b.open(ctx, address); err != nil {
-			return err
-		}
-		return b.say(len(b.regions), false)
-	})
+	if err := b.keepOpening(ctx, address); err != nil {
+		return err
+	}
+	return b.say(len(b.regions), false)
 }
 
 // frameRegions bounds the reports of a frame.
