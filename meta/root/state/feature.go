@@ -16,12 +16,16 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves and guards of a keyspace.
+	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, and
+	// the time of an entry.
 	FeatureLevel = 4
 
 	movesLevel      = 2
 	restrictedLevel = 3
 	membersLevel    = 4
+
+	// DatedLevel is where leaders begin to say the time of an entry.
+	DatedLevel = 4
 )
 
 // supported stands for a build that understands less, for tests of upgrades:
