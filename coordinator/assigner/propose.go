@@ -78,7 +78,7 @@ func (a *Assigner) note(held []liveness.Withheld) {
 		}))
 	}
 	for g, events := range by {
-		a.say(events, g.String()+": "+g.Reason())
+		a.say(events, g.String()+": not failed, because "+g.Reason())
 	}
 }
 
