@@ -49,7 +49,10 @@ func (h *history) join(id string) {
 	}}})
 }
 
-func (h *history) add(events ...*rootv1.Event) { h.t.Helper(); h.entry(&rootv1.Command{Events: events}) }
+func (h *history) add(events ...*rootv1.Event) {
+	h.t.Helper()
+	h.entry(&rootv1.Command{Events: events})
+}
 
 func (h *history) entry(commands ...*rootv1.Command) {
 	h.t.Helper()

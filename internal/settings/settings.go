@@ -193,8 +193,10 @@ func Diff(before, after *rootv1.KeyspaceSettings) (changes []Change) {
 		return &rootv1.KeyspaceSettings{Labels: k.GetLabels(), Policy: &rootv1.Policy{LabelRules: k.GetPolicy().GetLabelRules()}}
 	}
 	if !proto.Equal(rest(before), rest(after)) {
-		changes = append(changes, Change{"labels", fmt.Sprintf("%d and %d rules", len(before.GetLabels()), len(before.GetPolicy().GetLabelRules())),
-			fmt.Sprintf("%d and %d rules", len(after.GetLabels()), len(after.GetPolicy().GetLabelRules()))})
+		changes = append(changes, Change{
+			"labels", fmt.Sprintf("%d and %d rules", len(before.GetLabels()), len(before.GetPolicy().GetLabelRules())),
+			fmt.Sprintf("%d and %d rules", len(after.GetLabels()), len(after.GetPolicy().GetLabelRules())),
+		})
 	}
 	return changes
 }

@@ -43,10 +43,17 @@ func TestWordsAreJudged(t *testing.T) {
 		by[s.Name] = s
 	}
 	for _, c := range []struct{ name, text, want string }{
-		{"ownership-fence", "ttl", ""}, {"ownership-fence", "maybe", "want era, ttl"}, {"liveness-dead-after", "3s", ""},
-		{"liveness-dead-after", "3", "duration"}, {"liveness-dead-after", "-3s", "duration"}, {"liveness-dead-after", "1us", "milliseconds"},
-		{"liveness-probe", "false", ""}, {"liveness-probe", "yes", "true or false"}, {"policy-ring-vnodes", "4294967296", "4,294,967,295"},
-		{"moves-in-flight", "-1", "not negative"}, {"policy-hook-url", "http://x", ""},
+		{"ownership-fence", "ttl", ""},
+		{"ownership-fence", "maybe", "want era, ttl"},
+		{"liveness-dead-after", "3s", ""},
+		{"liveness-dead-after", "3", "duration"},
+		{"liveness-dead-after", "-3s", "duration"},
+		{"liveness-dead-after", "1us", "milliseconds"},
+		{"liveness-probe", "false", ""},
+		{"liveness-probe", "yes", "true or false"},
+		{"policy-ring-vnodes", "4294967296", "4,294,967,295"},
+		{"moves-in-flight", "-1", "not negative"},
+		{"policy-hook-url", "http://x", ""},
 	} {
 		s, ok := by[c.name]
 		if !ok {
