@@ -38,14 +38,7 @@ func (f *flags) settings() *settingFlags {
 			return one.Set(&rootv1.KeyspaceSettings{}, text)
 		})
 	}
-	f.Func("label", "`NAME=VALUE`, for people and tools; repeat for more", func(text string) error {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok {
-			return fmt.Errorf("want NAME=VALUE")
-		}
-		s.labels[name] = value
-		return nil
-	})
+	f.label(s.labels, "`NAME=VALUE`, for people and tools; repeat for more")
 	s.json = f.String("settings", "", "settings as protobuf `JSON` of nokv.root.v1.KeyspaceSettings; flags replace what it says")
 	return s
 }
@@ -140,12 +133,12 @@ says whether the root would take it, and creates nothing.
 				if err := setLayout(want, *layout, *slots); err != nil {
 					return err
 				}
-				event := &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: args[0], Settings: want}}}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
 					if *dry {
+						event := &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: args[0], Settings: want}}}
 						return dryRun(ctx, e, cl, event, nil)
 					}
-					result, err := cl.PublishEvent(ctx, event)
+					r, err := cl.CreateKeyspaceOf(ctx, args[0], want)
 					if err != nil {
 						return err
 					}
@@ -153,24 +146,16 @@ says whether the root would take it, and creates nothing.
 						keyspaceOutput
 						Token          string `json:"token"`
 						AlreadyExisted bool   `json:"already_existed"`
-					}{showKeyspace(made(result)), showToken(result.GetToken()), result.GetOutcome() == rootv1.Outcome_OUTCOME_ALREADY_APPLIED}
+					}{showKeyspace(r.Keyspace), showToken(r.Token), r.AlreadyExisted}
 					return e.print(out, func(w *tabwriter.Writer) {
 						row(w, keyspaceColumns...)
 						row(w, keyspaceCells(out.keyspaceOutput)...)
-						settingsTable(w, made(result).GetSettings(), nil)
+						settingsTable(w, r.Keyspace.GetSettings(), nil)
 					})
 				})
 			}
 		},
 	}
-}
-
-// made is the keyspace that a command's only event made or found.
-func made(r *rootv1.CommandResult) *rootv1.Keyspace {
-	if len(r.GetEvents()) == 0 {
-		return nil
-	}
-	return r.GetEvents()[0].GetKeyspace()
 }
 
 // setLayout writes what --layout and --slots say.
@@ -203,7 +188,10 @@ func dryRun(ctx context.Context, e *env, cl *client.Client, event *rootv1.Event,
 	if d := assessed.GetResult().GetError(); d != nil {
 		return &reason.Error{Detail: d}
 	}
-	k := made(assessed.GetResult())
+	var k *rootv1.Keyspace
+	for _, made := range assessed.GetResult().GetEvents() {
+		k = made.GetKeyspace()
+	}
 	out := struct {
 		keyspaceOutput
 		DryRun bool `json:"dry_run"`

@@ -176,7 +176,9 @@ func memberGet() *command {
 				if len(args) != 1 {
 					return usagef("name one member")
 				}
-				return c.call(ctx, func(ctx context.Context, cl *client.Client) error { return showWholeMember(ctx, e, cl, rooted.MemberID(args[0]), opts) })
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					return showWholeMember(ctx, e, cl, rooted.MemberID(args[0]), opts)
+				})
 			}
 		},
 	}
@@ -260,14 +262,8 @@ func memberRegister() *command {
 			m := &rootv1.Member{Labels: map[string]string{}}
 			f.StringVar(&m.Kind, "kind", "", "`word` for what it is, such as store or worker")
 			f.Uint64Var(&m.Capacity, "capacity", 0, "`share` of load it can take; 0 counts as 1")
-			f.Func("label", "`NAME=VALUE`; repeat for more", func(s string) error {
-				name, value, ok := strings.Cut(s, "=")
-				if !ok {
-					return fmt.Errorf("want NAME=VALUE")
-				}
-				m.Labels[name] = value
-				return nil
-			})
+			keyspaces := f.String("keyspaces", "", "`names` of the keyspaces whose regions it takes, with commas (default all that are assigned)")
+			f.label(m.Labels, "`NAME=VALUE`; repeat for more")
 			check := func(args []string) error {
 				if err := checkAddr(args[1]); err != nil {
 					return usagef("ADDRESS %s", err)
@@ -277,6 +273,9 @@ func memberRegister() *command {
 			return memberChange(f, 2, check, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				var nonce [8]byte
 				_, _ = rand.Read(nonce[:]) // never fails: crypto/rand crashes the process instead
+				if *keyspaces != "" {
+					m.Keyspaces = strings.Split(*keyspaces, ",")
+				}
 				m.Id, m.Address, m.StartNonce = args[0], args[1], binary.LittleEndian.Uint64(nonce[:])
 				return cl.RegisterMember(ctx, m)
 			})

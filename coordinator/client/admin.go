@@ -99,6 +99,14 @@ func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settin
 	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
 }
 
+// CreateKeyspaceOf is CreateKeyspace with settings that are all there is: what is not set
+// in them is not set.
+func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
+	return change(ctx, c, "CreateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.CreateKeyspaceRequest {
+		return &coordinatorv1.CreateKeyspaceRequest{Name: name, Settings: settings, Whole: true, Identity: id}
+	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
+}
+
 // UpdateKeyspace replaces the settings of a keyspace at a version.
 func (c *Client) UpdateKeyspace(ctx context.Context, name string, version uint64, settings *rootv1.KeyspaceSettings) (*coordinatorv1.UpdateKeyspaceResponse, error) {
 	return change(ctx, c, "UpdateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.UpdateKeyspaceRequest {

@@ -95,8 +95,8 @@ func (s *scene) memberChanged(e *rootv1.MemberStateChanged) piece {
 		p.tell = said("%s %s%s%s%s", who, what, because(e.GetReason()), signals, s.left(id))
 	case e.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING:
 		text := who + " drains" + because(e.GetReason())
-		if s.known {
-			text += fmt.Sprintf("; %s to be moved", regions(s.before.MemberRegionCount(id)))
+		if n := s.before.MemberRegionCount(id); s.known && n > 0 {
+			text += fmt.Sprintf("; %s to be moved", regions(n))
 		}
 		p.tell = said("%s", text)
 	case e.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED:

@@ -2801,8 +2801,10 @@ type CreateKeyspaceRequest struct {
 	// Settings to start from: tenants, games, actors, kv, partitions. Empty: none.
 	Preset string `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"`
 	// What is set here replaces the preset's.
-	Settings      *v1.KeyspaceSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
-	Identity      *v1.CommandIdentity  `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	Settings *v1.KeyspaceSettings `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	Identity *v1.CommandIdentity  `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The settings are all there is: what is not set in them is not set. No preset then.
+	Whole         bool `protobuf:"varint,5,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2863,6 +2865,13 @@ func (x *CreateKeyspaceRequest) GetIdentity() *v1.CommandIdentity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *CreateKeyspaceRequest) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
 }
 
 type CreateKeyspaceResponse struct {
@@ -8346,12 +8355,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"_\n" +
 	"\x14RemoveRegionResponse\x12\x18\n" +
 	"\aremoved\x18\x01 \x01(\bR\aremoved\x12-\n" +
-	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xba\x01\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xd0\x01\n" +
 	"\x15CreateKeyspaceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x12:\n" +
 	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x129\n" +
-	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"\xa4\x01\n" +
+	"\bidentity\x18\x04 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x14\n" +
+	"\x05whole\x18\x05 \x01(\bR\x05whole\"\xa4\x01\n" +
 	"\x16CreateKeyspaceResponse\x122\n" +
 	"\bkeyspace\x18\x01 \x01(\v2\x16.nokv.root.v1.KeyspaceR\bkeyspace\x12-\n" +
 	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12'\n" +
