@@ -29,6 +29,7 @@ type storyOutput struct {
 	Reason    string   `json:"reason,omitempty"`
 	Text      string   `json:"text"`
 	Actor     string   `json:"actor,omitempty"`
+	Via       string   `json:"via,omitempty"`
 	Why       string   `json:"why,omitempty"`
 	Keyspaces []string `json:"keyspaces,omitempty"`
 	Members   []string `json:"members,omitempty"`
@@ -186,12 +187,12 @@ func (s *story) print(l chronicle.Line) error {
 		if !l.Time.IsZero() {
 			when = l.Time.Local().Format("2006-01-02 15:04:05.000")
 		}
-		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, l.Text, byWhom(l.Actor, l.Why))
+		_, err := fmt.Fprintf(s.env.stdout, "%-23s  %s%s\n", when, l.Text, byWhom(l.Actor, l.Via, l.Why))
 		return err
 	}
 	out := storyOutput{
 		Term: l.Term, Index: l.Index, Command: l.Command, Kind: l.Kind, Outcome: l.Outcome, Text: l.Text,
-		Actor: l.Actor, Why: l.Why, Keyspaces: l.Keyspaces, Members: l.Members, Regions: l.Regions,
+		Actor: l.Actor, Via: l.Via, Why: l.Why, Keyspaces: l.Keyspaces, Members: l.Members, Regions: l.Regions,
 	}
 	if !l.Time.IsZero() {
 		out.Time = showTime(l.Time)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
@@ -22,7 +23,7 @@ the member owns nothing, and says how far it is; exit status 1 when that took to
 member still drains then. nokv member undrain takes it back.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			wait := f.duration("wait", 0, "wait for so `long` at most until it owns nothing; 0: do not wait")
 			return memberChange(f, 1, nil, wait, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, false)
@@ -36,7 +37,7 @@ func memberUndrain() *command {
 		name: "undrain", args: "ID [flags]", summary: "let a member that drains take regions again",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			return memberChange(f, 1, nil, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, true)
 			})
@@ -53,7 +54,7 @@ Its regions go to others: at once where the fence is an era, behind the ttl othe
 and registers anew.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is dead, as nokv member list shows it; needed")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			ended := f.Bool("process-ended", false, "you have seen its process end: nothing is waited for. Two owners at a time when that is wrong")
 			check := func([]string) error {
 				if *incarnation == 0 {
@@ -77,7 +78,7 @@ func memberRemove() *command {
 		name: "remove", args: "ID [flags]", summary: "retire a member that owns nothing",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			return memberChange(f, 1, nil, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
 			})

@@ -33,9 +33,9 @@ type Line struct {
 	Outcome string
 	// Reason is why it was rejected.
 	Reason rootv1.Reason
-	// Actor is who asked, ROLE/NAME, where somebody could vouch for it; Why is in the
-	// caller's words.
-	Actor, Why string
+	// Actor is who asked, ROLE/NAME, where somebody could vouch for it, Via the coordinator
+	// that did; Why is in the caller's words.
+	Actor, Via, Why string
 	// Text is the sentence.
 	Text string
 	// What it is about: names of keyspaces, ids of members, ids of regions, each once.
@@ -80,7 +80,7 @@ func (c *Chronicle) Tell(e *rootv1.TailEntry) ([]Line, error) {
 	}
 	var groups []group
 	for i, cmd := range entry.GetCommands() {
-		l := Line{Term: e.GetTerm(), Index: e.GetIndex(), Command: i, Time: timeOf(&entry, cmd), Actor: cmd.GetActor(), Why: cmd.GetWhy()}
+		l := Line{Term: e.GetTerm(), Index: e.GetIndex(), Command: i, Time: timeOf(&entry, cmd), Actor: cmd.GetActor(), Via: cmd.GetVia(), Why: cmd.GetWhy()}
 		s.results = nil
 		if s.known {
 			l.Outcome, l.Reason, s.results = outcomeName(out.Results[i].Outcome), out.Results[i].Reject.GetReason(), out.Results[i].Events
@@ -185,7 +185,7 @@ func (c *Chronicle) command(groups []group, s *scene, cmd *rootv1.Command, l Lin
 
 // alike reports whether one sentence may tell of two commands of an entry.
 func (l *Line) alike(o *Line) bool {
-	return l.Outcome == o.Outcome && l.Reason == o.Reason && l.Actor == o.Actor && l.Why == o.Why
+	return l.Outcome == o.Outcome && l.Reason == o.Reason && l.Actor == o.Actor && l.Via == o.Via && l.Why == o.Why
 }
 
 // has reports whether a piece is about what the filter is.
