@@ -71,6 +71,7 @@ func (a *Raw) leave(id state.MemberID, g goodbye) {
 	}
 	change := &rootv1.MemberStateChanged{
 		MemberId: string(id), Incarnation: g.incarnation, State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: clip(why),
+		Signals: []string{state.GoodbyeSignal},
 	}
 	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
 		delete(a.leaving, id)

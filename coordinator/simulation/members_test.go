@@ -1,0 +1,99 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+
+	"github.com/nokv/nokv/internal/testing/testreport"
+	"github.com/nokv/nokv/meta/root/roottest"
+)
+
+var memberSeeds = flag.Int("member-seeds", 100, "how many seeds the simulation with members runs")
+
+// memberKinds are the faults of members that must have happened.
+var memberKinds = []string{
+	"member killed", "member's machine lost", "address taken by another process", "member paused", "member stopped beyond its ttl",
+	"member paused inside work", "member drained", "member drained by an operator", "region moved by an operator", "member cut from coordinators",
+	"member cut from the holder", "most members cut from coordinators", "holder killed during moves", "two processes with one id", "member superseded",
+	"coordinator killed", "coordinator paused", "machine suspended", "process killed", "root cut from roots", "coordinator cut from roots", "bootstrap required",
+}
+
+func memberKnobs(seed uint64, v variant) knobs {
+	k := knobsOf(seed, v)
+	k.members, k.loses = 3+int(seed%2), false
+	return k
+}
+
+// memberTotals are what many runs with members did.
+type memberTotals struct {
+	totals
+	ownershipCounts
+	acts int
+}
+
+func (s *memberTotals) add(r *run) {
+	s.totals.add(r)
+	s.ownershipCounts.add(r.owned)
+	s.acts += len(r.acts.all)
+}
+
+// TestMembers runs the whole control plane with members on top under every fault, and
+// asks for every promise of ownership beside those of authority.
+func TestMembers(t *testing.T) {
+	total := memberTotals{totals: totals{faults: make(map[string]int)}}
+	for seed := *first; seed < *first+uint64(*memberSeeds); seed++ {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			r, errs := simulate(t, memberKnobs(seed, noVariant))
+			for _, err := range errs {
+				t.Error(err)
+			}
+			if !r.enough() {
+				t.Errorf("the load was too low: %d values given, %+v", len(r.history.Grants), r.count)
+			}
+			total.add(r)
+		})
+		if t.Failed() && !*goOn {
+			t.Fatalf("repeat with: go test ./coordinator/simulation -run '^TestMembers$' -seed %d -member-seeds 1", seed)
+		}
+	}
+	total.judge(t)
+	testreport.Linef(t, "simulation with members: %d seeds, %d log entries, %d requests let in, %d served, %d refused by a fence, %d lost their right behind the work; "+
+		"%d grants, %d verdicts, %d moves, %d changes of shared owners, %d given up, %d at most orphaned at once, %d processes drained, %d begun anew; %d eras; faults: %s",
+		*memberSeeds, total.rows, total.acts, total.served, total.fenced, total.lostBehind, total.ownershipCounts.grants, total.verdicts, total.moved, total.shares, total.cancelled,
+		total.orphaned, total.drained, total.anew, total.eras, roottest.FaultCounts(total.faults))
+}
+
+// judge asks that what the runs were for did happen.
+func (s *memberTotals) judge(t *testing.T) {
+	if *memberSeeds < 50 {
+		return
+	}
+	for _, kind := range memberKinds {
+		if s.faults[kind] == 0 {
+			t.Errorf("fault %q never happened", kind)
+		}
+	}
+	for what, n := range map[string]int{
+		"verdicts": s.verdicts, "moves": s.moved, "moves given up": s.cancelled, "changes of shared owners": s.shares, "processes drained": s.drained,
+		"incarnations begun anew": s.anew, "work refused by a resource": s.fenced, "work that lost its right": s.lostBehind,
+	} {
+		if n < *memberSeeds/10 {
+			t.Errorf("only %d %s in %d seeds", n, what, *memberSeeds)
+		}
+	}
+}
+
+// One seed is one history, with members too.
+func TestMembersSeedIsHistory(t *testing.T) {
+	var hashes [2]uint64
+	for i := range hashes {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			r, _ := simulate(t, memberKnobs(15, noVariant))
+			hashes[i] = r.history.Hash() ^ r.roots.Log.Last()<<32 ^ uint64(r.World.Now()) ^ uint64(len(r.acts.all))<<48 ^ uint64(r.acts.landed)<<16
+		})
+	}
+	if hashes[0] != hashes[1] {
+		t.Errorf("the same seed gave %x and %x", hashes[0], hashes[1])
+	}
+}
