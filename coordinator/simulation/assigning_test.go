@@ -24,13 +24,9 @@ const (
 
 func (d *desk) startAssigner() {
 	n := d.n
-	settings := liveness.Settings{AskTime: askTime}
-	if n.r.k.variant == fencesCutShort {
-		settings.DriftPermille = 1
-	}
 	d.raw = assigner.NewRaw(assigner.RawConfig{
 		ID: state.CoordinatorID(n.name), Incarnation: n.incarnation, View: func() *rootview.View { return n.view.core.View() },
-		Streams: d, Soft: d.soft, Settings: settings, Identities: identity.SourceOf(n.incarnation ^ 0xa551),
+		Streams: d, Soft: d.soft, Settings: liveness.Settings{AskTime: askTime}, Identities: identity.SourceOf(n.incarnation ^ 0xa551),
 		Clock: n.clock, Logger: hclog.NewNullLogger(), Wake: d.wake,
 	})
 }

@@ -94,7 +94,7 @@ func (r *run) operate(event func() *rootv1.Event, done func(*rootv1.CommandResul
 	var try func()
 	try = func() {
 		proposeOver(r.operator, cmd, askLimit, func(result *rootv1.CommandResult) {
-			if result == nil {
+			if result == nil || result.GetToken() == nil { // not judged
 				r.After(5*time.Millisecond, try)
 				return
 			}

@@ -64,6 +64,43 @@ func TestMembers(t *testing.T) {
 		total.orphaned, total.drained, total.anew, total.eras, roottest.FaultCounts(total.faults))
 }
 
+// memberContrasts are rules of ownership left out.
+var memberContrasts = []struct {
+	variant  variant
+	promises []string
+	from     uint64
+}{
+	{confirmsUnchecked, []string{"One owner a moment"}, 1},
+	{confirmsUncounted, []string{"One owner a moment"}, 1},
+	{clocksBeyondBound, []string{"One owner a moment"}, 1},
+	{countsFromAnswer, []string{"One owner a moment"}, 1},
+	{unchecked, []string{"One owner a moment"}, 1},
+	{cutTakenForDeath, []string{"One owner a moment"}, 1},
+	{releasedBelow, []string{"Frontier"}, 1},
+	{unfenced, []string{"Fence"}, 1},
+}
+
+// TestMembersContrast leaves one rule out at a time: the checker of the right name must
+// find it.
+func TestMembersContrast(t *testing.T) {
+	for _, c := range memberContrasts {
+		t.Run(string(c.variant), func(t *testing.T) {
+			for seed := c.from; seed < c.from+200; seed++ {
+				found := ""
+				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+					_, errs := simulate(t, memberKnobs(seed, c.variant))
+					found = promiseOf(errs, c.promises)
+				})
+				if found != "" {
+					t.Logf("seed %d: %s", seed, found)
+					return
+				}
+			}
+			t.Error("no checker found it")
+		})
+	}
+}
+
 // judge asks that what the runs were for did happen.
 func (s *memberTotals) judge(t *testing.T) {
 	if *memberSeeds < 50 {

@@ -111,11 +111,15 @@ func (w *worker) work(done func()) {
 
 func (w *worker) finish(a *act, core *held.Core, g *held.Grant, answer func(verdict)) {
 	r := w.r
-	landed := r.acts.guard.Do(a.region, a.epoch, func() error {
+	write := func() error {
 		r.acts.landed++
 		a.landed = r.acts.landed
 		return nil
-	})
+	}
+	landed := r.acts.guard.Do(a.region, a.epoch, write)
+	if landed != nil && r.k.variant == unfenced {
+		landed = write()
+	}
 	no := core.Table().Check(g, w.clock)
 	if r.k.variant == unchecked {
 		no = nil

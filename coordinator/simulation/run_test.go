@@ -34,7 +34,8 @@ const (
 	// Of ownership.
 	confirmsUnchecked variant = "members confirmed without a check of the era"
 	confirmsUncounted variant = "a fence that does not count confirmations"
-	fencesCutShort    variant = "a fence that is not stretched"
+	releasedBelow     variant = "a frontier below what was done"
+	unfenced          variant = "a resource that looks at no epoch"
 	countsFromAnswer  variant = "a member's ttl counted from later than its frame"
 	unchecked         variant = "no check behind a member's work"
 	cutTakenForDeath  variant = "no answer taken as proof of death"

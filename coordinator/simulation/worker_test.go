@@ -445,6 +445,9 @@ func (w *worker) carryOut(c held.Call) (res held.Result) {
 		w.r.acts.took(w, r, n)
 	case held.Release:
 		if a := w.app[r.ID]; a != nil {
+			if w.r.k.variant == releasedBelow {
+				a.number -= min(a.number, 1)
+			}
 			res.Frontier = strconv.FormatUint(a.number, 10)
 			w.r.acts.gave(w, r, a.number)
 		}
