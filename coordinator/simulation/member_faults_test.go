@@ -11,9 +11,6 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// fenceTTL is how long a member may act without being confirmed, where the fence is a ttl.
-const fenceTTL = 200 * time.Millisecond
-
 // space is an assigned keyspace.
 type space struct {
 	name      string
@@ -22,34 +19,38 @@ type space struct {
 }
 
 // spaces are one of each kind.
-func spaces() []space {
+func spaces(fence time.Duration) []space {
 	return []space{
-		{"timed", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_TTL, TtlMillis: uint64(fenceTTL / time.Millisecond)}},
+		{"timed", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_TTL, TtlMillis: uint64(fence / time.Millisecond)}},
 		{"fenced", 5, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}},
 		{"shared", 3, &rootv1.Ownership{MaxOwners: 2}},
 	}
 }
 
 func (s *space) settings(k knobs) *rootv1.KeyspaceSettings {
-	l := &rootv1.Liveness{IntervalMillis: 100, SuspectAfterMillis: 200, DeadAfterMillis: 300, Probe: k.seed%3 != 0, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT}
+	l := &rootv1.Liveness{IntervalMillis: 100, SuspectAfterMillis: 200, DeadAfterMillis: 300, Probe: k.probes, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_SUSPECT}
 	if k.seed%2 == 0 {
 		l.ClosedStream = rootv1.ClosedStream_CLOSED_STREAM_DEAD
+	}
+	mass := uint64(500)
+	if k.fencing {
+		mass = 1000 // never held
 	}
 	return &rootv1.KeyspaceSettings{
 		Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: s.slots}}},
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: s.ownership, Liveness: l,
 		Moves:  &rootv1.Moves{PrepareMaxMillis: 60, DeadlineMillis: 400, HoldRequestsMillis: 60, InFlight: 4},
-		Guards: &rootv1.Guards{MassPermille: 500, MassWindowMillis: 200, FlapFailures: 4, FlapWindowMillis: 800, NoMoveBackMillis: 500},
+		Guards: &rootv1.Guards{MassPermille: mass, MassWindowMillis: 200, FlapFailures: 4, FlapWindowMillis: 800, NoMoveBackMillis: 500},
 	}
 }
 
 // newMembers makes the members of a run, the last of them one with another's id.
 func (r *run) newMembers() {
-	r.acts.r = r
+	r.acts.r, r.acts.may = r, map[mayKey]*span{}
 	if r.k.members == 0 {
 		return
 	}
-	r.spaces = spaces()
+	r.spaces = spaces(r.k.fence)
 	for i := range r.k.members {
 		r.workers = append(r.workers, newWorker(r, i))
 	}
@@ -122,8 +123,13 @@ func (r *run) disturbMembers() {
 	if r.calm {
 		return
 	}
-	w := r.anyWorker()
-	switch r.Rand.IntN(16) {
+	w, kind := r.anyWorker(), r.Rand.IntN(18)
+	lasting := r.Between(20*time.Millisecond, 600*time.Millisecond)
+	if r.k.fencing {
+		kind = [...]int{6, 9, 9, 17}[r.Rand.IntN(4)]
+		lasting = r.Between(r.k.fence, 3*r.k.fence)
+	}
+	switch kind {
 	case 0, 1:
 		w.kill(true, "member killed")
 	case 2:
@@ -133,16 +139,16 @@ func (r *run) disturbMembers() {
 		w.taken = !w.up
 	case 4, 5:
 		r.Fault("member paused")
-		w.pause(r.Between(5*time.Millisecond, fenceTTL))
+		w.pause(r.Between(5*time.Millisecond, r.k.fence))
 	case 6:
 		r.Fault("member stopped beyond its ttl")
-		w.pause(r.Between(fenceTTL, 3*fenceTTL))
+		w.pause(r.Between(r.k.fence, 3*r.k.fence))
 	case 7, 8:
 		w.leave()
 	case 9:
-		r.cut("member cut from coordinators", w.place, r.nodePlaces(), r.Between(20*time.Millisecond, 600*time.Millisecond))
+		r.cut("member cut from coordinators", w.place, r.nodePlaces(), lasting)
 	case 10:
-		r.cut("member cut from the holder", w.place, []roottest.Place{r.holding().place}, r.Between(20*time.Millisecond, 500*time.Millisecond))
+		r.cut("member cut from the holder", w.place, []roottest.Place{r.holding().place}, lasting)
 	case 11:
 		r.massFailure()
 	case 12, 13:
@@ -151,6 +157,10 @@ func (r *run) disturbMembers() {
 		r.drainOne(w)
 	case 15:
 		r.twinBegins()
+	case 16:
+		r.failOne(w)
+	case 17:
+		r.partWith(w)
 	}
 	if r.moving() && r.Chance(0.3) {
 		if n := r.holding(); n.up {
@@ -158,7 +168,11 @@ func (r *run) disturbMembers() {
 			n.kill()
 		}
 	}
-	r.After(r.Between(20*time.Millisecond, 150*time.Millisecond), r.disturbMembers)
+	next := r.Between(20*time.Millisecond, 150*time.Millisecond)
+	if r.k.fencing {
+		next *= 5
+	}
+	r.After(next, r.disturbMembers)
 }
 
 // moving reports whether a change of owners is under way.
@@ -231,6 +245,48 @@ func (r *run) drainOne(w *worker) {
 			}
 		})
 	})
+}
+
+// failOne has an operator say that a member has failed, which knows nothing of it for a
+// while.
+func (r *run) failOne(w *worker) {
+	for _, p := range r.nodePlaces() {
+		if r.Chance(0.7) {
+			r.cut("member cut from coordinators", w.place, []roottest.Place{p}, r.Between(20*time.Millisecond, 2*r.k.fence))
+		}
+	}
+	incarnation := r.rooted().Member(w.id).GetIncarnation()
+	r.operate(func() *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{
+			MemberId: string(w.id), Incarnation: incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
+		}}}
+	}, func(result *rootv1.CommandResult) {
+		if result.GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED {
+			r.Fault("member failed by an operator")
+		}
+	})
+}
+
+// partWith cuts a member and the holder off from everybody else, together.
+func (r *run) partWith(w *worker) {
+	r.Fault("member and holder cut off together")
+	n := r.holding()
+	lasting := r.Between(r.k.fence, 4*r.k.fence)
+	part := func(one, other roottest.Place) {
+		for _, link := range [][2]roottest.Place{{one, other}, {other, one}} {
+			r.roots.Net.Cut(link[0], link[1])
+			r.After(lasting, func() { r.roots.Net.Mend(link[0], link[1]) })
+		}
+	}
+	for _, o := range r.nodes {
+		if o != n {
+			part(n.place, o.place)
+			part(w.place, o.place)
+		}
+	}
+	for _, p := range r.rootPlaces() {
+		part(n.place, p)
+	}
 }
 
 // twinBegins starts another process with a member's id, for a while.

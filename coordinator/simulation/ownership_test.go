@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -193,24 +192,20 @@ func (o *ownership) orphans(st *state.State) {
 
 // check judges what members did.
 func (o *ownership) check() []error {
-	spans := map[state.RegionID][]span{}
-	for key, acts := range o.acts {
-		d := o.deeds[key]
-		if d == nil {
-			o.fail("One owner an epoch", "%s acted for region %d at %s, which the log does not have", acts[0].member, key.region, key.epoch)
-			continue
-		}
-		for _, a := range acts {
-			if !slices.ContainsFunc(d.owners, func(w state.Owner) bool { return w.Member == a.member && w.Incarnation == a.incarnation }) {
-				o.fail("One owner an epoch", "%s/%d acted for region %d at %s, which is %v's", a.member, a.incarnation, key.region, key.epoch, d.owners)
-			}
-		}
-		if d.timed {
-			spans[key.region] = append(spans[key.region], spanOf(key.epoch, acts))
+	moments := map[state.RegionID][]mayKey{}
+	for key, may := range o.r.acts.may {
+		d := o.deeds[key.deedKey]
+		switch {
+		case d == nil:
+			o.fail("One owner an epoch", "%s acted for region %d at %s, which the log does not have", may.member, key.region, key.epoch)
+		case !slices.ContainsFunc(d.owners, func(w state.Owner) bool { return w.Member == may.member && w.Incarnation == key.incarnation }):
+			o.fail("One owner an epoch", "%s/%d acted for region %d at %s, which is %v's", may.member, key.incarnation, key.region, key.epoch, d.owners)
+		case d.timed:
+			moments[key.region] = append(moments[key.region], key)
 		}
 	}
-	for id, all := range spans {
-		o.moments(id, all)
+	for _, all := range moments {
+		o.moments(all)
 	}
 	for _, t := range o.r.acts.takes {
 		o.taken(t)
@@ -218,26 +213,10 @@ func (o *ownership) check() []error {
 	return append(o.errs, o.landed()...)
 }
 
-// span is from when to when a region was acted for at an epoch.
-type span struct {
-	epoch       state.Epoch
-	member      state.MemberID
-	incarnation uint64
-	from, to    time.Duration
-}
-
-func spanOf(at state.Epoch, acts []*act) span {
-	s := span{epoch: at, member: acts[0].member, incarnation: acts[0].incarnation, from: acts[0].began}
-	for _, a := range acts {
-		s.from, s.to = min(s.from, a.began), max(s.to, a.began, a.ended)
-	}
-	return s
-}
-
 // moments: where the fence is a ttl, whoever had a region before has let in and finished
 // its last work when the next one lets in its first.
-func (o *ownership) moments(id state.RegionID, all []span) {
-	slices.SortFunc(all, func(a, b span) int {
+func (o *ownership) moments(all []mayKey) {
+	slices.SortFunc(all, func(a, b mayKey) int {
 		if b.epoch.NewerThan(a.epoch) {
 			return -1
 		}
@@ -245,8 +224,10 @@ func (o *ownership) moments(id state.RegionID, all []span) {
 	})
 	for i := 1; i < len(all); i++ {
 		a, b := all[i-1], all[i]
-		if a.incarnation != b.incarnation && a.to >= b.from {
-			o.fail("One owner a moment", "region %d: %s/%d at %s acted until %v, %s/%d at %s from %v on", id, a.member, a.incarnation, a.epoch, a.to, b.member, b.incarnation, b.epoch, b.from)
+		was, is := o.r.acts.may[a], o.r.acts.may[b]
+		if a.incarnation != b.incarnation && was.to >= is.from {
+			o.fail("One owner a moment", "region %d: %s/%d at %s acted until %v, %s/%d at %s from %v on", a.region,
+				was.member, a.incarnation, a.epoch, was.to, is.member, b.incarnation, b.epoch, is.from)
 		}
 	}
 }

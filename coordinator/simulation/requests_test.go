@@ -40,9 +40,48 @@ type acts struct {
 	all   []*act
 	takes []taking
 	gives []taking
+	// may is when somebody might have let work in, by region, epoch and incarnation.
+	may map[mayKey]*span
 	// guard is a resource that all members write to.
 	guard  fence.Guard
 	landed int
+}
+
+type mayKey struct {
+	deedKey
+	incarnation uint64
+}
+
+// span is from when to when an incarnation acted for a region at an epoch.
+type span struct {
+	member   state.MemberID
+	from, to time.Duration
+}
+
+// at notes a moment.
+func (a *acts) at(w *worker, id state.RegionID, epoch state.Epoch, when time.Duration) {
+	key := mayKey{deedKey{id, epoch}, w.member}
+	s := a.may[key]
+	if s == nil {
+		s = &span{w.id, when, when}
+		a.may[key] = s
+	}
+	s.to = max(s.to, when)
+}
+
+// idle looks again and again which work would be let in.
+func (w *worker) idle() {
+	if w.core != nil {
+		for id := range w.app {
+			if g, no := w.core.Table().Admit(held.Request{Region: id}, w.clock); no == nil {
+				w.r.acts.at(w, id, g.Region.Epoch, w.r.now())
+				if w.core.Table().Leave(g) {
+					w.core.Drained(id, w.now())
+				}
+			}
+		}
+	}
+	w.after(w.r.Between(200*time.Microsecond, 2*time.Millisecond), w.idle)
 }
 
 func (a *acts) took(w *worker, r *rooted.Region, n uint64) {
@@ -86,6 +125,7 @@ func (w *worker) serve(id state.RegionID, epoch state.Epoch, answer func(verdict
 		copied.number++
 		a := &act{region: id, epoch: g.Region.Epoch, member: w.id, incarnation: w.member, number: copied.number, began: w.r.now()}
 		w.r.acts.all = append(w.r.acts.all, a)
+		w.r.acts.at(w, id, a.epoch, a.began)
 		w.work(func() {
 			if w.core == core {
 				w.finish(a, core, g, answer)
@@ -102,9 +142,9 @@ func (w *worker) work(done func()) {
 	if !r.calm && r.Chance(0.05) {
 		takes = r.Between(time.Millisecond, 60*time.Millisecond)
 	}
-	if !r.calm && r.Chance(0.003) {
+	if !r.calm && r.Chance(r.k.stalls) {
 		r.Fault("member paused inside work")
-		w.pause(r.Between(0, 2*fenceTTL))
+		w.pause(r.Between(0, 2*r.k.fence))
 	}
 	w.after(takes, done)
 }
@@ -136,6 +176,7 @@ func (w *worker) finish(a *act, core *held.Core, g *held.Grant, answer func(verd
 		answer(verdict{no: no})
 	default:
 		a.ended = r.now()
+		r.acts.at(w, a.region, a.epoch, a.ended)
 		answer(verdict{done: true})
 	}
 }

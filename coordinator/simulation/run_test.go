@@ -52,6 +52,14 @@ type knobs struct {
 	drift             int64
 	// members is how many there are, beside one that has another's id; 0: none.
 	members int
+	// fence is how long one may act without being confirmed, where the fence is a ttl:
+	// longer than it takes to be given up. probes: members' own addresses are asked.
+	fence  time.Duration
+	probes bool
+	// fencing: what disturbs members lets fences run out.
+	fencing bool
+	// stalls is how often a member stands still inside work.
+	stalls float64
 	// loses has a root peer lose its disk for ever, and be replaced.
 	loses bool
 }

@@ -107,6 +107,7 @@ func (w *worker) start() {
 	w.identities = identity.SourceOf(w.incarnation)
 	w.member, w.core, w.lines, w.over, w.leaving, w.stopping = 0, nil, [3]*line{}, false, false, false
 	w.register(w.r.Rand.Uint64()|1, 0)
+	w.idle()
 }
 
 // stop ends the process; told: its connections are closed behind it.
@@ -305,8 +306,9 @@ func (w *worker) leave() {
 	}
 	w.r.Fault("member drained")
 	w.then(func() {
-		w.leaving = true
-		w.core.Goodbye(w.now().Add(goodbyeTime), "it shall leave")
+		if w.leaving = true; w.core != nil {
+			w.core.Goodbye(w.now().Add(goodbyeTime), "it shall leave")
+		}
 	})()
 	w.after(goodbyeTime, func() {
 		if w.stopping = true; w.core != nil {
@@ -362,7 +364,7 @@ func (l *line) send(f *coordinatorv1.MemberFrame) {
 // stamp is when a frame is sent, in a variant later than that.
 func (w *worker) stamp(now clock.Instant) clock.Instant {
 	if w.r.k.variant == countsFromAnswer {
-		return now.Add(30 * time.Millisecond)
+		return now.Add(100 * time.Millisecond)
 	}
 	return now
 }
