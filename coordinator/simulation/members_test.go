@@ -51,7 +51,11 @@ func (s *memberTotals) add(r *run) {
 }
 
 // TestMembers runs the whole control plane with members on top under every fault, and
-// asks for every promise of ownership beside those of authority.
+// asks for every promise of ownership beside those of authority. A-17: regions without an
+// owner are those that are counted, at every token, and none is left; A-18: each is with
+// who may act; A-19: nothing is taken from an owner that may act, C-69:
+// coordinators may be killed at any moment, and what they knew comes back; R-19: what a dead
+// member had goes to others.
 func TestMembers(t *testing.T) {
 	total := memberTotals{totals: totals{faults: make(map[string]int)}}
 	for seed := *first; seed < *first+uint64(*memberSeeds); seed++ {

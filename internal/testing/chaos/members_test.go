@@ -70,8 +70,9 @@ var hostedIn = map[string]*rootv1.Ownership{
 	"fenced": {MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
 }
 
-// TestMembers breaks members that are processes, and the coordinators and roots above
-// them, while callers ask for work.
+// TestMembers breaks members that are processes, and the coordinators above them, while
+// callers ask for work. C-66, R-02: a member whose line to the holder is cut goes on by
+// another coordinator.
 func TestMembers(t *testing.T) {
 	h := startHosts(t)
 	ctx, stop := context.WithCancel(t.Context())
