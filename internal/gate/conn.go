@@ -49,12 +49,13 @@ type Conn struct {
 	account *budget.Account
 	place   place // nil: nobody makes room
 	remote  *addr
+	number  uint64
 	// origin is where floods of its kind come from: see floods.
 	origin  string
 	unsent  unsent
 	crowded bool // the last Read brought much to do; used by Read alone
 
-	// writing is held across a Write.
+	// writing is held across a Write, and by Hold.
 	writing    sync.Mutex
 	writeSince atomic.Int64 // when the Write under way began; 0: none
 
@@ -94,7 +95,7 @@ const maxSpare = 32
 
 func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
-		Conn: inner, raw: raw, origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
+		Conn: inner, raw: raw, number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
 	c.remote, c.unsent.account = &addr{inner.RemoteAddr(), c}, g.replies.Account(key)
@@ -148,6 +149,22 @@ func (c *Conn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.writeSince.Store(0)
 	return n, err
+}
+
+// Hold has what gRPC writes wait for Release, so that many messages leave in few writes;
+// false: it does not, because there is a write under way. What is done in between waits
+// for nobody.
+func (c *Conn) Hold() bool { return c != nil && c.writing.TryLock() }
+
+// Release ends Hold.
+func (c *Conn) Release() { c.writing.Unlock() }
+
+// Number tells the connections of a gate apart; 0: it is nil.
+func (c *Conn) Number() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.number
 }
 
 // Close implements net.Conn.

@@ -87,7 +87,8 @@ type Gate struct {
 	now                atomic.Int64 // nanoseconds since start, and 1; moved by Run
 	counts             [reasons]atomic.Uint64
 	refused            atomic.Uint64
-	unheard            atomic.Int32 // GOAWAY that were not taken, since the last look
+	passed             atomic.Uint64 // connections so far
+	unheard            atomic.Int32  // GOAWAY that were not taken, since the last look
 	floods             floods
 	turns              sync.Mutex // held by a crowded connection whose turn it is
 

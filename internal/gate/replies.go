@@ -138,8 +138,8 @@ type addr struct {
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// of is the connection that a call came over; nil: it passed no gate.
-func of(ctx context.Context) *Conn {
+// Of is the connection that a call came over; nil: it passed no gate.
+func Of(ctx context.Context) *Conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(*addr); ok {
 			return a.conn
@@ -160,7 +160,7 @@ func (c *Conn) reply(v any) any {
 // have of the budget waits to be read. Interceptors before it see a *Reply.
 func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	v, err := handler(ctx, req)
-	c := of(ctx)
+	c := Of(ctx)
 	if err != nil || c == nil {
 		return v, err
 	}
@@ -174,7 +174,7 @@ func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 // Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
 // which ends when they do not fit.
 func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c := of(stream.Context())
+	c := Of(stream.Context())
 	if c == nil {
 		return handler(srv, stream)
 	}
