@@ -17,10 +17,13 @@
 //     when replies fill their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
-//  6. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
+//  6. A connection whose calls are nearly all refused for want of room is read slowly,
+//     the more so the longer; one whose calls are served is not.
+//  7. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
-//     second. Neither the clock nor a listener that needs a place waits for it.
-//  7. It neither panics nor stops at any bytes, and costs a call a few comparisons
+//     second. Neither the clock nor a listener that needs a place waits for it. After
+//     a flood, or too much that came, it is not read for a while before.
+//  8. It neither panics nor stops at any bytes, and costs a call a few comparisons
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
@@ -232,7 +235,11 @@ func (g *Gate) Tap(ctx context.Context, info *tap.Info) (context.Context, error)
 		return ctx, nil
 	}
 	g.refused.Add(1)
-	return ctx, short.Refusal(streamBytes)
+	err := short.Refusal(streamBytes)
+	if c := Of(ctx); c != nil {
+		c.refused.note(err)
+	}
+	return ctx, err
 }
 
 // Run looks at the connections until ctx ends.

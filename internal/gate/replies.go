@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nokv/nokv/internal/budget"
 	"google.golang.org/grpc"
@@ -161,6 +162,9 @@ func (c *Conn) reply(v any) any {
 func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	v, err := handler(ctx, req)
 	c := Of(ctx)
+	if c != nil {
+		c.refused.note(err)
+	}
 	if err != nil || c == nil {
 		return v, err
 	}
@@ -178,13 +182,19 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 	if c == nil {
 		return handler(srv, stream)
 	}
-	return handler(srv, &counting{stream, c})
+	counting := &counting{ServerStream: stream, conn: c}
+	err := handler(srv, counting)
+	if !counting.sent.Load() {
+		c.refused.note(err)
+	}
+	return err
 }
 
 // counting is a stream whose messages are counted until they have left.
 type counting struct {
 	grpc.ServerStream
 	conn *Conn
+	sent atomic.Bool // a message: the call was served
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -192,6 +202,10 @@ func (s *counting) SendMsg(m any) error {
 	if !s.conn.unsent.account.Fits() {
 		s.conn.gate.refused.Add(1)
 		return s.conn.gate.replies.Refusal(replyBytes)
+	}
+	if !s.sent.Load() {
+		s.sent.Store(true)
+		s.conn.refused.note(nil)
 	}
 	return s.ServerStream.SendMsg(s.conn.reply(m))
 }

@@ -140,6 +140,9 @@ type outcome struct {
 	did          map[string]int
 	calm, during figures
 	peak, after  [roots + coordinators]int64
+	// With -attack.long, when the memory of all members was at most a tenth above what it
+	// was before; 0: it was not within givenBack.
+	back time.Duration
 	// Of one processor, in hundredths: what members took at rest and under attack, and
 	// what the attacker took, who is on the same machine.
 	restful, busy [roots + coordinators]int
@@ -176,6 +179,9 @@ func (s *scene) run(p plan) outcome {
 	out.attacker = share(processorTime(t, a.cmd.Process.Pid), out.during.lasted)
 	out.did = a.end()
 	s.victims.settle(t)
+	if *long {
+		out.back = s.giveBack()
+	}
 	for m := range out.after {
 		if !s.Process(m).Running() {
 			t.Fatalf("%s ended under %s:\n%s", s.Name(m), p.Attack, s.Process(m).Tail())
@@ -200,6 +206,24 @@ func (s *scene) run(p plan) outcome {
 	return out
 }
 
+// givenBack is how long memory has to come back.
+const givenBack = time.Minute
+
+// giveBack waits for members to give memory back by themselves.
+func (s *scene) giveBack() time.Duration {
+	for begun := time.Now(); time.Since(begun) < givenBack; {
+		back := true
+		for m, before := range s.before {
+			back = back && resident(s.t, s.Process(m).PID()) <= before+before/10
+		}
+		if back {
+			return max(time.Since(begun), time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond) // memory is looked at so often
+	}
+	return 0
+}
+
 func (o outcome) String(s *scene) string {
 	var b strings.Builder
 	for k := range kinds {
@@ -215,6 +239,12 @@ func (o outcome) String(s *scene) string {
 		if o.peak[m]-s.before[m] > 8<<20 {
 			fmt.Fprintf(&b, "%s %s -> %s -> %s; ", s.Name(m), mib(s.before[m]), mib(o.peak[m]), mib(o.after[m]))
 		}
+	}
+	switch {
+	case o.back > 0:
+		fmt.Fprintf(&b, "memory back in %s; ", o.back.Round(100*time.Millisecond))
+	case *long:
+		fmt.Fprintf(&b, "memory not back in %s; ", givenBack)
 	}
 	fmt.Fprintf(&b, "%v", o.did)
 	return b.String()
@@ -240,14 +270,14 @@ func above() float64 {
 
 func calm() time.Duration {
 	if *long {
-		return 10 * time.Second
+		return *full / 3
 	}
 	return 1500 * time.Millisecond
 }
 
 func lasts() time.Duration {
 	if *long {
-		return 30 * time.Second
+		return *full
 	}
 	return 2 * time.Second
 }
