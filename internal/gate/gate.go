@@ -264,11 +264,11 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
-	g.collect(len(conns))
-	full := g.replies.Full()
+	full, calls := g.replies.Full(), 0
 	for _, c := range conns {
-		c.judge(now, full)
+		calls += c.judge(now, full)
 	}
+	g.collect(len(conns), calls)
 	if g.receiving.Full() {
 		if g.receiving.Trim(); g.receiving.Full() {
 			g.makeRoom(conns)
@@ -276,18 +276,20 @@ func (g *Gate) look() {
 	}
 }
 
-// Memory of a load that is over is given back when connections and the budget's use have
-// stayed collectAfter below a quarter of what they were: a server at rest makes no
+// Memory of a load that is over is given back when connections, calls and the budget's use
+// have stayed collectAfter below a quarter of what they were: a server at rest makes no
 // garbage that would have it collected, and the runtime keeps for long what was freed.
 const (
 	collectAfter = 10 * time.Second
 	collectBytes = 16 << 20 // that it was at least
-	// connectionBytes is about what a connection takes by itself.
+	// connectionBytes and callBytes are about what a connection takes by itself, and a
+	// call that is open.
 	connectionBytes = 64 << 10
+	callBytes       = 16 << 10
 )
 
-func (g *Gate) collect(conns int) {
-	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes; {
+func (g *Gate) collect(conns, calls int) {
+	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes + int64(calls)*callBytes; {
 	case used > g.peak/4:
 		g.peak, g.quiet = max(g.peak, used), 0
 	case g.peak < collectBytes:
@@ -338,8 +340,9 @@ func (g *Gate) makeRoom(conns []*Conn) {
 	}
 }
 
-// judge ends a connection that has had its time; full: replies fill their share.
-func (c *Conn) judge(now int64, full bool) {
+// judge ends a connection that has had its time, and says how many calls are open on it;
+// full: replies fill their share.
+func (c *Conn) judge(now int64, full bool) (calls int) {
 	writeTimeout, unreadTimeout := WriteTimeout, UnreadTimeout
 	if full {
 		writeTimeout, unreadTimeout = unreadWhenFull, unreadWhenFull
@@ -352,7 +355,7 @@ func (c *Conn) judge(now int64, full bool) {
 			c.mu.Unlock()
 			c.tell(v)
 			c.drop()
-			return
+			return 0
 		}
 	case past(c.since, HeaderTimeout):
 		c.end(slowHeaders, "the headers or another frame did not come in time")
@@ -370,11 +373,12 @@ func (c *Conn) judge(now int64, full bool) {
 			}
 		}
 	}
-	v := c.ended
+	v, calls := c.ended, len(c.streams)
 	c.mu.Unlock()
 	if v != nil {
 		c.finish(v)
 	}
+	return calls
 }
 
 // finish says why and wakes who reads, who then closes.

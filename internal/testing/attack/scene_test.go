@@ -35,9 +35,9 @@ type scene struct {
 	t       *testing.T
 	client  *client.Client
 	victims *victims
-	before  [roots + coordinators]int64 // resident bytes at rest
-	// What others see, and what members take, at rest: looked at before the first
-	// attack; with -attack.long before each.
+	// What members have in memory at most, what others see, and what members take, at
+	// rest: looked at before the first attack; with -attack.long before each.
+	before  [roots + coordinators]int64
 	calm    figures
 	restful [roots + coordinators]int
 }
@@ -154,27 +154,17 @@ func (s *scene) run(p plan) outcome {
 	t := s.t
 	t.Helper()
 	s.victims.settle(t)
-	for m := range s.before {
-		s.before[m] = resident(t, s.Process(m).PID())
-	}
 	era := s.client.Era()
 	if s.calm.lasted == 0 || *long {
 		used := s.processor()
-		s.calm = s.victims.during(func() { time.Sleep(calm()) }) // the load runs meanwhile
+		s.before = [len(s.before)]int64{}
+		s.calm = s.victims.during(func() { s.most(&s.before, calm()) })
 		s.restful = s.shares(used, s.calm.lasted)
 	}
 	out := outcome{calm: s.calm, restful: s.restful}
 	a := s.attacker(p.order)
 	used := s.processor()
-	out.during = s.victims.during(func() {
-		end := time.Now().Add(p.lasts)
-		for time.Now().Before(end) {
-			for m := range out.peak {
-				out.peak[m] = max(out.peak[m], resident(t, s.Process(m).PID()))
-			}
-			time.Sleep(20 * time.Millisecond) // memory is looked at so often
-		}
-	})
+	out.during = s.victims.during(func() { s.most(&out.peak, p.lasts) })
 	out.busy = s.shares(used, out.during.lasted)
 	out.attacker = share(processorTime(t, a.cmd.Process.Pid), out.during.lasted)
 	out.did = a.end()
@@ -204,6 +194,16 @@ func (s *scene) run(p plan) outcome {
 	}
 	testreport.Linef(t, "attack %s", p.Attack+": "+out.String(s))
 	return out
+}
+
+// most notes the most memory that each member has in some time.
+func (s *scene) most(peak *[roots + coordinators]int64, lasts time.Duration) {
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		for m := range peak {
+			peak[m] = max(peak[m], resident(s.t, s.Process(m).PID()))
+		}
+		time.Sleep(20 * time.Millisecond) // memory is looked at so often
+	}
 }
 
 // givenBack is how long memory has to come back.
