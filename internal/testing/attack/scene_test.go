@@ -140,8 +140,8 @@ type outcome struct {
 	did          map[string]int
 	calm, during figures
 	peak, after  [roots + coordinators]int64
-	// With -attack.long, when the memory of all members was at most a tenth above what it
-	// was before; 0: it was not within givenBack.
+	// With -attack.long, when the memory of all members was at most a tenth and collected
+	// above what it was before; 0: it was not within givenBack.
 	back time.Duration
 	// Of one processor, in hundredths: what members took at rest and under attack, and
 	// what the attacker took, who is on the same machine.
@@ -206,15 +206,19 @@ func (s *scene) most(peak *[roots + coordinators]int64, lasts time.Duration) {
 	}
 }
 
-// givenBack is how long memory has to come back.
-const givenBack = time.Minute
+const (
+	// givenBack is how long memory has to come back.
+	givenBack = time.Minute
+	// collected is about what a heap as small as these grows by between two collections.
+	collected = 16 << 20
+)
 
 // giveBack waits for members to give memory back by themselves.
 func (s *scene) giveBack() time.Duration {
 	for begun := time.Now(); time.Since(begun) < givenBack; {
 		back := true
 		for m, before := range s.before {
-			back = back && resident(s.t, s.Process(m).PID()) <= before+before/10
+			back = back && resident(s.t, s.Process(m).PID()) <= before+before/10+collected
 		}
 		if back {
 			return max(time.Since(begun), time.Millisecond)
