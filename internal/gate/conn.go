@@ -109,7 +109,7 @@ func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 func (c *Conn) Read(p []byte) (int, error) {
 	if pause := c.refused.pause(c.calls); pause > 0 {
 		time.Sleep(pause)
-		c.crowded = true
+		p = p[:min(len(p), slowBytes)]
 	}
 	if c.crowded {
 		c.gate.turn()

@@ -18,9 +18,11 @@ const (
 	patientUntil = 64   // of the score
 	maxScore     = 1024 // of the score
 	// callPause is the pause for each call at the highest score, maxPause that between
-	// two Reads.
+	// two Reads: what else comes on the connection, such as room for what is sent, waits
+	// no longer than on a far network. slowBytes are read behind one.
 	callPause = 10 * time.Millisecond
-	maxPause  = 250 * time.Millisecond
+	maxPause  = 50 * time.Millisecond
+	slowBytes = 512
 )
 
 // note counts a call that ended with err.

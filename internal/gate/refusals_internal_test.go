@@ -67,7 +67,7 @@ func TestRefusedConnectionsAreReadSlowly(t *testing.T) {
 		}
 		took := func() time.Duration {
 			begun := time.Now()
-			if _, err := c.Read(make([]byte, 16<<10)); err != nil {
+			if _, err := c.Read(make([]byte, 100)); err != nil {
 				t.Fatal(err)
 			}
 			return time.Since(begun)
@@ -76,19 +76,19 @@ func TestRefusedConnectionsAreReadSlowly(t *testing.T) {
 		if d := took(); d != 0 {
 			t.Errorf("nothing was refused, and a Read waited for %v", d)
 		}
-		for range 200 {
+		for range 50 {
 			call(full)
 			open(full)
 		}
 		first := took()
 		if first == 0 {
-			t.Error("400 refusals in a row have no Read wait")
+			t.Error("100 refusals in a row have no Read wait")
 		}
 		for range 2000 {
 			call(full)
 		}
 		if d := took(); d <= first || d > maxPause {
-			t.Errorf("behind 2,400 refusals a Read waited for %v, behind 400 for %v", d, first)
+			t.Errorf("behind 2,100 refusals a Read waited for %v, behind 100 for %v", d, first)
 		}
 		for range 2000 {
 			call(nil)
@@ -117,6 +117,7 @@ func TestAFloodIsNotReadToItsEnd(t *testing.T) {
 		begun, reads := time.Now(), raw.reads
 		_, _ = c.Close(), c.Close()
 		time.Sleep(2 * restFor)
+		synctest.Wait()
 		if after := raw.at.Sub(begun); after != restFor || raw.reads != reads {
 			t.Errorf("it was closed after %v, and read %d times more", after, raw.reads-reads)
 		}
