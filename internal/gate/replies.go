@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/internal/budget"
 	"google.golang.org/grpc"
@@ -160,6 +161,9 @@ func (c *Conn) reply(v any) any {
 // dropped, and the caller told to come again, when as much as its connection may
 // have of the budget waits to be read. Interceptors before it see a *Reply.
 func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if timer := awaited(ctx); timer != nil {
+		timer.Stop()
+	}
 	v, err := handler(ctx, req)
 	c := Of(ctx)
 	if c != nil {
@@ -182,7 +186,7 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 	if c == nil {
 		return handler(srv, stream)
 	}
-	counting := &counting{ServerStream: stream, conn: c}
+	counting := &counting{ServerStream: stream, conn: c, request: awaited(stream.Context())}
 	err := handler(srv, counting)
 	if !counting.sent.Load() {
 		c.refused.note(err)
@@ -193,8 +197,18 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 // counting is a stream whose messages are counted until they have left.
 type counting struct {
 	grpc.ServerStream
-	conn *Conn
-	sent atomic.Bool // a message: the call was served
+	conn    *Conn
+	request *time.Timer // see awaited
+	sent    atomic.Bool // a message: the call was served
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *counting) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil && s.request != nil {
+		s.request.Stop()
+	}
+	return err
 }
 
 // SendMsg implements grpc.ServerStream.
