@@ -5,6 +5,8 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/nokv/nokv/internal/budget"
 	"google.golang.org/grpc"
@@ -138,8 +140,8 @@ type addr struct {
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// of is the connection that a call came over; nil: it passed no gate.
-func of(ctx context.Context) *Conn {
+// Of is the connection that a call came over; nil: it passed no gate.
+func Of(ctx context.Context) *Conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(*addr); ok {
 			return a.conn
@@ -159,8 +161,14 @@ func (c *Conn) reply(v any) any {
 // dropped, and the caller told to come again, when as much as its connection may
 // have of the budget waits to be read. Interceptors before it see a *Reply.
 func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if timer := awaited(ctx); timer != nil {
+		timer.Stop()
+	}
 	v, err := handler(ctx, req)
-	c := of(ctx)
+	c := Of(ctx)
+	if c != nil {
+		c.refused.note(err)
+	}
 	if err != nil || c == nil {
 		return v, err
 	}
@@ -174,17 +182,33 @@ func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 // Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
 // which ends when they do not fit.
 func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c := of(stream.Context())
+	c := Of(stream.Context())
 	if c == nil {
 		return handler(srv, stream)
 	}
-	return handler(srv, &counting{stream, c})
+	counting := &counting{ServerStream: stream, conn: c, request: awaited(stream.Context())}
+	err := handler(srv, counting)
+	if !counting.sent.Load() {
+		c.refused.note(err)
+	}
+	return err
 }
 
 // counting is a stream whose messages are counted until they have left.
 type counting struct {
 	grpc.ServerStream
-	conn *Conn
+	conn    *Conn
+	request *time.Timer // see awaited
+	sent    atomic.Bool // a message: the call was served
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *counting) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil && s.request != nil {
+		s.request.Stop()
+	}
+	return err
 }
 
 // SendMsg implements grpc.ServerStream.
@@ -192,6 +216,10 @@ func (s *counting) SendMsg(m any) error {
 	if !s.conn.unsent.account.Fits() {
 		s.conn.gate.refused.Add(1)
 		return s.conn.gate.replies.Refusal(replyBytes)
+	}
+	if !s.sent.Load() {
+		s.sent.Store(true)
+		s.conn.refused.note(nil)
 	}
 	return s.ServerStream.SendMsg(s.conn.reply(m))
 }
