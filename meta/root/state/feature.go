@@ -16,7 +16,8 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves and guards of a keyspace.
+	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, and
+	// has owners let go of what is split or merged.
 	FeatureLevel = 4
 
 	movesLevel      = 2
