@@ -101,7 +101,7 @@ func (a *app) messes(kind string) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, c := range a.calls {
-		if word, _, _ := strings.Cut(c, " "); word == kind && (strings.Contains(c, " 1@")) {
+		if word, _, _ := strings.Cut(c, " "); word == kind && strings.Contains(c, " 1@") {
 			n++
 		}
 	}

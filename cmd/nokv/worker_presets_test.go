@@ -168,4 +168,3 @@ func (h *hosting) owned(worker int, regions ...*rooted.Region) {
 		return nil
 	})
 }
-
