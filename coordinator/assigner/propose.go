@@ -73,9 +73,8 @@ func (a *Raw) note(held []liveness.Withheld) {
 			ExpectedRevision: m.GetRevision(),
 		}))
 	}
-	for _, g := range slices.Sorted(maps.Keys(by)) {
-		events := by[g]
-		a.say(events, g.String()+": not failed, because "+g.Reason())
+	for _, g := range slices.Sorted(maps.Keys(by)) { // in an order of their own: what is decided is the same each time
+		a.say(by[g], g.String()+": not failed, because "+g.Reason())
 	}
 }
 
