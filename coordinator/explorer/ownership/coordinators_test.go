@@ -39,6 +39,9 @@ type detector struct {
 	takes, clear uint8
 	// due: Turn has something to do.
 	due bool
+	// trusted has a bit for each process whose address somebody else answers at, where
+	// that is taken for life.
+	trusted uint8
 	// heard is how many units ago a process was heard, plus 1; 0: long ago, or never.
 	heard [maxProcesses]uint8
 }
@@ -117,6 +120,11 @@ func (t *detectors) happen(d *detector, h hint, o *detectOutcome) {
 	switch h.what {
 	case timePasses:
 		d.now = d.now.Add(time.Duration(h.at) * unit)
+		for i := range t.processes {
+			if d.trusted&(1<<i) != 0 {
+				d.core.Frame(t.memberOf(int(i)), r.incarnation(int(i)), d.now)
+			}
+		}
 	case follows:
 		t.follow(d, h.view, false)
 	case opened:
@@ -180,6 +188,7 @@ func (t *detectors) turn(d *detector, h hint, o *detectOutcome) {
 		result := h.probes[process]
 		if t.off == otherIsDead && result == liveness.AnsweredOther {
 			d.core.Frame(p.Member, p.Incarnation, d.now)
+			d.trusted |= 1 << process
 			result = liveness.AnsweredSame
 		}
 		if t.off == resetProvesNothing && result == liveness.NoAnswer {
@@ -219,7 +228,7 @@ func (c *config) horizon() time.Duration {
 
 func (t *detectors) intern(d *detector) uint32 {
 	t.look(d)
-	key := fmt.Append(nil, d.at, d.view, d.core.Due() == 0, "|")
+	key := fmt.Append(nil, d.at, d.view, d.trusted, d.core.Due() == 0, "|")
 	key = d.core.AppendFingerprint(key, d.now, t.horizon())
 	if i, known := t.byPrint[string(key)]; known {
 		return i

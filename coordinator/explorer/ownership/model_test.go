@@ -61,7 +61,6 @@ const (
 	commit
 	claim
 	endProcess
-	cancelMove
 	drain
 	grant
 )
@@ -187,26 +186,18 @@ func (m *model) react(s successor) {
 }
 
 func (m *model) processReacts(s *successor, i uint8) {
-	p := m.processes.all[s.world.processes[i]]
-	if p.life == alive && !m.slow {
-		for len(m.members.at(p.core).calls) > 0 {
-			p = m.answerCall(p, 0)
-		}
+	p, changed := m.processes.all[s.world.processes[i]], false
+	for p.life == alive && !m.slow && len(m.members.at(p.core).calls) > 0 {
+		p, changed = m.answerCall(p, 0), true
 	}
 	for c := range m.config.coordinators {
-		l := &p.links[c]
-		if !l.there || !l.here || l.answer.is != noAnswer {
-			continue
-		}
-		if l.owes {
-			x := m.coordinators.all[s.world.coordinators[c]]
-			m.answer(&s.world, i, c, &x, l)
-			m.setCoordinator(s, c, x)
-		} else {
-			m.show(s, i, c, &p)
+		if l := &p.links[c]; l.there && l.here && l.answer.is == noAnswer {
+			changed = m.speak(s, i, c, &p) || changed
 		}
 	}
-	m.setProcess(s, i, p)
+	if changed {
+		m.setProcess(s, i, p)
+	}
 	if m.prompt&(1<<i) != 0 {
 		m.processHears(s, i, p)
 	}
@@ -400,7 +391,6 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 	r := m.roots.at(d.view)
 	l := &p.links[c]
 	f := m.members.frames.at(l.frame)
-	incarnation := m.roots.at(w.root).incarnation(int(i))
 	switch {
 	case r.incarnation(int(i)) == 0: // not known here yet
 		return
@@ -420,7 +410,6 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 		m.setCoordinator(s, c, x)
 		return
 	}
-	_ = incarnation
 	s := m.add(w, hearFrame, i, c)
 	if f.first {
 		x.forget(i)
@@ -484,13 +473,19 @@ func (x *coordinator) take(i uint8, f *frame, said uint32, t *members) {
 	}
 }
 
-// show puts what a coordinator sees, and has not shown, under way to a process.
-func (m *model) show(s *successor, i, c uint8, p *process) {
+// speak has a coordinator say what it has to say to a process: the answer to the newest
+// frame, or what it sees and has not shown.
+func (m *model) speak(s *successor, i, c uint8, p *process) bool {
 	x := m.coordinators.all[s.world.coordinators[c]]
 	view := m.detectors.at(x.detector).view
 	l := &p.links[c]
+	if l.owes {
+		m.answer(&s.world, i, c, &x, l)
+		m.setCoordinator(s, c, x)
+		return true
+	}
 	if l.told == view+1 || l.told == 0 {
-		return
+		return false
 	}
 	r := m.roots.at(view)
 	if !r.actsAs(int(i)) {
@@ -498,10 +493,11 @@ func (m *model) show(s *successor, i, c uint8, p *process) {
 		x.forget(i)
 		m.setCoordinator(s, c, x)
 		l.there, l.frame, l.said, l.owes, l.answer = false, 0, 0, false, answer{is: retired}
-		return
+		return true
 	}
 	// It answers no frame: it confirms nothing.
 	l.told, l.answer = view+1, answer{is: pushes, era: r.era, set: view + 1}
+	return true
 }
 
 func (m *model) answerStep(w *world, i, c uint8, p process) {
