@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -90,7 +91,7 @@ func memberDrain() *command {
 		name: "drain", args: "ID [flags]", summary: "keep new regions away from a member",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			undo := f.Bool("undo", false, "let it take regions again")
 			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, *undo)
@@ -104,7 +105,7 @@ func memberFail() *command {
 		name: "fail", args: "ID [flags]", summary: "say that a process of a member is dead",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is dead, as nokv member list shows it; needed")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			check := func([]string) error {
 				if *incarnation == 0 {
 					return usagef("--incarnation is needed: the verdict is about one process")
@@ -123,7 +124,7 @@ func memberRemove() *command {
 		name: "remove", args: "ID [flags]", summary: "retire a member that owns nothing",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
+			reason := f.text("reason", state.MaxTextBytes, "that says why")
 			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				return cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
 			})

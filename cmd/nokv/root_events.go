@@ -25,7 +25,9 @@ type eventOutput struct {
 	// Event is the whole event as protobuf JSON.
 	Event rawJSON `json:"event"`
 	// Actor is who asked, ROLE/NAME, where somebody could vouch for it; Why is in the caller's words.
+	// Via is the coordinator that named it.
 	Actor string `json:"actor,omitempty"`
+	Via   string `json:"via,omitempty"`
 	Why   string `json:"why,omitempty"`
 }
 
@@ -171,7 +173,7 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 			continue
 		}
 		for _, event := range c.GetEvents() {
-			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event)), c.GetActor(), c.GetWhy()}
+			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event)), c.GetActor(), c.GetVia(), c.GetWhy()}
 			if e.output == "json" {
 				if err := e.printLine(out); err != nil {
 					return err
@@ -179,7 +181,7 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 				continue
 			}
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 0, ' ', 0)
-			fmt.Fprintf(w, "%-9d %-5d %s %s%s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)), byWhom(out.Actor, out.Why))
+			fmt.Fprintf(w, "%-9d %-5d %s %s%s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)), byWhom(out.Actor, out.Via, out.Why))
 			if err := w.Flush(); err != nil {
 				return err
 			}
@@ -188,11 +190,14 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 	return nil
 }
 
-// byWhom stands behind an event: who asked, and why.
-func byWhom(actor, why string) string {
+// byWhom stands behind an event: who asked, through which coordinator, and why.
+func byWhom(actor, via, why string) string {
 	text := ""
 	if actor != "" {
 		text = "  by " + actor
+	}
+	if via != "" {
+		text += " through " + via
 	}
 	if why != "" {
 		text += fmt.Sprintf("  why %q", why)

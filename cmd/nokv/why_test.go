@@ -9,7 +9,8 @@ import (
 // The words of --why are text that the log takes: whatever is not is a usage error.
 func TestWhyIsText(t *testing.T) {
 	for text, want := range map[string]string{
-		"upgrade to 2.1, für alle": "", "x\xff": "not UTF-8", strings.Repeat("ä", 129): "258 bytes, want at most 256",
+		"upgrade to 2.1, für alle": "", strings.Repeat("ä", 128): "", strings.Repeat("ä", 129): "want one line", "x\xff": "want one line",
+		"a\nb": "-why \"a\\nb\": want one line of UTF-8 text, at most 256 bytes, without control characters", "a\x7fb": "want one line",
 	} {
 		f := newFlags("nokv test", &command{})
 		got := f.why()
