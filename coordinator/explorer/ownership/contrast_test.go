@@ -57,7 +57,7 @@ var contrasts = []contrast{
 	{"a grant without expected epoch", one(epochExpected).with(func(c *config) {
 		c.processes, c.started, c.grants, c.crashes, c.prompt, c.ends, c.begins = 3, 3, 1, 1, 4, true, [8]action{crash, endProcess}
 	}), oneAMoment},
-	{"a deposed planner counts", two(eraRequired).with(drained).with(func(c *config) {
+	{"a deposed planner ends a plan made anew", two(planNamed).with(drained).with(func(c *config) {
 		c.late, c.begins = true, [8]action{drain, commit, passTime, commit, hearAnswer, hearAnswer, sendFrame, hearFrame}
 	}), oneAMoment},
 	{"a release without frontier", one(frontierToldExactly).with(drained).with(written), frontier},

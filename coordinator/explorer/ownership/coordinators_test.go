@@ -301,6 +301,9 @@ func (t *detectors) plan(p planning) []uint16 {
 		if t.off == epochExpected {
 			op.Epoch = state.Epoch{}
 		}
+		if t.off == planNamed {
+			op.PlannedAt = 0
+		}
 		event := op.Event()
 		if t.off == epochExpected && op.Kind == placement.Assign {
 			event.GetRegionsAssigned().GetAssignments()[0].ExpectedEpoch = nil
@@ -313,9 +316,9 @@ func (t *detectors) plan(p planning) []uint16 {
 	return ops
 }
 
-// planEra is the era that commands require.
+// planEra is the era that commands require. A step that names its plan needs none.
 func (c *config) planEra(r *truth) uint8 {
-	if c.off == eraRequired {
+	if c.off == planNamed {
 		return 0
 	}
 	return r.era

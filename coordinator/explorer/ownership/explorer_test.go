@@ -49,14 +49,14 @@ var explorations = []exploration{
 	{all("one coordinator, work", one(0), written), 0, 1},
 	{all("drift", one(0), func(c *config) { c.ttl = 6 }, freely), 0, 5},
 	{all("moves", one(0), written, drained), 16, 10},
-	{all("late moves", one(0), drained, untimely, slowly), 9, 10},
-	{all("probes", one(0), probed, broken), 9, 10},
+	{all("late moves", one(0), drained, untimely, slowly), 12, 10},
+	{all("probes", one(0), probed, broken), 11, 10},
 	{all("a reused address", one(0), probed, crashed, func(c *config) { c.reused = true }), 9, 10},
 	{all("a crash", one(0), crashed, broken, far), 9, 10},
 	{all("another holder", two(0)), 0, 10},
 	{all("another holder, both heard", two(0), drained, untimely, func(c *config) { c.links[0] = 3 }), 8, 10},
-	{all("the same member again", one(0), again, func(c *config) { c.reused = true }), 9, 10},
-	{all("the same member on two machines", one(0), again), 9, 10},
+	{all("the same member again", one(0), again, func(c *config) { c.reused = true }), 13, 10},
+	{all("the same member on two machines", one(0), again), 11, 10},
 	{all("two regions", one(0), both, drained), 9, 10},
 	{all("three members and an operator", one(0), crashed, func(c *config) {
 		c.processes, c.started, c.grants, c.ends, c.prompt = 3, 3, 1, true, 4

@@ -93,8 +93,8 @@ const (
 	newestObeyed
 	// epochExpected: a grant names the epoch that it was planned at.
 	epochExpected
-	// eraRequired: the planner's era counts.
-	eraRequired
+	// planNamed: a step of a move counts in the era, and for the plan, that it was made for.
+	planNamed
 	// frontierToldExactly: a move is completed at the frontier of its release.
 	frontierToldExactly
 	// releaseAwaited: a move is completed when the old owner has let go.

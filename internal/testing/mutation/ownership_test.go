@@ -24,13 +24,13 @@ var ownership = []mutation{
 	},
 	{
 		17, "a deposed planner counts", "coordinator/assigner/propose.go",
-		"Events: p.events, RequireEra: uint64(a.era)", "Events: p.events",
+		"Events: p.events, RequireEra: uint64(a.era)", "Events: p.events, RequireEra: 0 * uint64(a.era)",
 		[]string{assigns},
 	},
 
 	{
 		18, "an older set is obeyed", "internal/held/sets.go",
-		"if newer < 0 || newer == 0 && !whole {", "if false {",
+		"if newer < 0 || newer == 0 && !whole {", "if newer < 0 && false {",
 		[]string{holds},
 	},
 	{
