@@ -17,13 +17,16 @@ const (
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
 	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, steps
-	// that name the plan they are of, the coordinator that names an actor, and judges each
-	// event of an actor by what those before it in its command made.
+	// that name the plan they are of, the coordinator that names an actor, and the time of an entry,
+	// and judges each event of an actor by what those before it in its command made.
 	FeatureLevel = 4
 
 	movesLevel      = 2
 	restrictedLevel = 3
 	membersLevel    = 4
+
+	// DatedLevel is where leaders begin to say the time of an entry.
+	DatedLevel = 4
 )
 
 // supported stands for a build that understands less, for tests of upgrades:

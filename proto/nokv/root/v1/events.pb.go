@@ -174,8 +174,12 @@ func (x *Command) GetVia() string {
 
 // Entry is the payload of one log entry: commands of many callers.
 type Entry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Commands      []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Commands []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	// Unix milliseconds by the clock of the leader that proposed it. Shown, never
+	// compared, and judged by nobody: clocks of two leaders may differ. 0: not told, below
+	// feature level 4.
+	UnixMillis    uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +219,13 @@ func (x *Entry) GetCommands() []*Command {
 		return x.Commands
 	}
 	return nil
+}
+
+func (x *Entry) GetUnixMillis() uint64 {
+	if x != nil {
+		return x.UnixMillis
+	}
+	return 0
 }
 
 // Event is one change of rooted truth.
@@ -3390,9 +3401,11 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x10\n" +
 	"\x03why\x18\x05 \x01(\tR\x03why\x12\x10\n" +
-	"\x03via\x18\x06 \x01(\tR\x03via\":\n" +
+	"\x03via\x18\x06 \x01(\tR\x03via\"[\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xf1\x14\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\x12\x1f\n" +
+	"\vunix_millis\x18\x02 \x01(\x04R\n" +
+	"unixMillis\"\xf1\x14\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
