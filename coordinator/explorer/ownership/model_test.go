@@ -233,6 +233,7 @@ func (m *model) add(w *world, do action, who, at uint8) *successor {
 func (m *model) setProcess(s *successor, i uint8, p process) {
 	s.world.processes[i] = m.processes.of(p)
 }
+
 func (m *model) setCoordinator(s *successor, c uint8, x coordinator) {
 	s.world.coordinators[c] = m.coordinators.of(x)
 }

@@ -24,7 +24,7 @@ var ownership = []mutation{
 	},
 	{
 		17, "a deposed planner counts", "coordinator/assigner/propose.go",
-		"Events: p.events, RequireEra: uint64(a.era)", "Events: p.events, RequireEra: 0 * uint64(a.era)",
+		"Why: p.why, RequireEra: uint64(a.era)", "Why: p.why, RequireEra: 0 * uint64(a.era)",
 		[]string{assigns},
 	},
 
@@ -125,7 +125,7 @@ var ownership = []mutation{
 
 	{
 		23, "a verdict on another incarnation counts", "meta/root/state/member.go",
-		"if i := e.GetIncarnation(); i != 0 && i != old.GetIncarnation() {", "if false {",
+		"if i := e.GetIncarnation(); i != 0 && i != old.GetIncarnation() {", "if i := e.GetIncarnation(); i != 0 && false {",
 		[]string{state},
 	},
 	{
