@@ -9,6 +9,7 @@ import (
 // constrain moves what is where it may not be: owners without the labels, two in one
 // zone, more or fewer than there may be, members with more regions than they may have.
 func (r *rounds) constrain() {
+	r.round = Constrain
 	refused := map[Refusal]int{}
 	for i := range r.regions {
 		if f := r.right(int32(i)); f.Why != 0 {
@@ -120,6 +121,7 @@ func (r *rounds) relieve(at int32) {
 // widen gives regions with a saturated owner one more, once: the next follows a report
 // of the new one.
 func (r *rounds) widen() {
+	r.round = Shape
 	for i, x := range r.regions {
 		if r.begun[i] || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(int32(i))) >= r.k.OwnersMax {
 			continue

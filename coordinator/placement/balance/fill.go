@@ -39,6 +39,7 @@ func (r *rounds) hottest(which func(int32) bool) *heap {
 
 // fill gives members that have joined, or have nothing, their fair part.
 func (r *rounds) fill() {
+	r.round = Fill
 	var joiners []int32
 	for i := range r.f.seats {
 		s := &r.f.seats[i]
@@ -95,7 +96,7 @@ func (r *rounds) fits(from, to int32) int32 {
 		if tries++; tries > mostTries {
 			break
 		}
-		if w := r.weights[region]; w.High <= room && r.free(region) && r.may(region, from, to) {
+		if w := r.weights[region]; w.High <= room && r.hasRoom(to, w.High) && r.free(region) && r.may(region, from, to) {
 			return region
 		}
 	}

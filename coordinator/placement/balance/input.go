@@ -72,8 +72,9 @@ type Result struct {
 	Steps    []Step
 	Refusals []Refusal
 	Budget   Budget
-	// Excess is the load above what members may have, Imbalance how many of 1,000 of its
+	// Total is all load, Excess what of it is above what members may have, Imbalance how many of 1,000 of its
 	// fair part the fullest one has, as they are when all is done that is under way.
+	Total     load.Amount
 	Excess    load.Amount
 	Imbalance uint64
 	// ByCount: there are no loads, or they do not matter here.
@@ -98,9 +99,31 @@ const (
 // String is the kind's name, as it is shown.
 func (k Kind) String() string { return [...]string{"", "move", "add", "remove", "split", "merge"}[k] }
 
+// Round is the part of a plan that a step is of, in their order.
+type Round uint8
+
+// Rounds.
+const (
+	// Constrain puts right what is where it may not be.
+	Constrain Round = iota + 1
+	// Shape changes how many owners, and how many regions, there are.
+	Shape
+	// Fill gives their part to members that joined.
+	Fill
+	// Limit relieves members above the absolute limit, Shed those above the relative one.
+	Limit
+	Shed
+)
+
+// String is the round's name, as it is shown.
+func (r Round) String() string {
+	return [...]string{"", "constrain", "shape", "fill", "limit", "shed"}[r]
+}
+
 // Step is one change of one region.
 type Step struct {
 	Kind     Kind
+	Round    Round
 	Region   state.RegionID
 	Epoch    state.Epoch
 	From, To state.MemberID

@@ -56,6 +56,7 @@ type rounds struct {
 	total     load.Amount
 	estimated bool
 	gap       load.Amount
+	round     Round
 	out       Result
 }
 
@@ -73,6 +74,9 @@ func newRounds(in *Input) *rounds {
 	k := r.k
 	if r.out.ByCount {
 		k.By = Count
+	}
+	if k.Absolute > 0 && (k.PerMember == 0 || k.Absolute < k.PerMember) {
+		k.PerMember = k.Absolute // nothing goes where it would have to leave again
 	}
 	r.f = NewField(in.Keyspace, k, in.Members)
 	r.hold()
@@ -205,6 +209,7 @@ func (r *rounds) move(region, from, to int32, why rootv1.OperationReason) {
 // do plans a step; nothing else is planned for the region.
 func (r *rounds) do(region int32, s Step) {
 	x := r.regions[region]
+	s.Round = r.round
 	s.Region, s.Epoch, s.Load = x.ID, x.Epoch, r.weights[region].Low
 	r.begun[region] = true
 	r.out.Steps = append(r.out.Steps, s)
@@ -254,6 +259,7 @@ func (r *rounds) floor(at int32) load.Amount {
 
 // judge says how far from even it is.
 func (r *rounds) judge() {
+	r.out.Total = r.total
 	for i := range r.f.seats {
 		s, fair := &r.f.seats[i], r.f.fair(int32(i))
 		if !s.Takes || s.Stale || fair == 0 {

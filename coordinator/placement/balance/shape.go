@@ -21,6 +21,7 @@ const (
 
 // shape cuts hot ranges, joins cold ones, and takes owners off regions that cooled down.
 func (r *rounds) shape() {
+	r.round = Shape
 	for i, x := range r.regions {
 		switch own := r.owners(int32(i)); {
 		case r.begun[i]:

@@ -15,6 +15,8 @@ const (
 	mostExchanges = 4
 	// leastGap of a move by load is the fair part by this; so much too much is not too much.
 	leastGap = 50
+	// worth is what part of all that an exchange moves the higher load falls by, at least.
+	worth = 8
 	// losing is the part of its load that a member gives away at most at a time.
 	losing = 8
 )
@@ -25,6 +27,7 @@ func (r *rounds) shed() {
 	if r.limit() || r.k.Relative == 0 {
 		return // the next round goes on from there
 	}
+	r.round = Shed
 	begun := r.out.Budget.relieved
 	h := r.hottest(func(at int32) bool {
 		s, most := &r.f.seats[at], r.high(at)
@@ -158,7 +161,14 @@ func (r *rounds) better(region, from int32) int32 {
 // lowers reports whether the higher load of two members falls by the gap, as far as the
 // one that gets so much more is concerned.
 func (r *rounds) lowers(from, to int32, more load.Amount) bool {
-	return r.level(to, r.f.seats[to].High+more) <= r.level(from, r.f.seats[from].Low-r.gapOf(from))
+	s := &r.f.seats[to]
+	return r.hasRoom(to, more) && r.level(to, s.High+more) <= r.level(from, r.f.seats[from].Low-r.gapOf(from))
+}
+
+// hasRoom reports whether a member can take so much more.
+func (r *rounds) hasRoom(at int32, more load.Amount) bool {
+	s := &r.f.seats[at]
+	return r.out.ByCount || s.Most == 0 || s.High+more <= s.Most
 }
 
 // level is a load as it would be if the member could take as much as they can on average.
@@ -214,28 +224,30 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 	}
 	was, w := r.level(from, r.f.seats[from].Low-r.gapOf(from)), r.weights[region]
 	trail := []hop{{region, from, to}}
-	r.shift(region, from, to)
+	r.shift(trail[0], 1)
 	sum, room := w.Low, r.low(to)
 	for _, x := range r.of(to) {
 		s := &r.f.seats[to]
-		if s.High <= room || len(trail) > r.k.InFlight-s.gives {
+		if s.High <= room || s.gives >= r.k.InFlight {
 			break
 		}
 		if !r.free(x) || r.weights[x].High > s.High-min(room, w.High) {
 			continue // what is heavier than what it has too much makes others hot
 		}
 		next := r.target(x, to)
-		if next < 0 || r.f.seats[next].High+r.weights[x].High > r.low(next) && r.level(next, r.f.seats[next].High+r.weights[x].High) > was {
+		if next < 0 || r.f.seats[next].gets >= r.k.InFlight || !r.hasRoom(next, r.weights[x].High) || r.f.seats[next].High+r.weights[x].High > r.low(next) && r.level(next, r.f.seats[next].High+r.weights[x].High) > was {
 			continue
 		}
-		r.shift(x, to, next)
-		trail = append(trail, hop{x, to, next})
+		h := hop{x, to, next}
+		r.shift(h, 1)
+		trail = append(trail, h)
 		sum += r.weights[x].Low
 	}
-	gains := r.level(to, r.f.seats[to].High) <= was && r.level(from, r.f.seats[from].Low) <= was
+	was -= r.level(from, sum/worth)
+	gains := r.hasRoom(to, 0) && r.level(to, r.f.seats[to].High) <= was && r.level(from, r.f.seats[from].Low) <= was
 	affords := r.affords(sum, len(trail))
 	for _, h := range slices.Backward(trail) {
-		r.shift(h.region, h.to, h.from)
+		r.shift(h, -1)
 	}
 	switch {
 	case !gains:
@@ -251,17 +263,21 @@ func (r *rounds) exchangeOne(region, from int32) Why {
 
 type hop struct{ region, from, to int32 }
 
-// shift books a region elsewhere, for a try.
-func (r *rounds) shift(region, from, to int32) {
-	w := r.weights[region]
-	r.f.book(from, load.Pair{Low: -w.Low, High: -w.High}, -1)
-	r.f.book(to, w, 1)
+// shift books a region elsewhere, for a try; by is 1, and -1 to take it back.
+func (r *rounds) shift(h hop, by int) {
+	w := r.weights[h.region]
+	w.Low, w.High = w.Low*load.Amount(by), w.High*load.Amount(by)
+	r.f.book(h.from, load.Pair{Low: -w.Low, High: -w.High}, -by)
+	r.f.book(h.to, w, by)
+	r.f.seats[h.from].gives += by
+	r.f.seats[h.to].gets += by
 }
 
 // limit relieves members with more than the absolute limit: down to it, and no further.
 // Of too many regions those go that weigh least; of too much load, what pick chooses. It
 // reports whether there were such members.
 func (r *rounds) limit() bool {
+	r.round = Limit
 	steps := len(r.out.Steps)
 	for i := range r.f.seats {
 		s, at := &r.f.seats[i], int32(i)
@@ -273,7 +289,7 @@ func (r *rounds) limit() bool {
 			if !r.free(own[i]) {
 				continue
 			}
-			if to := r.target(own[i], at); to >= 0 && r.f.seats[to].Count < r.k.Absolute {
+			if to := r.target(own[i], at); to >= 0 {
 				r.move(own[i], at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
 			}
 		}

@@ -387,7 +387,7 @@ func (w *world) worst() float64 {
 	return worst
 }
 
-// excess is what members have above 1.2 of the mean.
+// excess is what those have above 1.1 of the mean that have more than 1.2.
 func (w *world) excess() (excess float64) {
 	loads := w.loads()
 	mean := 0.0
@@ -395,7 +395,9 @@ func (w *world) excess() (excess float64) {
 		mean += l / float64(len(loads))
 	}
 	for _, l := range loads {
-		excess += max(l-1.2*mean, 0)
+		if l > 1.2*mean {
+			excess += l - 1.1*mean
+		}
 	}
 	return excess
 }

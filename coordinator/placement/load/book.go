@@ -52,13 +52,13 @@ const (
 	past
 )
 
-// member is what is known of one. What it reports in total, and is no region's, has two
-// averages of its own.
+// member is what is known of one. What it reports in total has two averages of its own,
+// and so has the rest of it that is no region's.
 type member struct {
 	total, told, booked Amount
 	capacity            Amount
 	totalTold           bool
-	rest                average
+	all, rest           average
 	at, heard           clock.Instant
 }
 
@@ -170,6 +170,7 @@ func (r *region) advance(now clock.Instant) {
 
 func (m *member) advance(now clock.Instant) {
 	m.rest = m.rest.after(m.unattributed(), now.Sub(m.at))
+	m.all = m.all.after(m.total, now.Sub(m.at))
 	m.at = max(m.at, now)
 }
 
@@ -207,9 +208,6 @@ func (b *Book) Report(id state.RegionID, incarnation uint64, epoch state.Epoch, 
 		return true
 	}
 	m, p := b.of(incarnation), &r.parts[i]
-	if m.totalTold {
-		v = min(v, m.total)
-	}
 	m.advance(now)
 	r.advance(now)
 	switch p.standing {
@@ -256,7 +254,7 @@ func (b *Book) Total(incarnation uint64, x, capacity float64, now clock.Instant)
 	m.total, m.capacity, m.heard = v, most, max(m.heard, now)
 	if !m.totalTold {
 		m.totalTold, m.at = true, now
-		m.rest = average{m.unattributed(), m.unattributed()}
+		m.rest, m.all = average{m.unattributed(), m.unattributed()}, average{v, v}
 	}
 	return true
 }
@@ -343,10 +341,31 @@ func (b *Book) Region(id state.RegionID, now clock.Instant) (Pair, bool) {
 		return Pair{}, false
 	}
 	avg := r.avg.after(r.value, now.Sub(r.at))
+	most := b.most(r, now)
 	if r.moved != 0 && now.Sub(r.moved) < settledAfter {
-		return Same(avg.slow), true
+		return Same(min(avg.slow, most)), true
 	}
-	return Pair{min(avg.fast, avg.slow), max(avg.fast, avg.slow)}, true
+	return Pair{min(avg.fast, avg.slow, most), min(max(avg.fast, avg.slow), most)}, true
+}
+
+// most is what the members of a region have in all, if all of them have said so.
+func (b *Book) most(r *region, now clock.Instant) (most Amount) {
+	owned := false
+	for _, p := range r.parts {
+		m := b.members[p.incarnation]
+		if p.standing == past {
+			continue
+		}
+		if p.standing != told || m == nil || !m.totalTold {
+			return whole
+		}
+		all := m.all.after(m.total, now.Sub(m.at))
+		most, owned = most.Plus(max(all.fast, all.slow, m.total)), true
+	}
+	if !owned {
+		return whole
+	}
+	return most
 }
 
 // Fast is the load of a region by the fast average alone.
