@@ -73,9 +73,9 @@ func (a average) after(value Amount, d time.Duration) average {
 // toward is value plus what is left of the way from it, of 1<<32.
 func toward(from, value Amount, left uint64) Amount {
 	if from < value {
-		return value - (value - from).Share(left, 1<<32)
+		return value - (value-from).Share(left, 1<<32)
 	}
-	return value + (from - value).Share(left, 1<<32)
+	return value + (from-value).Share(left, 1<<32)
 }
 
 // left is what is left of 1<<32 after d.
