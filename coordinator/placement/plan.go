@@ -40,9 +40,10 @@ type planner struct {
 	able    []*candidate
 	looked  bool
 	targets map[state.KeyspaceID]*targets
-	// loads are those of members by assigned keyspace, once they are added up.
-	loads    map[share]load.Pair
-	assigned []state.KeyspaceID
+	// loads are those of members by regions of assigned keyspaces, once they are added up, and
+	// assigned is how many of these there are.
+	loads    map[state.MemberID]load.Pair
+	assigned int
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.

@@ -74,7 +74,11 @@ var whyOf = [...]Why{
 // members are those of a keyspace. They are held if most of them, that the root has as
 // active, may not get anything: it is more likely that this coordinator is cut off.
 func (p *planner) members(k *settings) (members []balance.Member, held bool) {
-	missing := 0
+	missing, byLoad := 0, p.byLoad(k)
+	var others map[state.MemberID]load.Pair
+	if byLoad {
+		others = p.elsewhere(k)
+	}
 	p.State.Members(func(m *rootv1.Member) bool {
 		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !accepts(m, k.name) {
 			return true
@@ -92,9 +96,9 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 			in := p.Insight.Member(id)
 			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
 		}
-		if p.byLoad(k) {
+		if byLoad {
 			b := p.Loads.Member(m.GetIncarnation(), p.Now)
-			x.Most, x.Other = b.Capacity, b.Rest.Plus(p.elsewhere(k, m))
+			x.Most, x.Other = b.Capacity, b.Rest.Plus(others[id])
 		}
 		members = append(members, x)
 		return true
@@ -102,33 +106,38 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 	return members, 2*missing > len(members)
 }
 
-// elsewhere is the load that a member has of other assigned keyspaces.
-func (p *planner) elsewhere(k *settings, m *rootv1.Member) (sum load.Pair) {
+// elsewhere is the load that members have of regions of assigned keyspaces, but for one's.
+func (p *planner) elsewhere(k *settings) map[state.MemberID]load.Pair {
 	if p.loads == nil {
-		p.loads = map[share]load.Pair{}
+		p.loads = map[state.MemberID]load.Pair{}
 		p.State.Keyspaces("", func(record *rootv1.Keyspace) bool {
-			id := state.KeyspaceID(record.GetId())
-			if !assigned(record) {
-				return true // what is reported of these is no region's here
+			if assigned(record) { // what is reported of others is no region's here
+				p.addUp(state.KeyspaceID(record.GetId()), p.loads)
+				p.assigned++
 			}
-			p.assigned = append(p.assigned, id)
-			p.State.RegionsFrom(id, "", func(r *state.Region) bool {
-				w, _ := p.Loads.Region(r.ID, p.Now)
-				for _, o := range r.Owners {
-					s := share{o.Member, id}
-					p.loads[s] = p.loads[s].Plus(w.Share(1, uint64(len(r.Owners))))
-				}
-				return true
-			})
 			return true
 		})
 	}
-	for _, id := range p.assigned {
-		if id != k.id {
-			sum = sum.Plus(p.loads[share{state.MemberID(m.GetId()), id}])
-		}
+	if p.assigned == 1 {
+		return nil
 	}
-	return sum
+	own, others := map[state.MemberID]load.Pair{}, make(map[state.MemberID]load.Pair, len(p.loads))
+	p.addUp(k.id, own)
+	for id, all := range p.loads {
+		others[id] = all.Minus(own[id])
+	}
+	return others
+}
+
+// addUp adds what members have of a keyspace.
+func (p *planner) addUp(id state.KeyspaceID, sums map[state.MemberID]load.Pair) {
+	p.State.RegionsFrom(id, "", func(r *state.Region) bool {
+		w, _ := p.Loads.Region(r.ID, p.Now)
+		for _, o := range r.Owners {
+			sums[o.Member] = sums[o.Member].Plus(w.Share(1, uint64(len(r.Owners))))
+		}
+		return true
+	})
 }
 
 // stale reports whether a member has not been heard for so long that its load is not

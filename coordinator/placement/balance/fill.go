@@ -87,16 +87,17 @@ func (r *rounds) fillOne(h *heap, to int32) {
 	}
 }
 
-// fits is the heaviest region that one member has too much, and that another one lacks; -1: there is none.
+// fits is the heaviest region that a member lacks, and that another one has too much, or
+// has more of than the first one will have; -1: there is none.
 func (r *rounds) fits(from, to int32) int32 {
-	over, room := r.f.seats[from].Low-r.floor(from), r.f.fair(to)-r.f.seats[to].High
+	x, y := &r.f.seats[from], &r.f.seats[to]
+	over, room := x.Low-r.floor(from), r.f.fair(to)-y.High
 	own := r.of(from)
-	tries := 0
-	for _, region := range own[r.from(own, min(over, room)):] {
-		if tries++; tries > mostTries {
-			break
-		}
-		if w := r.weights[region]; w.High <= room && r.hasRoom(to, w.High) && r.free(region) && r.may(region, from, to) {
+	own = own[r.from(own, room):]
+	for _, region := range own[:min(len(own), mostTries)] {
+		w := r.weights[region]
+		fewer := w.Low <= over || r.level(from, x.Low-w.Low) >= r.level(to, y.High+w.High)
+		if fewer && w.High <= room && r.hasRoom(to, w.High) && r.free(region) && r.may(region, from, to) {
 			return region
 		}
 	}

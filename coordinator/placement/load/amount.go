@@ -85,13 +85,14 @@ func left(d, half time.Duration) uint64 {
 		return 0
 	}
 	x := uint64(1<<32) >> n
-	part := uint64(d%half) << 16 / uint64(half)
+	part := uint64(Amount(d%half).Share(1<<32, uint64(half)))
 	for i, factor := range halvings {
-		if part&(1<<(15-i)) != 0 {
+		if part&(1<<(31-i)) != 0 {
 			x = x * factor >> 32
 		}
 	}
-	return x
+	const ln2 = 45_426 // of 1<<16: what is left of the way is as good as straight
+	return x - (x>>16)*(part&0xffff*ln2>>16)>>16
 }
 
 // halvings are what is left of 1<<32 after 1/2, 1/4, 1/8 ... of a half-life.

@@ -124,7 +124,7 @@ func (b *Book) Follow(id state.RegionID, epoch state.Epoch, owners []state.Owner
 		r.moved = now
 	}
 	r.parts = parts
-	r.sum(len(fresh) == 0 && changed)
+	r.sum(len(owners) == 0)
 }
 
 // leave takes a part off its member: what was booked is not any more, what was told is
