@@ -179,9 +179,10 @@ func rest(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// passes says whether an error may pass by itself.
+// passes says whether an error may pass by itself: also that of a cluster which is being
+// upgraded, and does not understand yet what the member says.
 func passes(err error) bool {
-	for _, e := range []error{context.DeadlineExceeded, client.ErrUnreachable, client.ErrRootUnavailable, client.ErrOverloaded, client.ErrOutcomeUnknown, client.ErrNotLeader, client.ErrRequiredToken, client.ErrBootstrapRequired, client.ErrRootLagExceeded} {
+	for _, e := range []error{context.DeadlineExceeded, client.ErrUnreachable, client.ErrRootUnavailable, client.ErrOverloaded, client.ErrOutcomeUnknown, client.ErrNotLeader, client.ErrRequiredToken, client.ErrBootstrapRequired, client.ErrRootLagExceeded, client.ErrFeatureLevel} {
 		if errors.Is(err, e) {
 			return true
 		}

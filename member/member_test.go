@@ -9,6 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/fakecoordinator"
 	"github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -167,6 +171,32 @@ func TestFailedMemberBeginsAnew(t *testing.T) {
 		b.awaitPhase("m1", 17, serving)
 		if err := p.ask(17, 7); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// What the cluster does not understand yet it will when the upgrade is done: the member
+// waits for it.
+func TestRegistersWhenTheClusterUnderstands(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		tries := 0
+		early := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if method == coordinatorv1.Coordinator_RegisterMember_FullMethodName {
+				if tries++; tries <= 3 {
+					return reason.New(rootv1.Reason_REASON_FEATURE_LEVEL, "the cluster is at 3").GRPCStatus().Err()
+				}
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}
+		c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(b.cluster.Dial), grpc.WithUnaryInterceptor(early)}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		p := b.start("m1", func(cfg *member.Config) { cfg.Client = c })
+		p.stop()
+		if <-p.ended; p.result != nil || tries != 4 {
+			t.Errorf("registered with %d tries, it ended with %v", tries, p.result)
 		}
 	})
 }

@@ -108,7 +108,7 @@ func (b *bundle) until(chains [][]*x509.Certificate) time.Time {
 
 // lookAgain is how long at most a connection relies on elapsed time and on who was
 // believed: the wall clock may be set, machines sleep, and ca.crt changes.
-const lookAgain = time.Minute
+const lookAgain = 10 * time.Second
 
 // mortal ends with the certificates that it was opened with, and when no CA that is
 // believed has signed the other side's any more.

@@ -11,11 +11,11 @@
 //     may have. No host name is looked at.
 //  2. TLS 1.3, and no session is resumed: each connection proves anew who it is.
 //  3. A connection ends when a certificate ends that it was opened with, whichever
-//     side's, at most a minute early; and within a minute of the moment when ca.crt
+//     side's, at most a minute early; and within ten seconds of the moment when ca.crt
 //     no longer has a CA that the other side's comes from. A request on an HTTP
 //     listener's connection is nobody's then.
 //  4. Files that change are read again within a second of the next handshake, and
-//     each minute while connections are open.
+//     every ten seconds while connections are open.
 //     What cannot be used, or makes another principal of the process, changes
 //     nothing: what was read before stays, with one warning.
 //  5. Whoever is refused is told in one sentence who came, who was expected and
@@ -234,7 +234,7 @@ func readFile(name string) ([]byte, error) {
 	return raw, nil
 }
 
-// Run looks at the files each minute and warns of the end of the certificates once
+// Run looks at the files each minute, where no connection does, and warns of the end of the certificates once
 // a day, until ctx ends. Handshakes need it not.
 func (s *Source) Run(ctx context.Context) {
 	if s == nil {

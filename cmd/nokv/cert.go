@@ -28,12 +28,21 @@ func (f *flags) authorityDir() *string {
 	return f.String("ca", "ca", "`folder` of the authority: ca.crt and ca.key")
 }
 
-// life declares -valid, or -ttl; def 0 has no default of its own.
-func (f *flags) life(name string, def time.Duration, says string) *time.Duration {
+// validity declares -valid; def 0 has no default of its own.
+func (f *flags) validity(def time.Duration, says string) *time.Duration {
+	return f.life("valid", def, maxLife, "12h, 90d or 10y", "100 years", says)
+}
+
+// life declares how long something is valid, one minute to most, which is spelled in words.
+func (f *flags) life(name string, def, most time.Duration, suchAs, mostWords, says string) *time.Duration {
 	d := def
-	f.Func(name, "how `long` it is valid, such as 12h, 90d or 10y "+says, func(s string) (err error) {
-		d, err = parseLife(s)
-		return err
+	f.Func(name, "how `long` it is valid, such as "+suchAs+" "+says, func(s string) error {
+		v, ok := parseLife(s)
+		if !ok || v > most {
+			return fmt.Errorf("want a duration such as %s, of 1 minute to %s", suchAs, mostWords)
+		}
+		d = v
+		return nil
 	})
 	return &d
 }
@@ -46,14 +55,13 @@ const (
 	maxLife = 100 * oneYear
 )
 
-func parseLife(s string) (time.Duration, error) {
-	wrong := errors.New("want a duration such as 12h, 90d or 10y, of 1 minute to 100 years")
+func parseLife(s string) (time.Duration, bool) {
 	var d time.Duration
 	switch unit := strings.TrimLeft(s, "0123456789"); unit {
 	case "d", "y":
 		n, err := strconv.ParseUint(strings.TrimSuffix(s, unit), 10, 16)
 		if err != nil {
-			return 0, wrong
+			return 0, false
 		}
 		if d = time.Duration(n) * oneDay; unit == "y" {
 			d = time.Duration(min(n, 200)) * oneYear
@@ -61,13 +69,10 @@ func parseLife(s string) (time.Duration, error) {
 	default:
 		var err error
 		if d, err = time.ParseDuration(s); err != nil {
-			return 0, wrong
+			return 0, false
 		}
 	}
-	if d < time.Minute || d > maxLife {
-		return 0, wrong
-	}
-	return d, nil
+	return d, d >= time.Minute
 }
 
 func certInit() *command {
@@ -81,7 +86,7 @@ certificate, and then leave the old one away with --only.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			cluster := f.String("cluster", "", "`name` of the cluster, in every certificate of it")
 			dir := f.authorityDir()
-			life := f.life("valid", ca.DefaultAuthorityLife, "(default 10y)")
+			life := f.validity(ca.DefaultAuthorityLife, "(default 10y)")
 			again := f.Bool("again", false, "make the next authority of the cluster, and believe the one before as well")
 			only := f.Bool("only", false, "believe the newest authority alone")
 			force := f.Bool("force", false, "replace an authority, so that its certificates are worth nothing")
@@ -163,7 +168,7 @@ coordinator id.`,
 				hosts = append(hosts, s)
 				return nil
 			})
-			life := f.life("valid", ca.DefaultLife, "(default 90d), and not longer than the authority")
+			life := f.validity(ca.DefaultLife, "(default 90d), and not longer than the authority")
 			force := f.Bool("force", false, "replace what is in the folder")
 			f.withOutput()
 			return func(_ context.Context, e *env, args []string) error {
@@ -229,7 +234,7 @@ Processes that use the folder take the new certificate within a second of the
 next connection, without a restart. ca.crt becomes that of the authority.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			dir := f.authorityDir()
-			life := f.life("valid", 0, "(default: as long as the one before)")
+			life := f.validity(0, "(default: as long as the one before)")
 			f.withOutput()
 			return func(_ context.Context, e *env, args []string) error {
 				if len(args) != 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -41,13 +42,15 @@ func (f *flags) changing() *clientFlags {
 
 // why declares --why.
 func (f *flags) why() *string {
+	return f.text("why", state.MaxWhyBytes, "that says why, 256 bytes at most: nokv root events shows it beside the change")
+}
+
+// text declares a flag whose words the root keeps, which takes what checkText of it does.
+func (f *flags) text(name string, most int, usage string) *string {
 	text := new(string)
-	f.Func("why", "`text` that says why, 256 bytes at most: nokv root events shows it beside the change", func(s string) error {
-		switch {
-		case !utf8.ValidString(s):
-			return errors.New("it is not UTF-8")
-		case len(s) > state.MaxWhyBytes:
-			return fmt.Errorf("%d bytes, want at most %d", len(s), state.MaxWhyBytes)
+	f.Func(name, "`text` "+usage, func(s string) error {
+		if len(s) > most || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return fmt.Errorf("want one line of UTF-8 text, at most %d bytes, without control characters", most)
 		}
 		*text = s
 		return nil

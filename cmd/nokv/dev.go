@@ -46,7 +46,7 @@ takes nobody without one; the other commands find that of an operator.
 
 With --members it makes a keyspace of the preset's name, with a hundred regions if they
 are points, and runs demo members that host them, a process each: see nokv worker. Kill
-one of these processes, hang it, or drain its member, and watch nokv member list.
+one of these processes, hang it, or drain its member, and watch nokv member list, and nokv events.
 
 dev.json: {"coordinators","root_peers","metrics"} lists of host:port, {"workdir","pid"},
 with --tls {"certs"}, with --members {"workers"}: a list of {"member","pid"}.`,
@@ -377,7 +377,7 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 	}
 	fmt.Fprintf(e.stdout, "  go run ./cmd/nokv tso\n  go run ./cmd/nokv region publish a m\n  go run ./cmd/nokv region get banana\n")
 	if len(d.file.Workers) > 0 {
-		fmt.Fprintf(e.stdout, "  kill -9 %d; go run ./cmd/nokv member list\n", d.file.Workers[0].PID)
+		fmt.Fprintf(e.stdout, "  kill -9 %d; go run ./cmd/nokv events\n", d.file.Workers[0].PID)
 	}
 	return nil
 }

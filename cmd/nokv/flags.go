@@ -161,3 +161,15 @@ func (f *flags) duration(name string, def time.Duration, usage string) *time.Dur
 	})
 	return &d
 }
+
+// label declares --label, which may be repeated.
+func (f *flags) label(into map[string]string, usage string) {
+	f.Func("label", usage, func(text string) error {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return errors.New("want NAME=VALUE")
+		}
+		into[name] = value
+		return nil
+	})
+}

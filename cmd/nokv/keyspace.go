@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -14,8 +13,8 @@ import (
 
 func keyspaceCommand() *command {
 	return &command{
-		name: "keyspace", summary: "create, list and delete keyspaces",
-		children: []*command{keyspaceCreate(), keyspaceGet(), keyspaceList(), keyspaceDelete()},
+		name: "keyspace", summary: "create, change, list and delete keyspaces",
+		children: []*command{keyspaceCreate(), keyspaceUpdate(), keyspaceGet(), keyspaceList(), keyspaceDelete()},
 	}
 }
 
@@ -71,81 +70,10 @@ func keyspaceCells(k keyspaceOutput) []any {
 	if k.Slots > 0 {
 		layout = fmt.Sprintf("slots(%d)", k.Slots)
 	}
-	return []any{k.Name, k.ID, layout, k.Placement, k.Preset, k.Version}
+	return []any{k.Name, k.ID, layout, k.Placement, orDash(k.Preset), k.Version}
 }
 
 var keyspaceColumns = []any{"NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION"}
-
-func keyspaceCreate() *command {
-	return &command{
-		name: "create", args: "NAME [flags]", summary: "create a keyspace",
-		long: `
-Settings start from a preset (tenants, games, actors, kv, partitions); flags and
---settings, protobuf JSON of nokv.root.v1.KeyspaceSettings, replace what it says.
-
-  nokv keyspace create orders
-  nokv keyspace create players --layout slots --slots 1024
-  nokv keyspace create tenants --preset tenants`,
-		setup: func(f *flags) func(context.Context, *env, []string) error {
-			preset := f.String("preset", "", "settings to start from: `name`")
-			layout := f.String("layout", "", "`ranges, slots or points` (default ranges, or the preset's)")
-			slots := f.Uint("slots", 0, "number of slots, 1 to 16,384, for --layout slots")
-			settings := f.String("settings", "", "settings as protobuf `JSON`")
-			c := f.changing()
-			f.withOutput()
-			return func(ctx context.Context, e *env, args []string) error {
-				if len(args) != 1 {
-					return usagef("name one keyspace")
-				}
-				over, err := settingsOf(*settings, *layout, *slots)
-				if err != nil {
-					return err
-				}
-				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					r, err := cl.CreateKeyspace(ctx, args[0], *preset, over)
-					if err != nil {
-						return err
-					}
-					out := struct {
-						keyspaceOutput
-						Token          string `json:"token"`
-						AlreadyExisted bool   `json:"already_existed"`
-					}{showKeyspace(r.Keyspace), showToken(r.Token), r.AlreadyExisted}
-					return e.print(out, func(w *tabwriter.Writer) {
-						row(w, keyspaceColumns...)
-						row(w, keyspaceCells(out.keyspaceOutput)...)
-					})
-				})
-			}
-		},
-	}
-}
-
-func settingsOf(text, layout string, slots uint) (*rootv1.KeyspaceSettings, error) {
-	s := &rootv1.KeyspaceSettings{}
-	if text != "" {
-		if err := protojson.Unmarshal([]byte(text), s); err != nil {
-			return nil, usagef("--settings: %s", strings.ReplaceAll(err.Error(), "\u00a0", " "))
-		}
-	}
-	if slots > 0 && layout == "" {
-		layout = "slots"
-	}
-	switch {
-	case layout == "":
-	case layout == "ranges" && slots == 0:
-		s.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
-	case layout == "points" && slots == 0:
-		s.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}
-	case layout == "slots" && slots > 0 && slots <= 16384:
-		s.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: uint32(slots)}}}
-	case layout == "slots":
-		return nil, usagef("--slots %d: want 1 to 16,384", slots)
-	default:
-		return nil, usagef("--layout %q with --slots %d: use ranges, points, or slots with --slots", layout, slots)
-	}
-	return s, nil
-}
 
 func keyspaceGet() *command {
 	return &command{
@@ -173,7 +101,8 @@ func keyspaceGet() *command {
 					}{showKeyspace(k.Keyspace), k.Regions, showDisclosure(k.Disclosure)}
 					return e.print(out, func(w *tabwriter.Writer) {
 						row(w, "NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION", "REGIONS")
-						row(w, out.Name, out.ID, out.Layout, out.Placement, out.Preset, out.Version, out.Regions)
+						row(w, out.Name, out.ID, out.Layout, out.Placement, orDash(out.Preset), out.Version, out.Regions)
+						settingsTable(w, k.Keyspace.GetSettings(), nil)
 					})
 				})
 			}

@@ -5,8 +5,12 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -17,40 +21,237 @@ import (
 func memberCommand() *command {
 	return &command{
 		name: "member", summary: "list, register, drain, fail and remove members",
-		children: []*command{memberList(), memberRegister(), memberDrain(), memberFail(), memberRemove()},
+		children: []*command{memberList(), memberGet(), memberRegister(), memberDrain(), memberUndrain(), memberFail(), memberRemove()},
 	}
 }
 
 // memberOutput is a member in JSON. The field names stay.
 type memberOutput struct {
-	ID          string            `json:"id"`
-	Address     string            `json:"address"`
-	Kind        string            `json:"kind"`
-	State       string            `json:"state"`
-	Reason      string            `json:"reason,omitempty"`
-	Incarnation uint64            `json:"incarnation"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Regions     *uint64           `json:"owned_regions,omitempty"`
+	ID           string            `json:"id"`
+	Address      string            `json:"address"`
+	ProbeAddress string            `json:"probe_address,omitempty"`
+	Kind         string            `json:"kind"`
+	State        string            `json:"state"`
+	Reason       string            `json:"reason,omitempty"`
+	Incarnation  uint64            `json:"incarnation"`
+	Capacity     uint64            `json:"capacity,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	// Keyspaces whose regions it takes; empty: all that are assigned.
+	Keyspaces []string `json:"keyspaces,omitempty"`
+	// Verdict are the signals that led to its end.
+	Verdict []string `json:"verdict,omitempty"`
+	Regions *uint64  `json:"owned_regions,omitempty"`
+}
+
+// observedOutput is what a coordinator has observed of a member.
+type observedOutput struct {
+	// Health is discovered, live, suspected or held; empty: it may not act any more.
+	Health string `json:"health,omitempty"`
+	// Signals are what speaks against it, or for it; Guard is what holds the verdict.
+	Signals []string `json:"signals,omitempty"`
+	Guard   string   `json:"guard,omitempty"`
+	// Connected: it has a stream there, on which so many frames came.
+	Connected bool   `json:"connected"`
+	Frames    uint64 `json:"frames"`
+	// HeardMillis is how long ago it was heard; absent: never.
+	HeardMillis *uint64 `json:"heard_millis,omitempty"`
+	// Load and the most that it can take, as it says; absent: it does not.
+	Load         *float64 `json:"load,omitempty"`
+	LoadCapacity float64  `json:"load_capacity,omitempty"`
+	// DampedMillis: it failed too often, and gets nothing new for so long.
+	DampedMillis uint64 `json:"damped_millis,omitempty"`
+}
+
+// listedOutput is a line of nokv member list -o json.
+type listedOutput struct {
+	memberOutput
+	observedOutput
 }
 
 func showMember(m *rootv1.Member, owned *uint64) memberOutput {
 	return memberOutput{
-		ID: m.GetId(), Address: m.GetAddress(), Kind: m.GetKind(), State: word(m.GetState().String(), "MEMBER_STATE_"),
-		Reason: m.GetReason(), Incarnation: m.GetIncarnation(), Labels: m.GetLabels(), Regions: owned,
+		ID: m.GetId(), Address: m.GetAddress(), ProbeAddress: m.GetProbeAddress(), Kind: m.GetKind(), State: word(m.GetState().String(), "MEMBER_STATE_"),
+		Reason: m.GetReason(), Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(), Keyspaces: m.GetKeyspaces(),
+		Verdict: m.GetSignals(), Regions: owned,
 	}
+}
+
+func showObserved(m *coordinatorv1.MemberStatus) observedOutput {
+	out := observedOutput{
+		Signals: m.GetSignals(), Guard: m.GetGuard(), Connected: m.GetConnected(), Frames: m.GetFrames(), DampedMillis: m.GetDampedMillis(),
+		LoadCapacity: m.GetLoad().GetCapacity(),
+	}
+	if state := m.GetMember().GetState(); m.GetHealth() != 0 && (state == rootv1.MemberState_MEMBER_STATE_ACTIVE || state == rootv1.MemberState_MEMBER_STATE_DRAINING) {
+		out.Health = word(m.GetHealth().String(), "MEMBER_HEALTH_")
+	}
+	if m.GetFrames() > 0 || m.GetLastHeartbeat() != nil {
+		out.HeardMillis = &m.HeartbeatAgeMillis
+	}
+	switch {
+	case m.GetLoad() != nil:
+		out.Load = &m.Load.Load
+	case m.GetLastHeartbeat() != nil:
+		out.Load = &m.LastHeartbeat.Load
+	}
+	return out
+}
+
+var observedColumns = []any{"HEALTH", "STREAM", "HEARD", "LOAD"}
+
+func (o *observedOutput) cells() []any {
+	stream, heard, load := "-", "-", "-"
+	if o.Connected {
+		stream = "open"
+	}
+	if o.HeardMillis != nil {
+		heard = (time.Duration(*o.HeardMillis) * time.Millisecond).String() + " ago"
+	}
+	if o.Load != nil {
+		load = strconv.FormatFloat(*o.Load, 'g', 4, 64)
+	}
+	return []any{orDash(o.Health), stream, heard, load}
+}
+
+// why is what there is to say of a member that is not well.
+func (o *observedOutput) why() string {
+	var parts []string
+	if o.Guard != "" {
+		parts = append(parts, "held by "+o.Guard)
+	}
+	if o.DampedMillis > 0 {
+		parts = append(parts, "failed too often, gets nothing new for "+(time.Duration(o.DampedMillis)*time.Millisecond).Round(time.Second).String())
+	}
+	if len(o.Signals) > 0 {
+		parts = append(parts, strings.Join(o.Signals, ","))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func memberList() *command {
 	return &command{
-		name: "list", args: "[flags]", summary: "list members",
+		name: "list", args: "[flags]", summary: "list members, with what the coordinator that answers has observed",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			show := func(m *coordinatorv1.MemberStatus) memberOutput { return showMember(m.GetMember(), &m.OwnedRegions) }
-			return list(f, unargued((*client.Client).ListMembers), show,
-				[]any{"ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS", "REASON"},
-				func(m memberOutput) []any {
-					return []any{m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions, orDash(m.Reason)}
-				})
+			show := func(m *coordinatorv1.MemberStatus) listedOutput {
+				return listedOutput{showMember(m.GetMember(), &m.OwnedRegions), showObserved(m)}
+			}
+			header := slices.Concat([]any{"ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS"}, observedColumns, []any{"REASON"})
+			return list(f, unargued((*client.Client).ListMembers), show, header, func(m listedOutput) []any {
+				reason := m.Reason
+				if m.Health != "" && (m.Health != "live" || m.DampedMillis > 0) {
+					reason = strings.TrimPrefix(reason+"; "+m.why(), "; ")
+				}
+				return slices.Concat([]any{m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions}, m.cells(), []any{orDash(reason)})
+			})
 		},
+	}
+}
+
+// memberGetOutput is what nokv member get -o json prints. The field names stay.
+type memberGetOutput struct {
+	memberOutput
+	// MovesFrom and MovesTo are moves of regions that are under way.
+	MovesFrom uint64 `json:"moves_from"`
+	MovesTo   uint64 `json:"moves_to"`
+	// Observed is what each coordinator has observed.
+	Observed []observerOutput `json:"observed"`
+}
+
+type observerOutput struct {
+	Coordinator string `json:"coordinator"`
+	Error       string `json:"error,omitempty"`
+	observedOutput
+}
+
+func memberGet() *command {
+	return &command{
+		name: "get", args: "ID [flags]", summary: "show a member, and what every coordinator has observed of it",
+		setup: func(f *flags) func(context.Context, *env, []string) error {
+			c, r := f.client(), f.read()
+			f.withOutput()
+			return func(ctx context.Context, e *env, args []string) error {
+				opts, err := r.options()
+				if err != nil {
+					return err
+				}
+				if len(args) != 1 {
+					return usagef("name one member")
+				}
+				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
+					return showWholeMember(ctx, e, cl, rooted.MemberID(args[0]), opts)
+				})
+			}
+		},
+	}
+}
+
+func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.MemberID, opts []client.ReadOption) error {
+	m, err := cl.GetMember(ctx, id, opts...)
+	if err != nil {
+		return err
+	}
+	out := memberGetOutput{memberOutput: showMember(m.GetMember(), &m.OwnedRegions)}
+	if out.MovesFrom, out.MovesTo, err = movesOf(ctx, cl, id); err != nil {
+		return err
+	}
+	_ = cl.Discover(ctx) // what is not found is not asked; the configured ones are
+	for _, addr := range cl.Endpoints() {
+		seen, err := cl.GetMemberAt(ctx, addr, id)
+		o := observerOutput{Coordinator: addr}
+		if err != nil {
+			o.Error = explain(err)
+		} else {
+			o.observedOutput = showObserved(seen)
+		}
+		out.Observed = append(out.Observed, o)
+	}
+	return e.print(out, out.table)
+}
+
+// movesOf counts the moves of regions from a member and to it, of 10,000 that are under way.
+func movesOf(ctx context.Context, cl *client.Client, id rooted.MemberID) (from, to uint64, err error) {
+	for t, err := range cl.ListTransitions(ctx, 0, false, client.Limit(10_000)) {
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case t.GetFrom().GetMemberId() == string(id):
+			from++
+		case t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE && t.GetOwner().GetMemberId() == string(id):
+			to++
+		}
+	}
+	return from, to, nil
+}
+
+func (m *memberGetOutput) table(w *tabwriter.Writer) {
+	row(w, "member", m.ID)
+	row(w, "state", strings.TrimSpace(m.State+"  "+m.Reason))
+	if len(m.Verdict) > 0 {
+		row(w, "verdict", strings.Join(m.Verdict, ", "))
+	}
+	row(w, "incarnation", m.Incarnation)
+	row(w, "address", orDash(m.Address))
+	row(w, "probe address", orDash(m.ProbeAddress))
+	row(w, "kind", orDash(m.Kind))
+	row(w, "capacity", max(m.Capacity, 1))
+	labels := make([]string, 0, len(m.Labels))
+	for _, name := range slices.Sorted(maps.Keys(m.Labels)) {
+		labels = append(labels, name+"="+m.Labels[name])
+	}
+	row(w, "labels", orDash(strings.Join(labels, ",")))
+	keyspaces := "all that are assigned"
+	if len(m.Keyspaces) > 0 {
+		keyspaces = strings.Join(m.Keyspaces, ",")
+	}
+	row(w, "keyspaces", keyspaces)
+	row(w, "regions", fmt.Sprintf("%d owned; moves under way: %d from it, %d to it", *m.Regions, m.MovesFrom, m.MovesTo))
+	row(w)
+	row(w, slices.Concat([]any{"COORDINATOR"}, observedColumns, []any{"FRAMES", "SIGNALS"})...)
+	for _, o := range m.Observed {
+		if o.Error != "" {
+			row(w, o.Coordinator, "-", "-", "-", "-", "-", o.Error)
+			continue
+		}
+		row(w, slices.Concat([]any{o.Coordinator}, o.cells(), []any{o.Frames, orDash(o.why())})...)
 	}
 }
 
@@ -61,103 +262,23 @@ func memberRegister() *command {
 			m := &rootv1.Member{Labels: map[string]string{}}
 			f.StringVar(&m.Kind, "kind", "", "`word` for what it is, such as store or worker")
 			f.Uint64Var(&m.Capacity, "capacity", 0, "`share` of load it can take; 0 counts as 1")
-			f.Func("label", "`NAME=VALUE`; repeat for more", func(s string) error {
-				name, value, ok := strings.Cut(s, "=")
-				if !ok {
-					return fmt.Errorf("want NAME=VALUE")
-				}
-				m.Labels[name] = value
-				return nil
-			})
+			keyspaces := f.String("keyspaces", "", "`names` of the keyspaces whose regions it takes, with commas (default all that are assigned)")
+			f.label(m.Labels, "`NAME=VALUE`; repeat for more")
 			check := func(args []string) error {
 				if err := checkAddr(args[1]); err != nil {
 					return usagef("ADDRESS %s", err)
 				}
 				return nil
 			}
-			return memberChange(f, 2, check, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
+			return memberChange(f, 2, check, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				var nonce [8]byte
 				_, _ = rand.Read(nonce[:]) // never fails: crypto/rand crashes the process instead
+				if *keyspaces != "" {
+					m.Keyspaces = strings.Split(*keyspaces, ",")
+				}
 				m.Id, m.Address, m.StartNonce = args[0], args[1], binary.LittleEndian.Uint64(nonce[:])
 				return cl.RegisterMember(ctx, m)
 			})
 		},
-	}
-}
-
-func memberDrain() *command {
-	return &command{
-		name: "drain", args: "ID [flags]", summary: "keep new regions away from a member",
-		setup: func(f *flags) func(context.Context, *env, []string) error {
-			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
-			undo := f.Bool("undo", false, "let it take regions again")
-			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
-				return cl.DrainMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason, *undo)
-			})
-		},
-	}
-}
-
-func memberFail() *command {
-	return &command{
-		name: "fail", args: "ID [flags]", summary: "say that a process of a member is dead",
-		setup: func(f *flags) func(context.Context, *env, []string) error {
-			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is dead, as nokv member list shows it; needed")
-			reason := f.String("reason", "", "`text` that says why")
-			check := func([]string) error {
-				if *incarnation == 0 {
-					return usagef("--incarnation is needed: the verdict is about one process")
-				}
-				return nil
-			}
-			return memberChange(f, 1, check, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
-				return cl.FailMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
-			})
-		},
-	}
-}
-
-func memberRemove() *command {
-	return &command{
-		name: "remove", args: "ID [flags]", summary: "retire a member that owns nothing",
-		setup: func(f *flags) func(context.Context, *env, []string) error {
-			incarnation := f.Uint64("incarnation", 0, "`number` of the process that is meant; 0: the current one")
-			reason := f.String("reason", "", "`text` that says why")
-			return memberChange(f, 1, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
-				return cl.RemoveMember(ctx, rooted.MemberID(args[0]), *incarnation, *reason)
-			})
-		},
-	}
-}
-
-// memberChange runs a command that changes one member, and prints it. check, if
-// any, judges its words before anybody is asked.
-func memberChange(f *flags, arguments int, check func(args []string) error, do func(context.Context, *client.Client, []string) (*rootv1.Member, error)) func(context.Context, *env, []string) error {
-	c := f.changing()
-	f.withOutput()
-	return func(ctx context.Context, e *env, args []string) error {
-		if len(args) != arguments {
-			return usagef("%d arguments, want %d", len(args), arguments)
-		}
-		if check != nil {
-			if err := check(args); err != nil {
-				return err
-			}
-		}
-		return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-			m, err := do(ctx, cl, args)
-			if err != nil {
-				return err
-			}
-			out := showMember(m, nil)
-			return e.print(out, func(w *tabwriter.Writer) {
-				text := fmt.Sprintf("member %s is %s", out.ID, out.State)
-				if out.Incarnation != 0 {
-					text += fmt.Sprintf(", incarnation %d", out.Incarnation)
-				}
-				row(w, text)
-			})
-		})
 	}
 }

@@ -15,8 +15,8 @@ import (
 
 func regionCommand() *command {
 	return &command{
-		name: "region", summary: "publish, find, split, merge and remove regions",
-		children: []*command{regionPublish(), regionGet(), regionList(), regionSplit(), regionMerge(), regionRemove()},
+		name: "region", summary: "publish, find, split, merge, assign and remove regions",
+		children: []*command{regionPublish(), regionGet(), regionList(), regionSplit(), regionMerge(), regionAssign(), regionAddOwner(), regionRemoveOwner(), regionRemove()},
 	}
 }
 
@@ -164,7 +164,7 @@ type changeOutput struct {
 	Regions []regionOutput `json:"regions"`
 }
 
-func printChange(e *env, changed bool, at rooted.Token, regions ...*rooted.Region) error {
+func showChange(changed bool, at rooted.Token, regions ...*rooted.Region) changeOutput {
 	out := changeOutput{Outcome: "already_applied", Token: at.String(), Regions: []regionOutput{}}
 	if changed {
 		out.Outcome = "applied"
@@ -172,13 +172,20 @@ func printChange(e *env, changed bool, at rooted.Token, regions ...*rooted.Regio
 	for _, r := range regions {
 		out.Regions = append(out.Regions, showRegion(r.Proto()))
 	}
-	return e.print(out, func(w *tabwriter.Writer) {
-		row(w, regionColumns...)
-		for _, r := range out.Regions {
-			row(w, regionCells(r)...)
-		}
-		row(w, "# "+out.Outcome+" at "+out.Token)
-	})
+	return out
+}
+
+func (c *changeOutput) table(w *tabwriter.Writer) {
+	row(w, regionColumns...)
+	for _, r := range c.Regions {
+		row(w, regionCells(r)...)
+	}
+	row(w, "# "+c.Outcome+" at "+c.Token)
+}
+
+func printChange(e *env, changed bool, at rooted.Token, regions ...*rooted.Region) error {
+	out := showChange(changed, at, regions...)
+	return e.print(out, out.table)
 }
 
 func regionGet() *command {

@@ -218,6 +218,11 @@ func TestRestore(t *testing.T) {
 	if n := strings.Count(r.Stdout, `"start_key"`); r.Code != 0 || n != 3 {
 		t.Errorf("%d regions after the restore, want 3\n%s%s", n, r.Stdout, r.Stderr)
 	}
+	// Its log does not go back to a first entry: what was before it is in no entry.
+	r = c.Run(append([]string{"events", "--last", "0"}, c.RootFlags()...)...)
+	if r.Code != 0 || !strings.Contains(r.Stdout, "holds the Tenure, in era ") || strings.Contains(r.Stdout, " begins, with root peers") {
+		t.Errorf("of the restored cluster is told, exit status %d\n%s%s", r.Code, r.Stdout, r.Stderr)
+	}
 	testreport.Linef(t, "restore from a backup, real processes: %d runs of ids and timestamps before and %d after, none twice; serving again %s after the first process of the new cluster",
 		len(old.grants), len(young.grants), away.Round(10*time.Millisecond))
 }

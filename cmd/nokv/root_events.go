@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"text/tabwriter"
+	"time"
 
+	"github.com/nokv/nokv/internal/chronicle"
 	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/reason"
 	rootclient "github.com/nokv/nokv/meta/root/client"
@@ -25,9 +27,16 @@ type eventOutput struct {
 	// Event is the whole event as protobuf JSON.
 	Event rawJSON `json:"event"`
 	// Actor is who asked, ROLE/NAME, where somebody could vouch for it; Why is in the caller's words.
+	// Via is the coordinator that named it.
 	Actor string `json:"actor,omitempty"`
+	Via   string `json:"via,omitempty"`
 	Why   string `json:"why,omitempty"`
+	// Time is when it was proposed, by the root leader's clock.
+	Time string `json:"time,omitempty"`
 }
+
+// showTime is a time in JSON.
+func showTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
 func rootEvents() *command {
 	return &command{
@@ -46,10 +55,8 @@ asked for; whether its command applied is a matter of the state it met.`,
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				if role, name, _ := strings.Cut(*actor, "/"); f.given("actor") {
-					if _, err := principal.ParseRole(role); err != nil || name == "" {
-						return usagef("--actor %q: want ROLE/NAME, such as operator/ann or coordinator/*", *actor)
-					}
+				if err := checkActor(f, *actor); err != nil {
+					return err
 				}
 				timeout := *r.timeout
 				if *follow {
@@ -59,7 +66,18 @@ asked for; whether its command applied is a matter of the state it met.`,
 					if err := r.letsIn(ctx); err != nil {
 						return err
 					}
-					return tailEvents(ctx, e, cl, *actor, *after, *last, *follow)
+					at, err := cl.ReadIndex(ctx)
+					if err != nil {
+						return err
+					}
+					from, err := startOfEvents(ctx, cl, at, *after, *last)
+					if err != nil {
+						return err
+					}
+					if e.output != "json" {
+						fmt.Fprintln(e.stdout, "INDEX     TERM  EVENT")
+					}
+					return tailEvents(ctx, cl, at, from, *follow, func(t *rootv1.TailEntry) error { return printEntry(e, t, *actor) })
 				})
 				if *follow && ctx.Err() != nil {
 					return nil
@@ -70,26 +88,27 @@ asked for; whether its command applied is a matter of the state it met.`,
 	}
 }
 
-func tailEvents(ctx context.Context, e *env, cl *rootclient.Client, actor string, after, last uint64, follow bool) error {
-	at, err := cl.ReadIndex(ctx)
-	if err != nil {
-		return err
+// checkActor judges --actor.
+func checkActor(f *flags, actor string) error {
+	if role, name, _ := strings.Cut(actor, "/"); f.given("actor") {
+		if _, err := principal.ParseRole(role); err != nil || name == "" {
+			return usagef("--actor %q: want ROLE/NAME, such as operator/ann or coordinator/*", actor)
+		}
 	}
-	from, err := startOfEvents(ctx, cl, at, after, last)
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// tailEvents calls fn with the entries behind an index, up to at; with follow, without
+// an end.
+func tailEvents(ctx context.Context, cl *rootclient.Client, at rooted.Token, from uint64, follow bool, fn func(*rootv1.TailEntry) error) error {
 	stream, m, err := tailFrom(ctx, cl, at, from)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	if e.output != "json" {
-		fmt.Fprintln(e.stdout, "INDEX     TERM  EVENT")
-	}
 	for done := from >= at.Index; !done || follow; {
 		for _, entry := range m.GetEntries() {
-			if err := printEntry(e, entry, actor); err != nil {
+			if err := fn(entry); err != nil {
 				return err
 			}
 			done = done || entry.GetIndex() >= at.Index
@@ -171,7 +190,10 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 			continue
 		}
 		for _, event := range c.GetEvents() {
-			out := eventOutput{t.GetTerm(), t.GetIndex(), i, kindOf(event), showMessage(hideSecrets(event)), c.GetActor(), c.GetWhy()}
+			out := eventOutput{t.GetTerm(), t.GetIndex(), i, chronicle.KindOf(event), showMessage(hideSecrets(event)), c.GetActor(), c.GetVia(), c.GetWhy(), ""}
+			if ms := entry.GetUnixMillis(); ms != 0 {
+				out.Time = showTime(time.UnixMilli(int64(ms)))
+			}
 			if e.output == "json" {
 				if err := e.printLine(out); err != nil {
 					return err
@@ -179,7 +201,7 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 				continue
 			}
 			w := tabwriter.NewWriter(e.stdout, 0, 0, 0, ' ', 0)
-			fmt.Fprintf(w, "%-9d %-5d %s %s%s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)), byWhom(out.Actor, out.Why))
+			fmt.Fprintf(w, "%-9d %-5d %s %s%s\n", out.Index, out.Term, out.Kind, strings.TrimSpace(string(out.Event)), byWhom(out.Actor, out.Via, out.Why))
 			if err := w.Flush(); err != nil {
 				return err
 			}
@@ -188,26 +210,19 @@ func printEntry(e *env, t *rootv1.TailEntry, actor string) error {
 	return nil
 }
 
-// byWhom stands behind an event: who asked, and why.
-func byWhom(actor, why string) string {
+// byWhom stands behind an event: who asked, through which coordinator, and why.
+func byWhom(actor, via, why string) string {
 	text := ""
 	if actor != "" {
 		text = "  by " + actor
+	}
+	if via != "" {
+		text += " through " + via
 	}
 	if why != "" {
 		text += fmt.Sprintf("  why %q", why)
 	}
 	return text
-}
-
-// kindOf is the event's name on the wire, such as "region_published".
-func kindOf(event *rootv1.Event) string {
-	m := event.ProtoReflect()
-	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("kind"))
-	if field == nil {
-		return "unknown"
-	}
-	return string(field.Name())
 }
 
 // hideSecrets takes keys out of what is printed.

@@ -177,6 +177,9 @@ var scrubs = []struct {
 	with    string
 }{
 	{regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z`), "TIME"},
+	{regexp.MustCompile(`([0-9]{4}-[0-9]{2}-[0-9]{2} )?[0-9:]{8}\.[0-9]{3} `), "TIME "},
+	{regexp.MustCompile(`the log's end, [0-9]+`), "the log's end, INDEX"},
+	{regexp.MustCompile(`left, after [0-9.]+(ms|µs|s)`), "left, after SOME TIME"},
 	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "ADDR"},
 	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},
 	{regexp.MustCompile(`\b[0-9a-f]{16}\b`), "HASH"},

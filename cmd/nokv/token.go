@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/bearer"
+	"github.com/nokv/nokv/internal/principal"
 )
 
 func tokenCommand() *command {
@@ -33,7 +35,7 @@ is operator/NAME or client/NAME there, as by a client certificate. Its id, which
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			role := f.String("role", "", "`operator or client` (required)")
 			name := f.String("name", "", "`name` of whom it is for, as in a certificate (required)")
-			ttl := f.life("ttl", oneDay, "(default 1d; at most 400d)")
+			ttl := f.life("ttl", oneDay, bearer.MaxLife, "12h or 90d", "400 days", "(default 1d; at most 400d)")
 			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -42,6 +44,12 @@ is operator/NAME or client/NAME there, as by a client certificate. Its id, which
 					return usagef("no arguments, got %q", args)
 				case *role == "" || *name == "":
 					return usagef("--role and --name are required")
+				}
+				if r, err := principal.ParseRole(*role); err != nil || r != principal.Operator && r != principal.Client {
+					return usagef("-role %q: use operator or client: the others have certificates", *role)
+				}
+				if err := principal.CheckName(*name); err != nil {
+					return usagef("-name %v", err)
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
 					r, err := cl.CreateToken(ctx, *role, *name, *ttl)

@@ -9,7 +9,8 @@ import (
 // The words of --why are text that the log takes: whatever is not is a usage error.
 func TestWhyIsText(t *testing.T) {
 	for text, want := range map[string]string{
-		"upgrade to 2.1, für alle": "", "x\xff": "not UTF-8", strings.Repeat("ä", 129): "258 bytes, want at most 256",
+		"upgrade to 2.1, für alle": "", strings.Repeat("ä", 128): "", strings.Repeat("ä", 129): "want one line", "x\xff": "want one line",
+		"a\nb": "-why \"a\\nb\": want one line of UTF-8 text, at most 256 bytes, without control characters", "a\x7fb": "want one line",
 	} {
 		f := newFlags("nokv test", &command{})
 		got := f.why()
@@ -27,7 +28,7 @@ func TestWhyIsText(t *testing.T) {
 // they do. Whoever adds a command that changes something gives it --why.
 var unrooted = []string{
 	"access check", "access list", "bench", "bench echo", "bench failover", "bench id", "bench publish", "bench route", "bench tso", "bench watches", "cert init", "cert issue", "cert renew", "cert show", "config get",
-	"coordinator", "coordinator list", "dev", "id", "keyspace get", "keyspace list", "member list", "meta-root", "region get", "region list",
+	"coordinator", "coordinator list", "dev", "events", "id", "keyspace get", "keyspace list", "member get", "member list", "meta-root", "region get", "region list",
 	"root backup", "root events", "root restore", "root settings", "root status", "root transfer", "root verify", "status", "transition list", "tso",
 	"version", "watch", "witness", "worker",
 }

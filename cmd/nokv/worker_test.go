@@ -263,3 +263,56 @@ func TestDevRunsMembers(t *testing.T) {
 		}
 	}
 }
+
+// With certificates each member has its own. What becomes of one that is killed, and of one
+// that is drained, is in nokv events, with who did it.
+func TestDevRunsMembersWithCertificates(t *testing.T) {
+	env, workdir := nokvEnv(t), t.TempDir()
+	p := startDev(t, env, workdir, "--tls", "--members", "3")
+	file := readDevFile(filepath.Join(workdir, "dev.json"))
+	if file == nil || len(file.Workers) != 3 {
+		t.Fatalf("dev.json: %+v", file)
+	}
+	cli := func(args ...string) proctest.Result {
+		t.Helper()
+		r := proctest.Run(t, proctest.Options{Path: nokvPath(t), Env: env, Args: args})
+		if r.Code != exitOK {
+			t.Fatalf("nokv %s: exit status %d\n%s%s", strings.Join(args, " "), r.Code, r.Stdout, r.Stderr)
+		}
+		return r
+	}
+	// told waits until a sentence is there, by whom.
+	told := func(actor, sentence string, args ...string) {
+		t.Helper()
+		proctest.Eventually(t, hostedWithin, func() error {
+			out := cli(append([]string{"events", "--actor", actor, "-o", "json"}, args...)...).Stdout
+			for line := range strings.Lines(out) {
+				var s storyOutput
+				if err := json.Unmarshal([]byte(line), &s); err != nil {
+					return err
+				}
+				if strings.Contains(s.Text, sentence) && s.Time != "" && s.Outcome == "applied" {
+					return nil
+				}
+			}
+			return fmt.Errorf("not told that %q:\n%s", sentence, out)
+		})
+	}
+	killed := file.Workers[0]
+	told("member/"+killed.Member, killed.Member+" registers")
+	if err := syscall.Kill(killed.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	told("coordinator/*", "has failed: its own address refuses connections", "--member", killed.Member)
+	told("coordinator/*", "regions of games go from "+killed.Member+" to ", "--keyspace", "games")
+	drained := file.Workers[1].Member
+	if r := cli("member", "drain", drained, "--wait", hostedWithin.String(), "--why", "a test"); !strings.Contains(r.Stdout, "nothing is left") {
+		t.Errorf("the drain says\n%s", r.Stdout)
+	}
+	told("operator/dev", drained+" drains; ", "--member", drained)
+	told("coordinator/*", "have moved from "+drained+" to "+file.Workers[2].Member, "--member", drained)
+	if r := cli("member", "get", drained, "-o", "json"); strings.Count(r.Stdout, `"health": "live"`) != 2 {
+		t.Errorf("two coordinators should hear %s:\n%s", drained, r.Stdout)
+	}
+	stopDev(t, p)
+}

@@ -332,6 +332,7 @@ func (a *Assigner) detect(now clock.Instant) (due clock.Instant, open bool) {
 		for _, v := range b.Verdicts {
 			a.pass(v)
 		}
+		a.note(b.Withheld)
 		for _, incarnation := range b.Ended {
 			if a.work != nil {
 				a.work.MarkIncarnation(incarnation)

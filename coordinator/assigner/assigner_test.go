@@ -3,6 +3,8 @@ package assigner_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -382,7 +384,7 @@ func TestAsked(t *testing.T) {
 }
 
 // TestMassFailureIsHeld: when most members vanish without proof, nobody is failed, and it
-// is shown.
+// is shown, and said in the log once, where it changes nothing.
 func TestMassFailureIsHeld(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.hosts(4, 8)
@@ -391,9 +393,21 @@ func TestMassFailureIsHeld(t *testing.T) {
 		w.probe = func(context.Context, liveness.Probe) liveness.ProbeResult { return liveness.NoAnswer }
 		w.mu.Unlock()
 		w.pass(time.Second, "m1", "m2", "m3", "m4")
+		before := w.now().Member("m1").GetRevision()
 		w.pass(30*time.Second, "m4")
 		if v := w.a.Vars(); v.Held["mass_failure_hold"] != 3 || v.Holds == 0 || v.Verdicts != 0 {
 			t.Errorf("the numbers are %+v", v)
+		}
+		noted := map[string]int{}
+		for _, cmd := range w.commands() {
+			for _, e := range cmd.GetEvents() {
+				if strings.HasPrefix(cmd.GetWhy(), "mass_failure_hold: ") && e.GetMemberStateChanged().GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE {
+					noted[e.GetMemberStateChanged().GetMemberId()]++
+				}
+			}
+		}
+		if want := map[string]int{"m1": 1, "m2": 1, "m3": 1}; !maps.Equal(noted, want) || w.now().Member("m1").GetRevision() != before {
+			t.Errorf("the log says of %v that a verdict is held, and m1 changed at %d, want %v, %d", noted, w.now().Member("m1").GetRevision(), want, before)
 		}
 		w.pass(5*time.Second, "m1", "m2", "m3", "m4")
 		if v := w.a.Vars(); len(v.Held) != 0 {

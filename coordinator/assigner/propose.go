@@ -21,6 +21,8 @@ import (
 // parcel is a command and what is to be done when it has been judged.
 type parcel struct {
 	events []*rootv1.Event
+	// why is that of the command.
+	why string
 	// operations that the events carry out, in order: one each, but for grants.
 	operations []placement.Operation
 	// judged is told what became of it, unless it is to be taken apart.
@@ -57,6 +59,42 @@ func (a *Assigner) pass(v liveness.Verdict) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.core.Withdraw(v.Member, v.Incarnation, now)
+	}})
+}
+
+// note has the log say which verdicts a guard holds. It asks for what is so, that the
+// members be what they are, and changes nothing: why is what it says.
+func (a *Assigner) note(held []liveness.Withheld) {
+	by := map[liveness.Guard][]*rootv1.Event{}
+	for _, h := range held {
+		m := a.st.Member(h.Member)
+		if m.GetIncarnation() != h.Incarnation {
+			continue
+		}
+		a.log.Warn("a verdict is held", "member", string(h.Member), "incarnation", h.Incarnation, "by", h.By.String())
+		by[h.By] = append(by[h.By], memberEvent(&rootv1.MemberStateChanged{
+			MemberId: m.GetId(), Incarnation: m.GetIncarnation(), State: m.GetState(), Reason: m.GetReason(), Signals: m.GetSignals(),
+			ExpectedRevision: m.GetRevision(),
+		}))
+	}
+	for g, events := range by {
+		a.say(events, g.String()+": not failed, because "+g.Reason())
+	}
+}
+
+// say sends a note; event by event if it is refused, as when one of the members has
+// changed meanwhile.
+func (a *Assigner) say(events []*rootv1.Event, why string) {
+	a.outbox.rest = append(a.outbox.rest, &parcel{events: events, why: why, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
+		switch {
+		case result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED:
+		case len(events) > 1 && result.GetError().GetReason() != rootv1.Reason_REASON_ERA_STALE:
+			for i := range events {
+				a.say(events[i:i+1], why)
+			}
+		default:
+			a.refused("a note", result.GetError())
+		}
 	}})
 }
 
@@ -213,7 +251,7 @@ func (a *Assigner) send() {
 		var commands []*rootv1.Command
 		bytes := 0
 		for _, p := range *from {
-			cmd := &rootv1.Command{Events: p.events, RequireEra: uint64(a.era)}
+			cmd := &rootv1.Command{Events: p.events, Why: p.why, RequireEra: uint64(a.era)}
 			n := proto.Size(cmd) + 64
 			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands) {
 				break

@@ -63,6 +63,11 @@ func (c *Client) Status(ctx context.Context, address string) (*coordinatorv1.Sta
 	if address == "" {
 		return do(ctx, c, op, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
 	}
+	return askOne(ctx, c, op, address, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
+}
+
+// askOne asks the coordinator at an address, and no other, once.
+func askOne[Q, R any](ctx context.Context, c *Client, op operation, address string, req *Q, m method[Q, R]) (*R, error) {
 	if c.ctx.Err() != nil {
 		return nil, &Error{Op: op.name, Cause: ErrClosed}
 	}
@@ -76,7 +81,7 @@ func (c *Client) Status(ctx context.Context, address string) (*coordinatorv1.Sta
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	reply, err := once(ctx, c, op, e, &coordinatorv1.StatusRequest{}, coordinatorv1.CoordinatorClient.Status)
+	reply, err := once(ctx, c, op, e, req, m)
 	if err != nil {
 		var t trail
 		t.note(e.address, err)
@@ -91,6 +96,14 @@ func (c *Client) Status(ctx context.Context, address string) (*coordinatorv1.Sta
 func (c *Client) CreateKeyspace(ctx context.Context, name, preset string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
 	return change(ctx, c, "CreateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.CreateKeyspaceRequest {
 		return &coordinatorv1.CreateKeyspaceRequest{Name: name, Preset: preset, Settings: settings, Identity: id}
+	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
+}
+
+// CreateKeyspaceOf is CreateKeyspace with settings that are all there is: what is not set
+// in them is not set.
+func (c *Client) CreateKeyspaceOf(ctx context.Context, name string, settings *rootv1.KeyspaceSettings) (*coordinatorv1.CreateKeyspaceResponse, error) {
+	return change(ctx, c, "CreateKeyspace", func(id *rootv1.CommandIdentity) *coordinatorv1.CreateKeyspaceRequest {
+		return &coordinatorv1.CreateKeyspaceRequest{Name: name, Settings: settings, Whole: true, Identity: id}
 	}, coordinatorv1.CoordinatorClient.CreateKeyspace)
 }
 
@@ -137,10 +150,28 @@ func (c *Client) RegisterMember(ctx context.Context, m *rootv1.Member) (*rootv1.
 func (c *Client) GetMember(ctx context.Context, id rooted.MemberID, opts ...ReadOption) (*coordinatorv1.MemberStatus, error) {
 	m, err := c.member(ctx, "GetMember", string(id), readOf(opts))
 	if m == nil && err == nil {
-		d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_MEMBER_NOT_FOUND, Message: fmt.Sprintf("there is no member %q", id)}
-		return nil, &Error{Op: "GetMember", Reason: d.Reason, Detail: d, Cause: errRefused}
+		return nil, noMember("GetMember", id)
 	}
 	return m, err
+}
+
+// GetMemberAt is GetMember by what one coordinator has observed. It asks that one alone,
+// once.
+func (c *Client) GetMemberAt(ctx context.Context, address string, id rooted.MemberID) (*coordinatorv1.MemberStatus, error) {
+	req := &coordinatorv1.ListMembersRequest{MemberId: string(id)}
+	list, err := askOne(ctx, c, operation{name: "GetMemberAt"}, address, req, coordinatorv1.CoordinatorClient.ListMembers)
+	if err == nil && len(list.GetMembers()) == 0 {
+		err = noMember("GetMemberAt", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list.GetMembers()[0], nil
+}
+
+func noMember(op string, id rooted.MemberID) error {
+	d := &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_MEMBER_NOT_FOUND, Message: fmt.Sprintf("there is no member %q", id)}
+	return &Error{Op: op, Reason: d.Reason, Detail: d, Cause: errRefused}
 }
 
 // member is nil when there is none.

@@ -22,6 +22,13 @@ const (
 // String is the guard's name, as it is shown.
 func (g Guard) String() string { return [...]string{"", "mass_failure_hold", "verdict_budget"}[g] }
 
+// Reason is a sentence for people.
+func (g Guard) Reason() string {
+	return [...]string{
+		"", "more members of a keyspace vanished together than it lets fail without proof of death", "there were enough verdicts without proof for now",
+	}[g]
+}
+
 // toll is how many members of a class there are to be lost, and when those that look
 // gone, or were failed since, vanished: in order.
 type toll struct {

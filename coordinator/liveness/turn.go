@@ -22,9 +22,18 @@ type Batch struct {
 	// Verdicts are to be rooted, each in a command of its own: FAILED, of this
 	// incarnation. From here on nobody confirms it.
 	Verdicts []Verdict
+	// Withheld are verdicts that a guard for the members begins to hold.
+	Withheld []Withheld
 	// Ended are incarnations that the root has ended, and that were proven dead since:
 	// their fences have not to be waited for.
 	Ended []uint64
+}
+
+// Withheld is a verdict that is due and not passed.
+type Withheld struct {
+	Member      rooted.MemberID
+	Incarnation uint64
+	By          Guard
 }
 
 // Probe asks to connect to a member's own address, and to report by Probed.
@@ -142,7 +151,7 @@ func (c *Core) Turn(now clock.Instant) Batch {
 }
 
 func (b *Batch) full() bool {
-	return len(b.Verdicts) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) > MaxBatch-maxPast-1 || len(b.Probes) > MaxBatch-maxPast-1
+	return len(b.Verdicts) >= MaxBatch || len(b.Withheld) >= MaxBatch || len(b.Question.Members) >= MaxBatch || len(b.Ended) > MaxBatch-maxPast-1 || len(b.Probes) > MaxBatch-maxPast-1
 }
 
 // look does for a member what is due, and says when to look again.
@@ -245,6 +254,7 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 	if by := c.guard(m, now); by != NotHeld {
 		if m.held == NotHeld {
 			c.count.Holds++
+			b.Withheld = append(b.Withheld, Withheld{m.id, m.incarnation, by})
 		}
 		m.held = by
 		return min(next, now.Add(again))

@@ -45,16 +45,16 @@ func (o *Operation) assignment() *rootv1.Assignment {
 func (o *Operation) Event() *rootv1.Event {
 	switch o.Kind {
 	case Complete:
-		e := &rootv1.TransitionCompleted{TransitionId: o.Transition, SetFrontier: o.SetFrontier}
+		e := &rootv1.TransitionCompleted{TransitionId: o.Transition, PlannedAt: o.PlannedAt, SetFrontier: o.SetFrontier}
 		if o.Frontier != "" {
 			e.Frontier = []byte(o.Frontier)
 		}
 		return &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: e}}
 	case Ready:
-		return &rootv1.Event{Kind: &rootv1.Event_MoveReady{MoveReady: &rootv1.MoveReady{TransitionId: o.Transition, Incarnation: o.To.Incarnation}}}
+		return &rootv1.Event{Kind: &rootv1.Event_MoveReady{MoveReady: &rootv1.MoveReady{TransitionId: o.Transition, PlannedAt: o.PlannedAt, Incarnation: o.To.Incarnation}}}
 	case Cancel:
 		return &rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{
-			TransitionId: o.Transition, Aborted: true, Reason: o.Because,
+			TransitionId: o.Transition, PlannedAt: o.PlannedAt, Aborted: true, Reason: o.Because,
 		}}}
 	case PlanMove:
 		return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{

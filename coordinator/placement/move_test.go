@@ -190,11 +190,20 @@ func TestRule8WhatWasSaidOfAnEarlierMoveDoesNotCount(t *testing.T) {
 	c.round()
 	c.tell(id, "m1", released, frontier("too old"))
 	c.set("m2", failed)
-	first := c.one(c.round(), placement.Cancel).Transition
+	cancel := c.one(c.round(), placement.Cancel)
+	first := cancel.Transition
 	c.join("m3")
 	c.one(c.round(), placement.PlanMove)
 	if again := c.st.PendingTransition(id).GetId(); again != first {
 		t.Fatalf("the ids are %s and %s: this test shows nothing", first, again)
+	}
+	// Nor do copies of what ended the first that come late.
+	for _, kind := range []placement.Kind{placement.Ready, placement.Complete, placement.Cancel} {
+		late := cancel
+		late.Kind = kind
+		if got := c.propose(late.Event()); got.Reject.GetReason() != rootv1.Reason_REASON_TRANSITION_CLOSED {
+			t.Errorf("a late %v: %v %v", kind, got.Outcome, got.Reject)
+		}
 	}
 	c.refusal(c.plan(), placement.NotReady)
 	c.tell(id, "m1", released, frontier("exact"))

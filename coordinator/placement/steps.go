@@ -171,7 +171,8 @@ func (p *planner) over(x *passage, bound time.Duration) bool {
 }
 
 func (p *planner) proceed(x *passage, o Operation) {
-	o.Transition, o.From, o.To, o.Reason = x.t.GetId(), x.from, x.to, x.t.GetCause()
+	o.Transition, o.PlannedAt = x.t.GetId(), p.State.PlannedAt(x.t)
+	o.From, o.To, o.Reason = x.from, x.to, x.t.GetCause()
 	p.do(x.region, o)
 }
 

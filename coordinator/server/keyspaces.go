@@ -14,7 +14,7 @@ func (s *Server) CreateKeyspace(ctx context.Context, req *coordinatorv1.CreateKe
 	if err := checkName(req.GetName()); err != nil {
 		return nil, err
 	}
-	settings, err := settingsOf(req.GetPreset(), req.GetSettings())
+	settings, err := settingsOf(req)
 	if err != nil {
 		return nil, err
 	}
@@ -30,16 +30,22 @@ func (s *Server) CreateKeyspace(ctx context.Context, req *coordinatorv1.CreateKe
 	}, nil
 }
 
-// settingsOf is what is set in settings over the preset.
-func settingsOf(preset string, settings *rootv1.KeyspaceSettings) (*rootv1.KeyspaceSettings, error) {
+// settingsOf is what is set in a request's settings over its preset, or they alone.
+func settingsOf(req *coordinatorv1.CreateKeyspaceRequest) (*rootv1.KeyspaceSettings, error) {
+	preset := req.GetPreset()
 	base := state.DefaultSettings()
-	if preset != "" {
+	switch {
+	case req.GetWhole() && preset != "":
+		return nil, invalid("preset", "the settings are whole: no preset is laid under them")
+	case req.GetWhole():
+		return req.GetSettings(), nil
+	case preset != "":
 		var ok bool
 		if base, ok = state.Preset(preset); !ok {
 			return nil, invalid("preset", "there is no preset %.64q; there are tenants, games, actors, kv, partitions", preset)
 		}
 	}
-	return state.MergeSettings(base, settings), nil
+	return state.MergeSettings(base, req.GetSettings()), nil
 }
 
 // UpdateKeyspace implements coordinatorv1.CoordinatorServer. The settings

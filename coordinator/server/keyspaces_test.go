@@ -37,6 +37,22 @@ func TestCreateKeyspace(t *testing.T) {
 	refused(t, err, rootv1.Reason_REASON_ALREADY_EXISTS)
 }
 
+// Whole settings are taken as they are: what they leave out is not filled in, so that a
+// preset's "yes" can be taken back.
+func TestCreateKeyspaceOfWholeSettings(t *testing.T) {
+	w := start(t)
+	want, _ := state.Preset("games")
+	want.Liveness.Probe, want.Cadence = false, nil
+	resp, err := w.client.CreateKeyspace(within(t), &coordinatorv1.CreateKeyspaceRequest{Name: "shop", Settings: want, Whole: true})
+	if err != nil || !proto.Equal(resp.GetKeyspace().GetSettings(), want) {
+		t.Errorf("settings %v, %v", resp.GetKeyspace().GetSettings(), err)
+	}
+	_, err = w.client.CreateKeyspace(within(t), &coordinatorv1.CreateKeyspaceRequest{Name: "two", Preset: "games", Settings: want, Whole: true})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+	_, err = w.client.CreateKeyspace(within(t), &coordinatorv1.CreateKeyspaceRequest{Name: "none", Whole: true})
+	refused(t, err, rootv1.Reason_REASON_INVALID_REQUEST)
+}
+
 func TestUpdateAndDeleteKeyspace(t *testing.T) {
 	w := start(t)
 	created, err := w.client.CreateKeyspace(within(t), &coordinatorv1.CreateKeyspaceRequest{Name: "shop", Preset: "tenants"})

@@ -123,14 +123,15 @@ func (v *served) memberStatus(m *rootv1.Member) *coordinatorv1.MemberStatus {
 		status.HeartbeatAgeMillis = uint64(max(v.now.Sub(report.At), 0).Milliseconds())
 	}
 	if heard, ok := v.server.members.heardOf(id); ok && heard.incarnation == m.GetIncarnation() {
-		status.Connected, status.Frames = heard.stream != nil, heard.frames
+		status.Connected, status.Frames, status.Load = heard.stream != nil, heard.frames, heard.load
 		if age := uint64(max(v.now.Sub(heard.at), 0).Milliseconds()); status.LastHeartbeat == nil || age < status.HeartbeatAgeMillis {
 			status.HeartbeatAgeMillis = age
 		}
 	}
 	if v.server.cfg.Standing != nil {
 		if s := v.server.cfg.Standing(id); s.Incarnation == m.GetIncarnation() {
-			status.Health, status.Signals = coordinatorv1.MemberHealth(s.Health), s.Signals.Names()
+			status.Health, status.Signals, status.Guard = coordinatorv1.MemberHealth(s.Health), s.Signals.Names(), s.Guard.String()
+			status.DampedMillis = uint64(max(s.DampedUntil.Sub(v.now), 0).Milliseconds())
 		}
 	}
 	return status

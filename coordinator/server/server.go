@@ -222,6 +222,7 @@ func New(cfg Config) (*Server, error) {
 	s.health = newHealth(s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
+	s.gate.Serves(s.grpc)
 	return s, nil
 }
 

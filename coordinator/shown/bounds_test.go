@@ -108,6 +108,28 @@ func TestAnEndedIncarnationIsShownNothing(t *testing.T) {
 	}
 }
 
+// TestAnEndedPlanHidesNoOther: a plan that ended is remembered, by an id that may come
+// behind that of the one that is pending for the same member now.
+func TestAnEndedPlanHidesNoOther(t *testing.T) {
+	l := newLog(t)
+	l.must(keyspace("k", points(2, rootv1.Placement_PLACEMENT_ASSIGNED)))
+	l.must(joined("m1", 1, 0))
+	l.must(joined("m2", 1, 0))
+	l.must(published(2, "a", "m1"))
+	epoch := &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}
+	l.must(&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
+		RegionId: 1, ExpectedEpoch: epoch, From: &rootv1.Owner{MemberId: "m1"}, To: &rootv1.Owner{MemberId: "m2"},
+	}}})
+	l.must(&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: "move-1-1.1"}}})
+	l.must(&rootv1.Event{Kind: &rootv1.Event_PeerChangePlanned{PeerChangePlanned: &rootv1.PeerChangePlanned{
+		RegionId: 1, ExpectedEpoch: epoch, Kind: rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER, Owner: &rootv1.Owner{MemberId: "m2"},
+	}}})
+	c := shown.New(l.st)
+	if set := c.Next(c.Open("m2", l.st.Member("m2").GetIncarnation())); len(set.GetRegions()) != 1 {
+		t.Errorf("who is to take a region is shown %v", set)
+	}
+}
+
 func assigned(region uint64, owner string) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{
 		Assignments: []*rootv1.Assignment{{RegionId: region, Owners: []*rootv1.Owner{{MemberId: owner}}}},

@@ -127,7 +127,9 @@ func (c *Core) Jump(st *state.State) {
 	c.st = st
 	c.pending = map[state.MemberID]map[state.RegionID]struct{}{}
 	st.Transitions(func(p *rootv1.Transition) bool {
-		c.notePending(p)
+		if p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
+			c.notePending(p) // those that ended come in no order
+		}
 		return true
 	})
 	c.keyspaces = map[state.KeyspaceID]kind{}

@@ -26,12 +26,12 @@ func (g *Gate) Asked(ctx context.Context, c *rootv1.Command, st *state.State) er
 	}
 	p := principal.FromContext(ctx)
 	method, _ := grpc.Method(ctx)
-	for _, e := range c.GetEvents() {
+	for i, e := range c.GetEvents() {
 		r := calls[method]
 		if publishes(method) {
 			r = kinds[number(e)].published
 		}
-		if err := (known{st}).event(p, r, "publish", e); err != nil {
+		if err := (known{st}).event(p, r, "publish", e, i > 0); err != nil {
 			return unlessRemembered(c, st, err)
 		}
 	}
@@ -57,14 +57,20 @@ func publishes(method string) bool {
 }
 
 // Sign names who asks the root for a command: whoever called, or, if that is a
-// coordinator, whom it names. Without a Gate nobody can vouch for a name.
+// coordinator, whom it names, and itself beside it: one that was taken over names anybody.
+// Without a Gate nobody can vouch for a name.
 func (g *Gate) Sign(ctx context.Context, c *rootv1.Command) {
+	c.Via = ""
 	if g == nil {
 		c.Actor = ""
 		return
 	}
-	if p := principal.FromContext(ctx); p.Role != principal.Coordinator || c.GetActor() == "" {
-		c.Actor = p.Actor()
+	p := principal.FromContext(ctx)
+	switch by := p.Actor(); {
+	case p.Role != principal.Coordinator || c.GetActor() == "":
+		c.Actor = by
+	case c.GetActor() != by:
+		c.Via = by
 	}
 }
 
@@ -82,8 +88,8 @@ func (g *Gate) Proposed(ctx context.Context, c *rootv1.Command, st *state.State)
 	if by.Role == principal.Root || by.Role == principal.Coordinator && by.Name != p.Name {
 		return denied("%v may not speak for %v: coordinators speak for members, clients and operators", p, by)
 	}
-	for _, e := range c.GetEvents() {
-		if err := (known{st}).event(by, kinds[number(e)].proposed, "propose", e); err != nil {
+	for i, e := range c.GetEvents() {
+		if err := (known{st}).event(by, kinds[number(e)].proposed, "propose", e, i > 0); err != nil {
 			return unlessRemembered(c, st, err)
 		}
 	}
@@ -102,9 +108,12 @@ func number(e *rootv1.Event) (n protoreflect.FieldNumber) {
 }
 
 // event judges one event by a row. What is not there is nobody's, and in no keyspace
-// that a grant is for: until the event is applied somebody else may have made it. An
-// event does not see what those before it in its command make, either.
-func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Event) error {
+// that a grant is for: until the event is applied somebody else may have made it. One
+// behind others of its command may be about what they make: the root judges it in its turn.
+func (k known) event(p principal.Principal, r rules, what string, e *rootv1.Event, behind bool) error {
+	if behind && (r[p.Role] == Own || r[p.Role] == Granted) && k.InTurn(p.Role.String(), e) {
+		return nil
+	}
 	switch r[p.Role] {
 	case Allowed:
 		return nil

@@ -13,7 +13,7 @@
 //  3. Frames that bring no call forward are few: a connection has credits for them,
 //     and earns more by messages.
 //  4. A connection that takes nothing is closed: a write after WriteTimeout, one whose
-//     window stays shut after UnreadTimeout. A call that takes nothing closes it only
+//     window stays shut after UnreadTimeout. A call of one request that does not come ends after RequestTimeout. A call that takes nothing closes it only
 //     when replies fill their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
@@ -86,8 +86,9 @@ type Gate struct {
 	start              time.Time
 	now                atomic.Int64 // nanoseconds since start, and 1; moved by Run
 	counts             [reasons]atomic.Uint64
-	refused            atomic.Uint64
-	unheard            atomic.Int32 // GOAWAY that were not taken, since the last look
+	refused, silent    atomic.Uint64
+	oneRequest         map[string]struct{} // names of calls, not written to any more
+	unheard            atomic.Int32        // GOAWAY that were not taken, since the last look
 	floods             floods
 	turns              sync.Mutex // held by a crowded connection whose turn it is
 
@@ -217,18 +218,18 @@ func (g *Gate) maxStreams() int { return 2*int(g.cfg.MaxStreams) + 1024 }
 const healthPrefix = "/grpc.health."
 
 // Tap is a tap.ServerInHandle: it refuses new calls while the budget is nearly
-// used up, before anything is made for them. Those of the cluster's own processes it
+// used up, before anything is made for them, and ends those whose request does not come. Those of the cluster's own processes it
 // does not refuse.
 func (g *Gate) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	short := g.receiving
 	if !short.Full() {
 		if short = g.replies; !short.Full() {
-			return ctx, nil
+			return g.await(ctx, info.FullMethodName), nil
 		}
 	}
 	role := principal.FromContext(ctx).Role
 	if role == principal.Root || role == principal.Coordinator || strings.HasPrefix(info.FullMethodName, healthPrefix) {
-		return ctx, nil
+		return g.await(ctx, info.FullMethodName), nil
 	}
 	g.refused.Add(1)
 	return ctx, short.Refusal(streamBytes)
@@ -403,6 +404,8 @@ type Vars struct {
 	Streams int `json:"streams"`
 	// RefusedStreams were new when memory was short.
 	RefusedStreams uint64 `json:"refused_streams"`
+	// SilentStreams were ended because their request did not come.
+	SilentStreams uint64 `json:"silent_streams"`
 	// Closed counts connections that the gate closed, by reason.
 	Closed map[string]uint64 `json:"closed"`
 	// Listener has the connections that were accepted, also those that shake hands.
@@ -411,7 +414,7 @@ type Vars struct {
 
 // Vars returns what it holds and did, and its listener; nil: there is none yet.
 func (g *Gate) Vars(lis *listen.Listener) Vars {
-	out := Vars{RefusedStreams: g.refused.Load(), Closed: map[string]uint64{}}
+	out := Vars{RefusedStreams: g.refused.Load(), SilentStreams: g.silent.Load(), Closed: map[string]uint64{}}
 	if lis != nil {
 		out.Listener = lis.Vars()
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/nokv/nokv/internal/budget"
 	"google.golang.org/grpc"
@@ -159,6 +160,9 @@ func (c *Conn) reply(v any) any {
 // dropped, and the caller told to come again, when as much as its connection may
 // have of the budget waits to be read. Interceptors before it see a *Reply.
 func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if timer := awaited(ctx); timer != nil {
+		timer.Stop()
+	}
 	v, err := handler(ctx, req)
 	c := of(ctx)
 	if err != nil || c == nil {
@@ -178,13 +182,23 @@ func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 	if c == nil {
 		return handler(srv, stream)
 	}
-	return handler(srv, &counting{stream, c})
+	return handler(srv, &counting{stream, c, awaited(stream.Context())})
 }
 
 // counting is a stream whose messages are counted until they have left.
 type counting struct {
 	grpc.ServerStream
-	conn *Conn
+	conn    *Conn
+	request *time.Timer // see awaited
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *counting) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil && s.request != nil {
+		s.request.Stop()
+	}
+	return err
 }
 
 // SendMsg implements grpc.ServerStream.

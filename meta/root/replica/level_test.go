@@ -6,7 +6,9 @@ import (
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/storage"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // What is of a feature level above the rooted one does not enter the log, whichever
@@ -67,5 +69,49 @@ func TestVerdictsAreTheLeadersAlone(t *testing.T) {
 	}
 	if !e.UnlessConfirmed {
 		t.Error("the caller's own command was changed")
+	}
+}
+
+// An entry says when it was proposed, by its leader's clock, from the level on at which
+// every process knows that; a step of a replacement too.
+func TestEntriesAreDated(t *testing.T) {
+	c := newCluster(t, 3, nil)
+	l := c.lead(1)
+	dates := func() (all []uint64) {
+		t.Helper()
+		entries, err := l.log.Entries(1, l.view.LastIndex+1, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			var entry rootv1.Entry
+			_, data, err := storage.Payload(e)
+			if err == nil {
+				err = proto.Unmarshal(data, &entry)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, entry.GetUnixMillis())
+		}
+		return all
+	}
+	c.propose(l, &rootv1.Event{Kind: &rootv1.Event_FeatureLevelRaised{FeatureLevelRaised: &rootv1.FeatureLevelRaised{From: 1, To: state.DatedLevel}}})
+	for at, date := range dates() {
+		if date != 0 {
+			t.Errorf("entry %d of a cluster at level 1 has a time", at+1)
+		}
+	}
+	before, raised := len(dates()), c.clock.Wall()
+	c.clock.WallMillis += 5
+	l.turn(0, propose(t, "a"), propose(t, "b"), propose(t, "c"))
+	c.settle()
+	c.clock.WallMillis += 7
+	c.join(4)
+	c.tick(12)
+	c.ask(force(t, addPeer(4)))
+	got := dates()[before:]
+	if len(got) != 2 || got[0] != raised+5 || got[1] < raised+12 || got[1] > c.clock.Wall() {
+		t.Errorf("behind %d the times are %v, want those of one entry for three proposals and of a step, up to %d", raised, got, c.clock.Wall())
 	}
 }

@@ -327,12 +327,12 @@ func (c *Core) enqueueChange(p *Proposal, command *rootv1.Command, replaces uint
 func (p *Proposal) alone() bool { return p.internal || p.change != nil }
 
 // entryOf makes the entry of a group of proposals.
-func entryOf(group []*Proposal, size int) *raftpb.Entry {
-	p := group[0]
+func (c *Core) entryOf(group []*Proposal, size int) *raftpb.Entry {
+	p, data := group[0], c.dated(group, size)
 	if p.change == nil {
-		return &raftpb.Entry{Data: concat(group, size)}
+		return &raftpb.Entry{Data: data}
 	}
-	p.change.Context = p.data
+	p.change.Context = data
 	kind, data, err := raftpb.MarshalConfChange(p.change)
 	if err != nil {
 		panic(fmt.Sprintf("replica: encode a membership change: %v", err))

@@ -12,6 +12,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -389,7 +390,7 @@ func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, us
 		total += size
 		group := slices.Clone(queue[used : used+n])
 		batches = append(batches, batch{proposals: group})
-		entries = append(entries, entryOf(group, size))
+		entries = append(entries, c.entryOf(group, size))
 		used += n
 		if group[0].alone() {
 			break
@@ -398,17 +399,24 @@ func (c *Core) merge(maxBytes int) (batches []batch, entries []*raftpb.Entry, us
 	return batches, entries, used
 }
 
-// concat joins serialized entries to one: repeated fields concatenate.
-func concat(group []*Proposal, size int) []byte {
-	if len(group) == 1 {
-		return group[0].data
-	}
-	data := make([]byte, 0, size)
+// dated joins serialized entries to one, whose fields concatenate, and says when that
+// was: not below the level of it, where a process that does not know it would stop.
+func (c *Core) dated(group []*Proposal, size int) []byte {
+	data := make([]byte, 0, size+maxDateBytes)
 	for _, p := range group {
 		data = append(data, p.data...)
 	}
-	return data
+	if c.state.FeatureLevel() < state.DatedLevel {
+		return data
+	}
+	return protowire.AppendVarint(protowire.AppendTag(data, dateField, protowire.VarintType), c.wall)
 }
+
+// Entry.unix_millis, and the most that it takes.
+const (
+	dateField    = 2
+	maxDateBytes = 11
+)
 
 func payload(entries []*raftpb.Entry) int {
 	n := 0

@@ -207,16 +207,16 @@ func TestEventsByWhoAsks(t *testing.T) {
 		{"an operator's own fence", operator, "", fence(1), true, ""},
 		{"one speaks for another coordinator", c1, "coordinator/c2", remove(1), true, ""},
 		{"one speaks for a root peer", c1, "root/1", remove(1), true, ""},
-		{"a member's own region", c1, "member/m1", remove(1), false, "member/m1"},
+		{"a member's own region", c1, "member/m1", remove(1), false, "member/m1 through coordinator/c1"},
 		{"another member's region", c1, "member/m1", remove(2), true, ""},
 		{"a region that is not there", c1, "member/m1", remove(3), true, ""},
 		{"a client without a grant", c1, "client/a", remove(1), true, ""},
-		{"an operator's region", c1, "operator/op", remove(1), false, "operator/op"},
+		{"an operator's region", c1, "operator/op", remove(1), false, "operator/op through coordinator/c1"},
 		{"an operator who names another", operator, "operator/other", remove(1), false, "operator/op"},
 		{"a planner's", c1, "", remove(1), false, "coordinator/c1"},
 		{"a coordinator grants by itself", c1, "", granted, true, ""},
 		{"a client grants", c1, "client/a", granted, true, ""},
-		{"an operator grants", c1, "operator/op", granted, false, "operator/op"},
+		{"an operator grants", c1, "operator/op", granted, false, "operator/op through coordinator/c1"},
 		{"root peers' events", operator, "", &rootv1.Event{Kind: &rootv1.Event_RootPeerDropped{RootPeerDropped: &rootv1.RootPeerDropped{NodeId: 3}}}, true, ""},
 		{"a bootstrap", c1, "operator/op", &rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{}}}, true, ""},
 		{"an event without a kind", operator, "", &rootv1.Event{}, true, ""},
@@ -226,7 +226,7 @@ func TestEventsByWhoAsks(t *testing.T) {
 		ctx, cancel := within(10 * time.Second)
 		root := rootv1.NewRootClient(s.as(c.sender))
 		neighbour := &rootv1.Command{Events: joined("m3", 1).GetEvents(), Actor: "operator/op"}
-		resp, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{{Events: []*rootv1.Event{c.event}, Actor: c.names}}})
+		resp, err := root.Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{{Events: []*rootv1.Event{c.event}, Actor: c.names, Via: "coordinator/c9"}}})
 		if err != nil {
 			t.Fatalf("%s: %v", c.what, err)
 		}
@@ -259,7 +259,7 @@ func TestEventsByWhoAsks(t *testing.T) {
 	}
 }
 
-// lastActor is who asked for the last command of the log.
+// lastActor is who asked for the last command of the log, and through whom.
 func (r *fakeReplica) lastActor(t *testing.T) string {
 	t.Helper()
 	r.mu.Lock()
@@ -268,7 +268,11 @@ func (r *fakeReplica) lastActor(t *testing.T) string {
 	if err := proto.Unmarshal(r.log[len(r.log)-1].GetData(), &entry); err != nil {
 		t.Fatal(err)
 	}
-	return entry.GetCommands()[len(entry.GetCommands())-1].GetActor()
+	last := entry.GetCommands()[len(entry.GetCommands())-1]
+	if last.GetVia() != "" {
+		return last.GetActor() + " through " + last.GetVia()
+	}
+	return last.GetActor()
 }
 
 // TestRefusalIsOfThePresent: a peer that does not lead refuses nobody for what it has
@@ -293,7 +297,7 @@ func TestNobodyIsNamedWithoutCertificates(t *testing.T) {
 	ctx, cancel := within(10 * time.Second)
 	defer cancel()
 	_, err := serve(t, r, nil).root().Propose(ctx, &rootv1.ProposeRequest{ClusterId: cluster, Commands: []*rootv1.Command{
-		{Events: joined("m", 1).GetEvents(), Actor: "operator/op"},
+		{Events: joined("m", 1).GetEvents(), Actor: "operator/op", Via: "coordinator/c9"},
 	}})
 	if actor := r.lastActor(t); err != nil || actor != "" {
 		t.Errorf("%q, %v", actor, err)

@@ -156,6 +156,41 @@ func TestAdminIsNotPublish(t *testing.T) {
 	}
 }
 
+// TestWhatACommandMakesIsItsOwn: an event behind others is judged by what they make, when
+// it applies, and not before by what is not there yet.
+func TestWhatACommandMakesIsItsOwn(t *testing.T) {
+	split := []*rootv1.Event{
+		{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 1, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("g"), RightRegionId: 3}}},
+		{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-1-1.1"}}},
+		tombstoned(3),
+	}
+	drop := &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "t"}}}
+	for actor, c := range map[string]struct {
+		want   rootv1.Outcome
+		others *rootv1.Event
+	}{
+		"member/m1":    {rootv1.Outcome_OUTCOME_APPLIED, tombstoned(2)},
+		"client/eve":   {rootv1.Outcome_OUTCOME_APPLIED, drop},
+		"member/m2":    {rootv1.Outcome_OUTCOME_REJECTED, tombstoned(1)},
+		"client/other": {rootv1.Outcome_OUTCOME_REJECTED, drop},
+	} {
+		r, s := secure(t)
+		grant := &rootv1.Grant{Principal: "client/eve", Keyspace: "t", Verbs: []rootv1.Verb{rootv1.Verb_VERB_PUBLISH}}
+		r.apply([]*rootv1.Command{{Events: []*rootv1.Event{{Kind: &rootv1.Event_AccessGranted{AccessGranted: &rootv1.AccessGranted{Grant: grant}}}}}})
+		if got := s.proposed(&rootv1.Command{Events: split, Actor: actor}); got.GetOutcome() != c.want {
+			t.Errorf("%s: %v", actor, got)
+		}
+		behind := []*rootv1.Event{split[0], split[1], c.others}
+		if got := s.proposed(&rootv1.Command{Events: behind, Actor: actor}); got.GetError().GetReason() != rootv1.Reason_REASON_PERMISSION_DENIED {
+			t.Errorf("%s, and what is others': %v", actor, got)
+		}
+		role := []*rootv1.Event{split[0], {Kind: &rootv1.Event_TenureEnded{TenureEnded: &rootv1.TenureEnded{Era: 1}}}}
+		if got := s.proposed(&rootv1.Command{Events: role, Actor: actor}); got.GetError().GetReason() != rootv1.Reason_REASON_PERMISSION_DENIED {
+			t.Errorf("%s, and what is nobody's of its role: %v", actor, got)
+		}
+	}
+}
+
 // TestNewLeaderJudgesByAllThatWasAcknowledged: one that has not applied an entry of
 // its own may not know yet that a grant was taken back.
 func TestNewLeaderJudgesByAllThatWasAcknowledged(t *testing.T) {

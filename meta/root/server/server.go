@@ -160,6 +160,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	rootv1.RegisterRootServer(server, s)
 	healthv1.RegisterHealthServer(server, s.health)
 	reflection.Register(server)
+	s.gate.Serves(server)
 
 	failed := make(chan error, 1)
 	limited := listen.Limit(lis, gate.Connections(s.cfg.Budget, s.cfg.MaxConnections))

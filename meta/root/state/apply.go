@@ -136,7 +136,13 @@ func composite(c *rootv1.Command) bool {
 func (t *turn) events(events []*rootv1.Event, results []EventResult) verdict {
 	all := already
 	for i, e := range events {
-		v := t.event(e, &results[i])
+		v := verdict{}
+		if i > 0 && t.FeatureLevel() >= membersLevel {
+			v.reject = t.judgeActor(e)
+		}
+		if v.reject == nil {
+			v = t.event(e, &results[i])
+		}
 		if v.reject != nil {
 			if len(events) > 1 {
 				v.reject.Message = fmt.Sprintf("event %d: %s", i, v.reject.GetMessage())
@@ -161,7 +167,15 @@ func (t *turn) precondition(c *rootv1.Command) *rootv1.ErrorDetail {
 			return d
 		}
 	}
-	return t.judgeActor(c)
+	for i, e := range c.GetEvents() {
+		if i > 0 && t.FeatureLevel() >= membersLevel {
+			break // each in its turn
+		}
+		if d := t.judgeActor(e); d != nil {
+			return d
+		}
+	}
+	return nil
 }
 
 func (t *turn) answer(v verdict, results []EventResult) {

@@ -13,7 +13,8 @@ import (
 //	            pending plan waits for
 //	COMPLETED   it is true already, or would complete a plan
 //	CONFLICT    a pending transition or another region is in the way
-//	SUPERSEDED  the region has moved on, or would leave its pending plan behind
+//	SUPERSEDED  the region has moved on, would leave its pending plan behind, or the plan
+//	            was made anew
 //	CANCELLED, ABORTED  it is about a transition that ended so
 //	UNSPECIFIED it is refused for another reason, or malformed
 //
@@ -61,7 +62,10 @@ func (s *State) assessedReject(d *rootv1.ErrorDetail) rootv1.TransitionStatus {
 	case rootv1.Reason_REASON_EPOCH_STALE:
 		return rootv1.TransitionStatus_TRANSITION_STATUS_SUPERSEDED
 	case rootv1.Reason_REASON_TRANSITION_CLOSED:
-		return s.Transition(d.GetTransitionId()).GetStatus()
+		if p := s.Transition(d.GetTransitionId()); p.GetStatus() != pendingStatus {
+			return p.GetStatus()
+		}
+		return rootv1.TransitionStatus_TRANSITION_STATUS_SUPERSEDED // planned again
 	default:
 		return rootv1.TransitionStatus_TRANSITION_STATUS_UNSPECIFIED
 	}

@@ -52,7 +52,7 @@ func checkCommand(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		d.Limit = MaxCommandBytes
 		return d
 	}
-	if d := first(checkIdentity(c.GetIdentity()), checkText("actor", c.GetActor(), MaxActorBytes), checkText("reason why", c.GetWhy(), MaxWhyBytes)); d != nil {
+	if d := first(checkIdentity(c.GetIdentity()), checkText("actor", c.GetActor(), MaxActorBytes), checkText("via", c.GetVia(), MaxActorBytes), checkText("reason why", c.GetWhy(), MaxWhyBytes)); d != nil {
 		return d
 	}
 	for i, e := range c.GetEvents() {

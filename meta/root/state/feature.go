@@ -16,12 +16,17 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves and guards of a keyspace.
+	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, steps
+	// that name the plan they are of, the coordinator that names an actor, and the time of an entry,
+	// and judges each event of an actor by what those before it in its command made.
 	FeatureLevel = 4
 
 	movesLevel      = 2
 	restrictedLevel = 3
 	membersLevel    = 4
+
+	// DatedLevel is where leaders begin to say the time of an entry.
+	DatedLevel = 4
 )
 
 // supported stands for a build that understands less, for tests of upgrades:
@@ -61,9 +66,16 @@ func RequiredLevel(c *rootv1.Command) uint32 {
 // eventLevel is the table of what is new in which level.
 func eventLevel(e *rootv1.Event) uint32 {
 	switch k := e.GetKind().(type) {
-	case *rootv1.Event_MovePlanned, *rootv1.Event_MoveReady:
+	case *rootv1.Event_MoveReady:
+		return max(movesLevel, plannedLevel(k.MoveReady.GetPlannedAt()))
+	case *rootv1.Event_MovePlanned:
 		return movesLevel
+	case *rootv1.Event_TransitionCancelled:
+		return plannedLevel(k.TransitionCancelled.GetPlannedAt())
 	case *rootv1.Event_TransitionCompleted:
+		if at := k.TransitionCompleted.GetPlannedAt(); at > 0 {
+			return plannedLevel(at)
+		}
 		if k.TransitionCompleted.GetSetFrontier() || len(k.TransitionCompleted.GetFrontier()) > 0 {
 			return movesLevel
 		}
@@ -124,6 +136,13 @@ func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
 	return BaseFeatureLevel
 }
 
+func plannedLevel(plannedAt uint64) uint32 {
+	if plannedAt > 0 {
+		return membersLevel
+	}
+	return BaseFeatureLevel
+}
+
 // restrictive says whether the root judges, whoever asks, what was once left to
 // honest callers: who retires and advances an era, how long its ttl is, how many ids
 // it takes, whom a coordinator follows. Builds of lower levels do not, so that it has a level.
@@ -147,10 +166,13 @@ func (s *State) CheckRequired(need uint32) *rootv1.ErrorDetail {
 }
 
 // CutUnknown takes out of a command what it may do without, as long as some process
-// of the cluster may not know it and would have to stop: who asked, and why.
+// of the cluster may not know it and would have to stop: who asked, through whom, and why.
 func (s *State) CutUnknown(c *rootv1.Command) {
 	if s.FeatureLevel() < restrictedLevel {
 		c.Actor, c.Why = "", ""
+	}
+	if s.FeatureLevel() < membersLevel {
+		c.Via = ""
 	}
 }
 

@@ -59,7 +59,7 @@ const (
 	KeySecretBytes    = 32
 	SealedSecretBytes = 1 + 12 + KeySecretBytes + 16
 
-	// MaxActorBytes and MaxWhyBytes bound who asked for a command, and why, in bytes.
+	// MaxActorBytes and MaxWhyBytes bound who asked for a command, or for whom, and why, in bytes.
 	MaxActorBytes = MaxPrincipalNameBytes + 16
 	MaxWhyBytes   = 256
 	// MaxPrincipalNameBytes bounds the name of a principal, in bytes.

@@ -61,10 +61,10 @@ func (t *turn) move(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1
 // moveReady notes that the next owner can take the region. Already applied: it
 // said so.
 func (t *turn) moveReady(e *rootv1.MoveReady, r *EventResult) verdict {
-	old := t.Transition(e.GetTransitionId())
+	old, d := t.planOf(e)
 	switch {
-	case old == nil:
-		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no transition %q, or it is forgotten", e.GetTransitionId())
+	case d != nil:
+		return verdict{reject: d}
 	case old.GetKind() != kindMove:
 		return verdict{reject: invalid("transition %s is no move", old.GetId())}
 	case old.GetOwner().GetIncarnation() != e.GetIncarnation():

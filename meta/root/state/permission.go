@@ -10,14 +10,19 @@ import (
 // judgeActor judges again what a member or client may change by what it owns or was
 // granted: since the command was let into the log an owner may have changed, or a grant
 // been taken back. What no change of state can take back whoever took the call has judged.
-func (t *turn) judgeActor(c *rootv1.Command) *rootv1.ErrorDetail {
-	role, name, _ := strings.Cut(c.GetActor(), "/")
-	for _, e := range c.GetEvents() {
-		if role == roleMember && changesRegions(e) && !t.Owns(name, e) || role == roleClient && !t.granted(name, e) {
-			return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it has a grant of %s", c.GetActor(), verbWords[VerbOf(e)])
-		}
+func (t *turn) judgeActor(e *rootv1.Event) *rootv1.ErrorDetail {
+	role, name, _ := strings.Cut(t.actor, "/")
+	if role == roleMember && changesRegions(e) && !t.Owns(name, e) || role == roleClient && !t.granted(name, e) {
+		return refuse(rootv1.Reason_REASON_PERMISSION_DENIED, "what %s asks to change is not its own, or in no keyspace where it has a grant of %s", t.actor, verbWords[VerbOf(e)])
 	}
 	return nil
+}
+
+// InTurn says that an event of a role is judged when it applies, by what the events
+// before it in its command have made. Builds of lower levels judge all events of a
+// command by what is rooted before it.
+func (s *State) InTurn(role string, e *rootv1.Event) bool {
+	return s.FeatureLevel() >= membersLevel && (role == roleClient || role == roleMember && changesRegions(e))
 }
 
 var verbWords = map[rootv1.Verb]string{rootv1.Verb_VERB_PUBLISH: "publish", rootv1.Verb_VERB_ADMIN: "admin"}

@@ -10,16 +10,12 @@ import (
 // owner that changed, or a grant that was taken back, behind the check of who let the
 // command into the log, wins, also within an entry. Without an actor nobody is judged.
 func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
-	joined := func(id string) *rootv1.Event {
-		return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{Id: id, Address: id + ":1", StartNonce: 1}}}}
-	}
-	owned := func(version uint64, owner string) *rootv1.Event {
-		return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-			Id: 5, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("m"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: version},
-			Owners: []*rootv1.Owner{{MemberId: owner, PeerId: version, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
-		}}}}
-	}
 	removed := &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 5}}}
+	split := []*rootv1.Event{
+		{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 5, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("g"), RightRegionId: 6}}},
+		{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-5-1.1"}}},
+		{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: 6}}},
+	}
 	revoked := &rootv1.Event{Kind: &rootv1.Event_AccessRevoked{AccessRevoked: &rootv1.AccessRevoked{Principal: "client/a", Keyspace: "default"}}}
 	by := func(actor string, events ...*rootv1.Event) *rootv1.Command {
 		return &rootv1.Command{Actor: actor, Events: events}
@@ -29,25 +25,29 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 		first, then *rootv1.Command
 		want        rootv1.Reason
 	}{
-		"the owner":                 {nil, by("member/m1", removed), fine},
-		"not the owner":             {nil, by("member/m2", removed), denied},
-		"the owner until now":       {by("operator/o", owned(2, "m2")), by("member/m1", removed), denied},
-		"the owner from now on":     {by("operator/o", owned(2, "m2")), by("member/m2", removed), fine},
-		"its own doing":             {by("member/m1", owned(2, "m2")), by("member/m1", owned(3, "m1")), denied},
-		"a grant":                   {nil, by("client/a", removed), fine},
-		"no grant":                  {nil, by("client/b", removed), denied},
-		"a grant that is gone":      {by("operator/o", revoked), by("client/a", removed), denied},
-		"what is gone":              {by("operator/o", removed), by("client/a", removed), denied},
-		"an operator":               {by("operator/o", revoked), by("operator/o", removed), fine},
-		"nobody":                    {by("", revoked), by("", removed), fine},
-		"all or nothing":            {by("operator/o", owned(2, "m2")), by("member/m1", owned(3, "m1"), removed), denied},
-		"a member's other business": {nil, by("member/m2", &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m2", State: rootv1.MemberState_MEMBER_STATE_DRAINING}}}), fine},
+		"the owner":                   {nil, by("member/m1", removed), fine},
+		"not the owner":               {nil, by("member/m2", removed), denied},
+		"the owner until now":         {by("operator/o", region5(2, "m2")), by("member/m1", removed), denied},
+		"the owner from now on":       {by("operator/o", region5(2, "m2")), by("member/m2", removed), fine},
+		"its own doing":               {by("member/m1", region5(2, "m2")), by("member/m1", region5(3, "m1")), denied},
+		"a grant":                     {nil, by("client/a", removed), fine},
+		"no grant":                    {nil, by("client/b", removed), denied},
+		"a grant that is gone":        {by("operator/o", revoked), by("client/a", removed), denied},
+		"what is gone":                {by("operator/o", removed), by("client/a", removed), denied},
+		"an operator":                 {by("operator/o", revoked), by("operator/o", removed), fine},
+		"nobody":                      {by("", revoked), by("", removed), fine},
+		"all or nothing":              {by("operator/o", region5(2, "m2")), by("member/m1", region5(3, "m1"), removed), denied},
+		"a split, and its right part": {nil, by("member/m1", split...), fine},
+		"a granted split":             {nil, by("client/a", split...), fine},
+		"a split that is not granted": {nil, by("client/b", split...), denied},
+		"given away in the command":   {nil, by("member/m1", region5(2, "m2"), removed), denied},
+		"a member's other business":   {nil, by("member/m2", &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m2", State: rootv1.MemberState_MEMBER_STATE_DRAINING}}}), fine},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := restricted(t)
-			m.must(joined("m1"))
-			m.must(joined("m2"))
-			m.must(owned(1, "m1"))
+			m.must(joinedAs("m1"))
+			m.must(joinedAs("m2"))
+			m.must(region5(1, "m1"))
 			m.must(granted("client/a", "default", rootv1.Verb_VERB_PUBLISH))
 			entry := []*rootv1.Command{c.then}
 			if c.first != nil {
@@ -62,4 +62,35 @@ func TestOwnershipAndGrantsAreJudgedWhenApplied(t *testing.T) {
 			m.checkHash()
 		})
 	}
+}
+
+// TestLowerLevelsJudgeByWhatIsRootedBefore: a build of level 3 does, and all replicas
+// judge alike.
+func TestLowerLevelsJudgeByWhatIsRootedBefore(t *testing.T) {
+	for level, want := range map[uint32]rootv1.Reason{3: rootv1.Reason_REASON_UNSPECIFIED, 4: rootv1.Reason_REASON_PERMISSION_DENIED} {
+		m := newMachine(t)
+		bootstrap := clusterEvent()
+		bootstrap.GetClusterBootstrapped().Cluster.FeatureLevel = level
+		m.must(bootstrap)
+		m.must(joinedAs("m1"))
+		m.must(joinedAs("m2"))
+		m.must(region5(1, "m1"))
+		given := &rootv1.Command{Actor: "member/m1", Events: []*rootv1.Event{region5(2, "m2"), region5(3, "m1")}}
+		if got := m.apply(given)[0]; got.Reject.GetReason() != want {
+			t.Errorf("level %d: what is given away in a command, and changed behind that: %v", level, got.Reject)
+		}
+		m.checkHash()
+	}
+}
+
+func joinedAs(id string) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{Id: id, Address: id + ":1", StartNonce: 1}}}}
+}
+
+// region5 is region 5 with an owner.
+func region5(version uint64, owner string) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+		Id: 5, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("m"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: version},
+		Owners: []*rootv1.Owner{{MemberId: owner, PeerId: version, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
+	}}}}
 }

@@ -273,7 +273,7 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 	into := map[string]*uint64{"require-era": &c.RequireEra, "origin": &id.Origin, "seq": &id.Sequence, "known": &id.KnownIndex}
 	for _, arg := range strings.Fields(args) {
 		key, value, _ := strings.Cut(arg, "=")
-		if text := map[string]*string{"actor": &c.Actor, "why": &c.Why}[key]; text != nil {
+		if text := map[string]*string{"actor": &c.Actor, "via": &c.Via, "why": &c.Why}[key]; text != nil {
 			*text = value
 			continue
 		}
@@ -291,7 +291,7 @@ func readArgs(t *testing.T, c *rootv1.Command, args string) {
 // Each kind of event, and what a command has beside its events, is in the golden
 // entries, which are the seeds of the fuzzers too.
 func TestGoldenHasEverything(t *testing.T) {
-	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true, "guards": true, "a probe address": true}
+	missing := map[string]bool{"an identity": true, "an era": true, "a join that follows": true, "a move": true, "who asked": true, "a secret": true, "guards": true, "a probe address": true, "through whom": true, "a plan's entry": true}
 	kinds := (&rootv1.Event{}).ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	for i := range kinds.Len() {
 		missing[string(kinds.Get(i).Name())] = true
@@ -302,7 +302,7 @@ func TestGoldenHasEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range entry.GetCommands() {
-			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0, "who asked": c.GetActor() != "" && c.GetWhy() != ""}
+			has := map[string]bool{"an identity": c.GetIdentity() != nil, "an era": c.GetRequireEra() != 0, "who asked": c.GetActor() != "" && c.GetWhy() != "", "through whom": c.GetVia() != ""}
 			for _, e := range c.GetEvents() {
 				m := e.ProtoReflect()
 				if kind := m.WhichOneof(kinds.Get(0).ContainingOneof()); kind != nil {
@@ -312,6 +312,7 @@ func TestGoldenHasEverything(t *testing.T) {
 				has["a secret"] = has["a secret"] || len(e.GetTenureRetired().GetRetireSecret()) > 0
 				has["guards"] = has["guards"] || e.GetKeyspaceUpdated().GetSettings().GetGuards() != nil
 				has["a probe address"] = has["a probe address"] || e.GetMemberJoined().GetMember().GetProbeAddress() != ""
+				has["a plan's entry"] = has["a plan's entry"] || e.GetMoveReady().GetPlannedAt() > 0
 				has["a move"] = has["a move"] || e.GetMovePlanned() != nil
 			}
 			for what, there := range has {

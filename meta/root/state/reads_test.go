@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"hash/fnv"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/protobuf/proto"
 )
 
 // TestReads: lists are in order and go on where they are told, counts count.
@@ -187,5 +189,24 @@ func TestOwnedByForks(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// When an entry was proposed is in the log, and in nothing that is made of it.
+func TestTimeOfAnEntryIsNotJudged(t *testing.T) {
+	var hashes []uint64
+	for _, date := range []uint64{0, 1, 1_700_000_000_000, math.MaxUint64} {
+		m := bootstrapped(t)
+		data, err := proto.Marshal(&rootv1.Entry{Commands: []*rootv1.Command{publish(&rootv1.Region{KeyspaceId: 1})}, UnixMillis: date})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.s.ApplyEntry(1, 2, data, &m.out); err != nil {
+			t.Fatal(err)
+		}
+		hashes = append(hashes, m.s.Hash())
+	}
+	if n := len(slices.Compact(hashes)); n != 1 {
+		t.Errorf("four times of one entry make %d states", n)
 	}
 }

@@ -45,6 +45,7 @@ func (m *machine) run(d *datadriven.TestData) string {
 		c := &rootv1.Command{Events: parseEvents(m.t, d.Input)}
 		d.MaybeScanArgs(m.t, "require-era", &c.RequireEra)
 		d.MaybeScanArgs(m.t, "actor", &c.Actor)
+		d.MaybeScanArgs(m.t, "via", &c.Via)
 		d.MaybeScanArgs(m.t, "why", &c.Why)
 		id := &rootv1.CommandIdentity{}
 		if d.MaybeScanArgs(m.t, "origin", &id.Origin); id.Origin != 0 {

@@ -186,13 +186,41 @@ func (t *turn) mayMerge(k *keyspace, left *Region, p *rootv1.Transition) *rootv1
 	}
 }
 
+// PlannedAt is what a step of a transition names to be one of this very plan; 0: the
+// cluster does not understand that yet.
+func (s *State) PlannedAt(p *rootv1.Transition) uint64 {
+	if s.FeatureLevel() < membersLevel {
+		return 0
+	}
+	return p.GetPlannedAt().GetIndex()
+}
+
+// planOf is the transition that a step is of. One of a plan that was given up, and made
+// anew at the same epoch, is late.
+func (t *turn) planOf(step interface {
+	GetTransitionId() string
+	GetPlannedAt() uint64
+},
+) (*rootv1.Transition, *rootv1.ErrorDetail) {
+	p := t.Transition(step.GetTransitionId())
+	if p == nil {
+		return nil, refuse(rootv1.Reason_REASON_NOT_FOUND, "there is no transition %q, or it is forgotten", step.GetTransitionId())
+	}
+	if at := step.GetPlannedAt(); at != 0 && at != p.GetPlannedAt().GetIndex() {
+		d := refuse(rootv1.Reason_REASON_TRANSITION_CLOSED, "transition %s of entry %d has ended: it was planned again in entry %d", p.GetId(), at, p.GetPlannedAt().GetIndex())
+		d.TransitionId = p.GetId()
+		return nil, d
+	}
+	return p, nil
+}
+
 // transitionCompleted makes a planned change true. Already applied: it is
 // completed.
 func (t *turn) transitionCompleted(e *rootv1.TransitionCompleted, r *EventResult) verdict {
-	p := t.Transition(e.GetTransitionId())
+	p, d := t.planOf(e)
 	switch {
-	case p == nil:
-		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no transition %q, or it is forgotten", e.GetTransitionId())
+	case d != nil:
+		return verdict{reject: d}
 	case p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED:
 		t.planned(p, r)
 		return already
@@ -270,10 +298,10 @@ func (t *turn) transitionCancelled(e *rootv1.TransitionCancelled, r *EventResult
 	if e.GetAborted() {
 		status = rootv1.TransitionStatus_TRANSITION_STATUS_ABORTED
 	}
-	p := t.Transition(e.GetTransitionId())
+	p, d := t.planOf(e)
 	switch {
-	case p == nil:
-		return rejected(rootv1.Reason_REASON_NOT_FOUND, "there is no transition %q, or it is forgotten", e.GetTransitionId())
+	case d != nil:
+		return verdict{reject: d}
 	case p.GetStatus() == status:
 		r.Transition = p
 		return already

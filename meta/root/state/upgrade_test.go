@@ -61,8 +61,8 @@ func TestUpgradeFromLevel2(t *testing.T) {
 	} {
 		refused(rootv1.Reason_REASON_FEATURE_LEVEL, e)
 	}
-	signed := &rootv1.Command{Actor: "operator/o", Why: "because"}
-	if m.s.CutUnknown(signed); signed.Actor+signed.Why != "" {
+	signed := &rootv1.Command{Actor: "operator/o", Via: "coordinator/c1", Why: "because"}
+	if m.s.CutUnknown(signed); signed.Actor+signed.Via+signed.Why != "" {
 		t.Error("words that a build of level 2 does not know are let into its log")
 	}
 

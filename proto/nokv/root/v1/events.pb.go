@@ -92,7 +92,10 @@ type Command struct {
 	// certificate; empty where nobody can vouch for it.
 	Actor string `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"`
 	// Why, in the caller's words: 256 bytes at most.
-	Why           string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// The coordinator that names the actor, ROLE/NAME, as the root knows it by its
+	// certificate; empty where the actor called by itself. From feature level 4 on.
+	Via           string `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -162,10 +165,21 @@ func (x *Command) GetWhy() string {
 	return ""
 }
 
+func (x *Command) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
 // Entry is the payload of one log entry: commands of many callers.
 type Entry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Commands      []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Commands []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	// Unix milliseconds by the clock of the leader that proposed it. Shown, never
+	// compared, and judged by nobody: clocks of two leaders may differ. 0: not told, below
+	// feature level 4.
+	UnixMillis    uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -205,6 +219,13 @@ func (x *Entry) GetCommands() []*Command {
 		return x.Commands
 	}
 	return nil
+}
+
+func (x *Entry) GetUnixMillis() uint64 {
+	if x != nil {
+		return x.UnixMillis
+	}
+	return 0
 }
 
 // Event is one change of rooted truth.
@@ -2485,7 +2506,10 @@ type MoveReady struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
 	// Incarnation of the next owner that says so.
-	Incarnation   uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Index of the entry that planned it: the id is the same when a plan is given up and
+	// made anew. 0: whichever is planned. From feature level 4 on.
+	PlannedAt     uint64 `protobuf:"varint,3,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2534,13 +2558,23 @@ func (x *MoveReady) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *MoveReady) GetPlannedAt() uint64 {
+	if x != nil {
+		return x.PlannedAt
+	}
+	return 0
+}
+
 // TransitionCompleted makes a planned change true.
 type TransitionCompleted struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
 	// How far the old owner of a move got, exactly; set when set_frontier is.
-	Frontier      []byte `protobuf:"bytes,2,opt,name=frontier,proto3" json:"frontier,omitempty"`
-	SetFrontier   bool   `protobuf:"varint,3,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
+	Frontier    []byte `protobuf:"bytes,2,opt,name=frontier,proto3" json:"frontier,omitempty"`
+	SetFrontier bool   `protobuf:"varint,3,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
+	// Index of the entry that planned it: the id is the same when a plan is given up and
+	// made anew. 0: whichever is planned. From feature level 4 on.
+	PlannedAt     uint64 `protobuf:"varint,4,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2596,13 +2630,23 @@ func (x *TransitionCompleted) GetSetFrontier() bool {
 	return false
 }
 
+func (x *TransitionCompleted) GetPlannedAt() uint64 {
+	if x != nil {
+		return x.PlannedAt
+	}
+	return 0
+}
+
 // TransitionCancelled gives a planned change up.
 type TransitionCancelled struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
 	// Ended because it could not be done, not because nobody wants it.
-	Aborted       bool   `protobuf:"varint,2,opt,name=aborted,proto3" json:"aborted,omitempty"`
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Aborted bool   `protobuf:"varint,2,opt,name=aborted,proto3" json:"aborted,omitempty"`
+	Reason  string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Index of the entry that planned it: the id is the same when a plan is given up and
+	// made anew. 0: whichever is planned. From feature level 4 on.
+	PlannedAt     uint64 `protobuf:"varint,4,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2656,6 +2700,13 @@ func (x *TransitionCancelled) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *TransitionCancelled) GetPlannedAt() uint64 {
+	if x != nil {
+		return x.PlannedAt
+	}
+	return 0
 }
 
 // PinKeyRotated adds a key for pins. The newest seals, the last two open.
@@ -3342,16 +3393,19 @@ var File_nokv_root_v1_events_proto protoreflect.FileDescriptor
 
 const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\n" +
-	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\xba\x01\n" +
+	"\x19nokv/root/v1/events.proto\x12\fnokv.root.v1\x1a\x18nokv/root/v1/types.proto\"\xcc\x01\n" +
 	"\aCommand\x12+\n" +
 	"\x06events\x18\x01 \x03(\v2\x13.nokv.root.v1.EventR\x06events\x12\x1f\n" +
 	"\vrequire_era\x18\x02 \x01(\x04R\n" +
 	"requireEra\x129\n" +
 	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12\x14\n" +
 	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x10\n" +
-	"\x03why\x18\x05 \x01(\tR\x03why\":\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12\x10\n" +
+	"\x03via\x18\x06 \x01(\tR\x03via\"[\n" +
 	"\x05Entry\x121\n" +
-	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\"\xf1\x14\n" +
+	"\bcommands\x18\x01 \x03(\v2\x15.nokv.root.v1.CommandR\bcommands\x12\x1f\n" +
+	"\vunix_millis\x18\x02 \x01(\x04R\n" +
+	"unixMillis\"\xf1\x14\n" +
 	"\x05Event\x12V\n" +
 	"\x14cluster_bootstrapped\x18\x01 \x01(\v2!.nokv.root.v1.ClusterBootstrappedH\x00R\x13clusterBootstrapped\x12D\n" +
 	"\x0efence_extended\x18\x02 \x01(\v2\x1b.nokv.root.v1.FenceExtendedH\x00R\rfenceExtended\x12D\n" +
@@ -3504,18 +3558,24 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x02to\x18\x04 \x01(\v2\x13.nokv.root.v1.OwnerR\x02to\x12,\n" +
 	"\x12prepare_max_millis\x18\x05 \x01(\x04R\x10prepareMaxMillis\x12'\n" +
 	"\x0fdeadline_millis\x18\x06 \x01(\x04R\x0edeadlineMillis\x125\n" +
-	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"R\n" +
+	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"q\n" +
 	"\tMoveReady\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"y\n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1d\n" +
+	"\n" +
+	"planned_at\x18\x03 \x01(\x04R\tplannedAt\"\x98\x01\n" +
 	"\x13TransitionCompleted\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12\x1a\n" +
 	"\bfrontier\x18\x02 \x01(\fR\bfrontier\x12!\n" +
-	"\fset_frontier\x18\x03 \x01(\bR\vsetFrontier\"l\n" +
+	"\fset_frontier\x18\x03 \x01(\bR\vsetFrontier\x12\x1d\n" +
+	"\n" +
+	"planned_at\x18\x04 \x01(\x04R\tplannedAt\"\x8b\x01\n" +
 	"\x13TransitionCancelled\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x12\x18\n" +
 	"\aaborted\x18\x02 \x01(\bR\aaborted\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"x\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"planned_at\x18\x04 \x01(\x04R\tplannedAt\"x\n" +
 	"\rPinKeyRotated\x12\x1f\n" +
 	"\vexpected_id\x18\x01 \x01(\rR\n" +
 	"expectedId\x12\x16\n" +
