@@ -333,6 +333,20 @@ func TestScenario15FirstReport(t *testing.T) {
 	}
 }
 
+// P-46: where every region's load is nothing, regions are counted.
+func TestNoLoadAtAllIsCounted(t *testing.T) {
+	w := newWorld(t, byLoad)
+	w.join(3)
+	w.spread(slices.Repeat([]float64{0}, 30))
+	w.settle()
+	w.join(2, func(m *member) { m.joined = w.now })
+	w.report()
+	w.run(10*time.Second, time.Second)
+	if got := w.counts(); !slices.Equal(got, []int{6, 6, 6, 6, 6}) {
+		t.Errorf("they have %v", got)
+	}
+}
+
 // P-53, P-55: a rule nobody satisfies: the owner is kept, and it is said.
 func TestScenario20RuleNobodySatisfies(t *testing.T) {
 	w := newWorld(t, byCount)

@@ -6,49 +6,45 @@ import (
 	"github.com/nokv/nokv/coordinator/placement/load"
 )
 
-// weigh says what each region counts: one, or its load. What is not known is estimated
-// as what is in the middle; and no region is for nothing.
+// weigh says what each region counts: its load, or one where loads do not matter or
+// nobody has any. What is not known is estimated as what is in the middle; and no region
+// is for nothing.
 func (r *rounds) weigh() {
 	r.weights = make([]load.Pair, len(r.regions))
-	known, unknown := r.known()
-	if r.out.ByCount = r.k.By == Count || len(known) == 0; r.out.ByCount {
+	if r.out.ByCount = r.k.By == Count || !r.weighLoads(); r.out.ByCount {
 		for i := range r.weights {
 			r.weights[i] = load.Same(load.One)
 		}
-		r.total = load.One * load.Amount(len(r.regions))
+		r.total, r.estimated = load.One*load.Amount(len(r.regions)), false
 		return
 	}
-	median := load.Pair{}
-	if unknown > 0 {
-		median = load.Same(middle(known))
-	}
-	var estimated load.Amount
-	for i, x := range r.regions {
-		r.weights[i] = x.Load
-		if !x.Known {
-			r.weights[i] = median
-			estimated = estimated.Plus(median.Low)
-		}
-		r.total = r.total.Plus((r.weights[i].Low + r.weights[i].High) / 2)
-	}
-	r.estimated = estimated > r.total.Share(r.k.Unknown, 1000) || unknown > 0 && r.total == 0
 	r.reserve()
 }
 
-// known are the loads that are known, and how many are not.
-func (r *rounds) known() (known []load.Amount, unknown int) {
-	if r.k.By == Count {
-		return nil, 0
-	}
-	known = make([]load.Amount, 0, len(r.regions))
-	for _, x := range r.regions {
+// weighLoads reports whether there are any loads.
+func (r *rounds) weighLoads() bool {
+	known := make([]load.Amount, 0, len(r.regions))
+	for i, x := range r.regions {
 		if x.Known {
+			r.weights[i] = x.Load
 			known = append(known, (x.Load.Low+x.Load.High)/2)
-		} else {
-			unknown++
+			r.total = r.total.Plus(known[len(known)-1])
 		}
 	}
-	return known, unknown
+	unknown := len(r.regions) - len(known)
+	if r.total == 0 || unknown == 0 {
+		return r.total > 0
+	}
+	median := middle(known)
+	for i, x := range r.regions {
+		if !x.Known {
+			r.weights[i] = load.Same(median)
+		}
+	}
+	estimated := median.Share(uint64(unknown), 1)
+	r.total = r.total.Plus(estimated)
+	r.estimated = estimated > r.total.Share(r.k.Unknown, 1000) || 1000*uint64(unknown) > r.k.Unknown*uint64(len(r.regions)) && median == 0
+	return true
 }
 
 func middle(of []load.Amount) load.Amount {
