@@ -31,7 +31,20 @@ func (p *planner) drain(id state.MemberID) {
 		return
 	}
 	from := state.Owner{Member: id, Incarnation: m.GetIncarnation()}
-	refused := map[state.KeyspaceID]bool{}
+	refused, open := map[state.KeyspaceID]bool{}, false
+	p.State.IncarnationKeyspaces(from.Incarnation, func(ks state.KeyspaceID, _ int) {
+		switch k := p.keyspace(ks); {
+		case k == nil || refused[ks]:
+		case p.under(id) < p.wave(k, id).most:
+			open = true
+		default:
+			refused[ks] = true
+			p.refuse(Refusal{Keyspace: ks, Member: id, Why: TooManyMoves})
+		}
+	})
+	if !open {
+		return // without a look at all that it has
+	}
 	for _, r := range p.leaving(from) {
 		if k := p.keyspace(r.Keyspace); k != nil && !refused[r.Keyspace] && p.under(id) < maxInFlight {
 			why := p.leave(k, r, from, p.wave(k, id))

@@ -259,7 +259,7 @@ func (f *Field) Book(i int, w load.Pair, count int) { f.book(int32(i), w, count)
 
 func (f *Field) book(i int32, w load.Pair, count int) {
 	s := &f.seats[i]
-	s.Low, s.High, s.Count = s.Low+w.Low, s.High+w.High, s.Count+count
+	s.Low, s.High, s.Count = s.Low.Plus(w.Low), s.High.Plus(w.High), s.Count+count
 	s.extra += count
 	switch cold := f.sets[s.set].cold; {
 	case !f.open(i):

@@ -13,7 +13,7 @@ type Amount int64
 const (
 	One   Amount = 1_000_000
 	Most  Amount = 1 << 50
-	whole Amount = 1 << 62
+	whole Amount = 1 << 61
 )
 
 // Read takes a load that was reported; what is no load is refused.
