@@ -3,6 +3,7 @@ package balance_test
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -205,5 +206,36 @@ func benchmark(b *testing.B, members, regions int) {
 func BenchmarkMake(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n, 100*n) })
+	}
+}
+
+// Where labels leave too few members for some regions, these stay hot, and what is exchanged between
+// them is worth it: it does not go round and round for the sake of a little.
+func TestHopelessIsLeftAlone(t *testing.T) {
+	p := balance.Policy{By: balance.Both, Relative: 1200, Rules: []balance.Rule{
+		{Prefix: "000000", Labels: map[string]string{"tier": "a"}}, {Prefix: "0000001", Labels: map[string]string{"tier": "b"}},
+	}}
+	most := 0
+	for seed := range 200 {
+		w := newWorld(t, p)
+		w.random = rand.New(rand.NewPCG(uint64(seed), 0))
+		for _, tier := range []string{"a", "a", "b", "a", "b", "b", "b"} {
+			w.join(1, func(m *member) { m.labels = map[string]string{"tier": tier} })
+		}
+		w.own(w.members[3], 0)
+		for range 9 {
+			w.own(w.members[4], float64(w.random.IntN(4)))
+		}
+		w.settle()
+		for range 30 {
+			w.plan()
+			w.now = w.now.Add(w.takes)
+			w.end()
+			w.settle()
+		}
+		most = max(most, len(w.steps))
+	}
+	if most > 15 {
+		t.Errorf("%d moves of 10 regions", most)
 	}
 }
