@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -211,12 +212,15 @@ type demo struct {
 	certs    *mtls.Source
 
 	mu   sync.Mutex
-	held map[rooted.RegionID]member.Region // guarded by mu
+	held map[rooted.RegionID]*hosted // guarded by mu
 }
+
+// hosted is a region that is held, and how many requests it has had: its frontier.
+type hosted struct{ requests uint64 }
 
 // demo makes a member that does not run yet.
 func (w *worker) demo(i int, t target) (*demo, error) {
-	d := &demo{worker: w, id: w.id, certs: t.certs, held: map[rooted.RegionID]member.Region{}}
+	d := &demo{worker: w, id: w.id, certs: t.certs, held: map[rooted.RegionID]*hosted{}}
 	if w.members > 1 {
 		d.id = fmt.Sprintf("%s-%d", w.id, i+1)
 	}
@@ -288,13 +292,12 @@ func (d *demo) Acquire(_ context.Context, r member.Region) error {
 	return nil
 }
 
-// Release implements member.Handler. The frontier counts how often the region changed
-// hands.
+// Release implements member.Handler. The frontier is the number of requests that the
+// region has had.
 func (d *demo) Release(_ context.Context, r member.Region) ([]byte, error) {
-	d.drop(r)
-	hands, _ := strconv.Atoi(r.Frontier)
+	n := d.drop(r)
 	d.say("released", r, "")
-	return strconv.AppendInt(nil, int64(hands+1), 10), nil
+	return strconv.AppendUint(nil, n, 10), nil
 }
 
 // Evict implements member.Evicter.
@@ -318,6 +321,11 @@ func (d *demo) Abandon(_ context.Context, r member.Region) error {
 
 // Checkpoint implements member.Checkpointer.
 func (d *demo) Checkpoint(_ context.Context, r member.Region) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.held[r.ID]; h != nil {
+		return strconv.AppendUint(nil, h.requests, 10), nil
+	}
 	return []byte(r.Frontier), nil
 }
 
@@ -332,15 +340,33 @@ func (d *demo) Resumed(_ context.Context, keyspace string) {
 }
 
 func (d *demo) keep(r member.Region) {
+	n, _ := strconv.ParseUint(r.Frontier, 10, 64)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.held[r.ID] = r
+	d.held[r.ID] = &hosted{n}
 }
 
-func (d *demo) drop(r member.Region) {
+// drop says how many requests the region has had.
+func (d *demo) drop(r member.Region) (requests uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if h := d.held[r.ID]; h != nil {
+		requests = h.requests
+	}
 	delete(d.held, r.ID)
+	return requests
+}
+
+// request counts a request of a region.
+func (d *demo) request(r member.Region) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	h := d.held[r.ID]
+	if h == nil {
+		return 0 // it was lost since the request was let in, which the check behind it finds
+	}
+	h.requests++
+	return h.requests
 }
 
 // ServeHTTP answers GET /KEYSPACE/KEY.
@@ -361,13 +387,17 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		req.Epoch = rooted.Epoch{Version: v, ConfVersion: c}
 	}
+	var answer string
 	err := d.member.Do(r.Context(), req, func(_ context.Context, region member.Region) error {
-		fmt.Fprintf(w, "%s serves %q in region %d at %s\n", d.id, key, region.ID, showEpoch(region.Epoch))
+		answer = fmt.Sprintf("%s serves %q in region %d at %s: request %d of incarnation %d\n",
+			d.id, key, region.ID, showEpoch(region.Epoch), d.request(region), d.member.Status().Incarnation)
 		return nil
 	})
-	if err != nil {
+	if err != nil { // also when the right was lost behind the work: nothing was said yet
 		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+		return
 	}
+	_, _ = io.WriteString(w, answer)
 }
 
 // simulateEvery is the time between two loads that are made up.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -231,7 +232,7 @@ func TestRule8Goodbye(t *testing.T) {
 		w.slow = nil
 		w.root.mu.Unlock()
 		synctest.Wait()
-		if m := w.now().Member("m1"); m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING {
+		if m := w.now().Member("m1"); m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING || !slices.Equal(m.GetSignals(), []string{state.GoodbyeSignal}) {
 			t.Fatalf("it is %v", m)
 		}
 		pending := func() (all []*rootv1.Transition) {

@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -74,9 +75,25 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
-	if c.Settings.AskTime == 0 {
-		c.Settings.AskTime = askTime
-	}
+}
+
+// RawConfig says whom a Raw belongs to, and what it looks at. All but Settings is required.
+type RawConfig struct {
+	// ID and Incarnation are the coordinator's.
+	ID          state.CoordinatorID
+	Incarnation uint64
+
+	// View is the newest one.
+	View    func() *rootview.View
+	Streams Streams
+	Soft    *catalog.Soft
+
+	Settings   liveness.Settings
+	Identities *identity.Source
+	Clock      clock.Clock
+	Logger     hclog.Logger
+	// Wake has Look called soon. It does not wait.
+	Wake func()
 }
 
 const (

@@ -1,6 +1,8 @@
 package assigner
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
@@ -11,7 +13,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// heard is what members' streams have brought since Run looked, of what matters to
+// heard is what members' streams have brought since Look, of what matters to
 // a holder.
 type heard struct {
 	// wanted: this process holds the Tenure.
@@ -40,12 +42,12 @@ func (h *heard) any() bool {
 	return len(h.turned) > 0 || len(h.showed) > 0 || len(h.goodbyes) > 0 || h.opened || h.many
 }
 
-var _ server.MemberEvents = (*Assigner)(nil)
+var _ server.MemberEvents = (*Raw)(nil)
 
 // Opened implements server.MemberEvents. The view that let the stream in may be newer
-// than the one that Run has looked at.
-func (a *Assigner) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
-	record := a.cfg.Views.View().State.Member(id)
+// than the one that Look has seen.
+func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
+	record := a.cfg.View().State.Member(id)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.tickLocked()
@@ -58,7 +60,7 @@ func (a *Assigner) Opened(id state.MemberID, incarnation, stream uint64, _ clock
 }
 
 // Closed implements server.MemberEvents.
-func (a *Assigner) Closed(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
+func (a *Raw) Closed(id state.MemberID, incarnation, stream uint64, _ clock.Instant) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.core.Closed(id, incarnation, liveness.StreamID(stream), a.tickLocked())
@@ -66,7 +68,7 @@ func (a *Assigner) Closed(id state.MemberID, incarnation, stream uint64, _ clock
 }
 
 // Frame implements server.MemberEvents.
-func (a *Assigner) Frame(f server.HeardFrame) {
+func (a *Raw) Frame(f server.HeardFrame) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.tickLocked()
@@ -92,29 +94,29 @@ func (a *Assigner) Frame(f server.HeardFrame) {
 }
 
 // Answered implements server.MemberEvents.
-func (a *Assigner) Answered(id state.MemberID, incarnation uint64, _ clock.Instant) bool {
+func (a *Raw) Answered(id state.MemberID, incarnation uint64, _ clock.Instant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.core.Answered(id, incarnation, a.tickLocked())
 }
 
-// noticeLocked wakes Run if there is something to do sooner than it looks.
-func (a *Assigner) noticeLocked() {
+// noticeLocked has Look called if there is something to do sooner than that.
+func (a *Raw) noticeLocked() {
 	if a.core.Due() < a.armed || a.heard.wanted && a.heard.any() {
 		a.armed = 0
-		a.signal()
+		a.cfg.Wake()
 	}
 }
 
 // Standing says what is thought of a member.
-func (a *Assigner) Standing(id state.MemberID) liveness.Standing {
+func (a *Raw) Standing(id state.MemberID) liveness.Standing {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.core.Standing(id)
 }
 
 // attend takes what was heard.
-func (a *Assigner) attend() {
+func (a *Raw) attend() {
 	a.mu.Lock()
 	h := a.heard
 	a.heard = newHeard()
@@ -139,13 +141,13 @@ func (a *Assigner) attend() {
 			return true
 		})
 	}
-	for id, g := range h.goodbyes {
-		a.leave(id, g)
+	for _, id := range slices.Sorted(maps.Keys(h.goodbyes)) {
+		a.leave(id, h.goodbyes[id])
 	}
 }
 
 // observed is what a plan is told beside the root.
-type observed struct{ *Assigner }
+type observed struct{ *Raw }
 
 var _ placement.Observed = observed{}
 
@@ -179,7 +181,7 @@ func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Re
 		return p, true
 	}
 	p.Transition = r.More.TransitionID
-	if token, since := o.streams.Shown(id, incarnation); since != 0 && r.At >= since {
+	if token, since := o.cfg.Streams.Shown(id, incarnation); since != 0 && r.At >= since {
 		p.Shown = token
 	}
 	return p, true

@@ -1,18 +1,14 @@
 package assigner
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -39,7 +35,7 @@ type outbox struct {
 func (o *outbox) len() int { return len(o.urgent) + len(o.rest) }
 
 // pass has a verdict rooted, in a command of its own.
-func (a *Assigner) pass(v liveness.Verdict) {
+func (a *Raw) pass(v liveness.Verdict) {
 	change := &rootv1.MemberStateChanged{
 		MemberId: string(v.Member), Incarnation: v.Incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED,
 		Reason: v.Reason(), Signals: v.Signals.Names(),
@@ -48,7 +44,7 @@ func (a *Assigner) pass(v liveness.Verdict) {
 	if v.Signals&liveness.Gone != 0 {
 		level, what = hclog.Info, "member has left"
 	}
-	a.log.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
+	a.cfg.Logger.Log(level, what, "member", string(v.Member), "incarnation", v.Incarnation, "why", v.Reason(),
 		"signals", v.Signals.String(), "regions", a.st.MemberRegionCount(v.Member))
 	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, now clock.Instant) {
 		if result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED {
@@ -64,27 +60,27 @@ func (a *Assigner) pass(v liveness.Verdict) {
 
 // note has the log say which verdicts a guard holds. It asks for what is so, that the
 // members be what they are, and changes nothing: why is what it says.
-func (a *Assigner) note(held []liveness.Withheld) {
+func (a *Raw) note(held []liveness.Withheld) {
 	by := map[liveness.Guard][]*rootv1.Event{}
 	for _, h := range held {
 		m := a.st.Member(h.Member)
 		if m.GetIncarnation() != h.Incarnation {
 			continue
 		}
-		a.log.Warn("a verdict is held", "member", string(h.Member), "incarnation", h.Incarnation, "by", h.By.String())
+		a.cfg.Logger.Warn("a verdict is held", "member", string(h.Member), "incarnation", h.Incarnation, "by", h.By.String())
 		by[h.By] = append(by[h.By], memberEvent(&rootv1.MemberStateChanged{
 			MemberId: m.GetId(), Incarnation: m.GetIncarnation(), State: m.GetState(), Reason: m.GetReason(), Signals: m.GetSignals(),
 			ExpectedRevision: m.GetRevision(),
 		}))
 	}
-	for g, events := range by {
-		a.say(events, g.String()+": not failed, because "+g.Reason())
+	for _, g := range slices.Sorted(maps.Keys(by)) { // in an order of their own: what is decided is the same each time
+		a.say(by[g], g.String()+": not failed, because "+g.Reason())
 	}
 }
 
 // say sends a note; event by event if it is refused, as when one of the members has
 // changed meanwhile.
-func (a *Assigner) say(events []*rootv1.Event, why string) {
+func (a *Raw) say(events []*rootv1.Event, why string) {
 	a.outbox.rest = append(a.outbox.rest, &parcel{events: events, why: why, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
 		switch {
 		case result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED:
@@ -99,7 +95,7 @@ func (a *Assigner) say(events []*rootv1.Event, why string) {
 }
 
 // leave drains a member that said goodbye, if it is not drained already.
-func (a *Assigner) leave(id state.MemberID, g goodbye) {
+func (a *Raw) leave(id state.MemberID, g goodbye) {
 	m := a.st.Member(id)
 	if m.GetIncarnation() != g.incarnation || m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || a.leaving[id] == g.incarnation {
 		return
@@ -114,6 +110,7 @@ func (a *Assigner) leave(id state.MemberID, g goodbye) {
 	}
 	change := &rootv1.MemberStateChanged{
 		MemberId: string(id), Incarnation: g.incarnation, State: rootv1.MemberState_MEMBER_STATE_DRAINING, Reason: clip(why),
+		Signals: []string{state.GoodbyeSignal},
 	}
 	a.outbox.urgent = append(a.outbox.urgent, &parcel{events: []*rootv1.Event{memberEvent(change)}, judged: func(result *rootv1.CommandResult, _ clock.Instant) {
 		delete(a.leaving, id)
@@ -122,7 +119,7 @@ func (a *Assigner) leave(id state.MemberID, g goodbye) {
 			return
 		}
 		a.count.add(func() { a.count.drains++ })
-		a.log.Info("member drains", "member", string(id), "incarnation", g.incarnation, "why", why)
+		a.cfg.Logger.Info("member drains", "member", string(id), "incarnation", g.incarnation, "why", why)
 	}})
 }
 
@@ -143,7 +140,7 @@ func memberEvent(m *rootv1.MemberStateChanged) *rootv1.Event {
 }
 
 // order has operations carried out: steps many in a command, and so grants.
-func (a *Assigner) order(operations []placement.Operation) {
+func (a *Raw) order(operations []placement.Operation) {
 	assigns := func(o placement.Operation) bool { return o.Kind == placement.Assign }
 	first := slices.IndexFunc(operations, assigns)
 	if first < 0 {
@@ -164,7 +161,7 @@ func (a *Assigner) order(operations []placement.Operation) {
 	a.orderSteps(operations[end:])
 }
 
-func (a *Assigner) orderSteps(operations []placement.Operation) {
+func (a *Raw) orderSteps(operations []placement.Operation) {
 	var events []*rootv1.Event
 	from, bytes := 0, 0
 	for i := range operations {
@@ -182,7 +179,7 @@ func (a *Assigner) orderSteps(operations []placement.Operation) {
 }
 
 // queue has a command with operations sent; one by one if it is refused.
-func (a *Assigner) queue(events []*rootv1.Event, operations []placement.Operation) {
+func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 	p := &parcel{events: events, operations: operations}
 	p.judged = func(result *rootv1.CommandResult, now clock.Instant) {
 		switch refused := result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED; {
@@ -203,9 +200,9 @@ func (a *Assigner) queue(events []*rootv1.Event, operations []placement.Operatio
 	a.outbox.rest = append(a.outbox.rest, p)
 }
 
-func (a *Assigner) refused(what string, d *rootv1.ErrorDetail) {
+func (a *Raw) refused(what string, d *rootv1.ErrorDetail) {
 	a.count.refusal(d.GetReason())
-	a.log.Debug("the root refused", "what", what, "reason", d.GetReason().String(), "err", d.GetMessage())
+	a.cfg.Logger.Debug("the root refused", "what", what, "reason", d.GetReason().String(), "err", d.GetMessage())
 }
 
 // landing is what has been judged, and is looked at again when the view has it.
@@ -223,12 +220,12 @@ func (l *landing) due(index uint64) clock.Instant {
 	return l.at
 }
 
-func (a *Assigner) arrive(operations []placement.Operation, index uint64, at clock.Instant) {
+func (a *Raw) arrive(operations []placement.Operation, index uint64, at clock.Instant) {
 	a.landed = append(a.landed, landing{operations, index, at})
 }
 
 // land lets regions be planned again whose operations have been judged.
-func (a *Assigner) land(now clock.Instant) {
+func (a *Raw) land(now clock.Instant) {
 	a.landed = slices.DeleteFunc(a.landed, func(l landing) bool {
 		if l.due(a.at.Index) > now {
 			return false
@@ -240,8 +237,17 @@ func (a *Assigner) land(now clock.Instant) {
 	})
 }
 
+// Call are commands for the root, which are to be judged, however long that takes while
+// their era lasts.
+type Call struct {
+	Commands []*rootv1.Command
+
+	era     state.Era
+	parcels []*parcel
+}
+
 // send makes calls of what waits: verdicts first.
-func (a *Assigner) send() {
+func (a *Raw) send() (calls []*Call) {
 	o := &a.outbox
 	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < maxCalls {
 		from := &o.rest
@@ -256,67 +262,24 @@ func (a *Assigner) send() {
 			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands) {
 				break
 			}
-			cmd.Identity = a.identities.Next(a.cfg.Views.View().Known.Index)
+			cmd.Identity = a.cfg.Identities.Next(a.cfg.View().Known.Index)
 			commands, bytes = append(commands, cmd), bytes+n
 		}
-		parcels := (*from)[:len(commands):len(commands)]
+		calls = append(calls, &Call{Commands: commands, era: a.era, parcels: (*from)[:len(commands):len(commands)]})
 		*from = (*from)[len(commands):]
 		o.calls++
-		era, ctx := a.era, a.eraCtx
-		a.calls.Go(func() {
-			results := a.propose(ctx, commands)
-			a.deliver(func(now clock.Instant) {
-				if a.era != era {
-					return
-				}
-				a.outbox.calls--
-				for i, result := range results {
-					parcels[i].judged(result, now)
-				}
-			})
-		})
 	}
+	return calls
 }
 
-// propose has commands judged, however long that takes. Nil: the era is over.
-func (a *Assigner) propose(ctx context.Context, commands []*rootv1.Command) []*rootv1.CommandResult {
-	for pause := retryLeast; ; pause = min(2*pause, retryMost) {
-		attempt, cancel := context.WithTimeout(ctx, proposeTime)
-		results, err := a.cfg.Root.Propose(attempt, commands...)
-		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil && len(results) == len(commands):
-			return results
-		case err == nil:
-			err = fmt.Errorf("%d commands had %d results", len(commands), len(results))
-		}
-		if d := final(err); d != nil {
-			a.log.Warn("the root takes no such commands", "err", err)
-			return slices.Repeat([]*rootv1.CommandResult{{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: d}}, len(commands))
-		}
-		a.log.Debug("not judged yet", "commands", len(commands), "err", err)
-		timer := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		}
+// Judged tells what became of a Call's commands, in order; nil: nothing, its era is over.
+func (a *Raw) Judged(c *Call, results []*rootv1.CommandResult) {
+	if a.era != c.era {
+		return
 	}
-}
-
-// final is the reason of a call that was refused as such: sending it again would be
-// of no use.
-func final(err error) *rootv1.ErrorDetail {
-	e, ok := errors.AsType[*reason.Error](err)
-	if !ok {
-		return nil
+	a.outbox.calls--
+	now := a.tick()
+	for i, result := range results {
+		c.parcels[i].judged(result, now)
 	}
-	switch e.Detail.GetReason() {
-	case rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_PERMISSION_DENIED:
-		return e.Detail
-	}
-	return nil
 }

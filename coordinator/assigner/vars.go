@@ -74,8 +74,8 @@ func (c *counters) operation(o *placement.Operation) {
 func word(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
 
 // Vars returns the Assigner's numbers. It looks at every member.
-func (a *Assigner) Vars() Vars {
-	v := Vars{Era: a.shows.era.Load(), Orphaned: a.cfg.Views.View().State.Orphaned(), Starving: int(a.shows.starving.Load()), Moves: int(a.shows.moves.Load()), Held: map[string]int{}}
+func (a *Raw) Vars() Vars {
+	v := Vars{Era: a.shows.era.Load(), Orphaned: a.cfg.View().State.Orphaned(), Starving: int(a.shows.starving.Load()), Moves: int(a.shows.moves.Load()), Held: map[string]int{}}
 	a.mu.Lock()
 	for _, h := range a.core.Holds() {
 		v.Held[h.Guard.String()] = len(h.Members)

@@ -24,7 +24,7 @@ type sample struct {
 
 // check judges a run that has come to rest. It replays the log once.
 func (r *run) check() []error {
-	j := &judge{run: r, hashes: make(map[uint64]uint64), reads: make(map[uint64][]*read)}
+	j := &judge{run: r, hashes: make(map[uint64]uint64), reads: make(map[uint64][]*read), owns: newOwnership(r)}
 	for _, a := range r.reads {
 		j.reads[a.token.Index] = append(j.reads[a.token.Index], a)
 	}
@@ -43,6 +43,8 @@ func (r *run) check() []error {
 	}
 	j.add("Primacy", j.violations())
 	j.add("Durability", j.roots.CheckPeers())
+	j.errs = append(j.errs, j.owns.check()...)
+	j.owned = j.owns.counts
 	return j.errs
 }
 
@@ -53,6 +55,7 @@ type judge struct {
 	reads  map[uint64][]*read
 	stale  error
 	final  *state.State
+	owns   *ownership
 }
 
 func (j *judge) add(promise string, err error) {
@@ -72,6 +75,9 @@ func (j *judge) entry(st *state.State, out *state.Applied) {
 		if c.Kind == state.ChangeTenure {
 			j.history.Note(c.Tenure)
 		}
+	}
+	if len(j.workers) > 0 {
+		j.owns.entry(st, out)
 	}
 	for _, a := range j.reads[at.Index] {
 		want := st.RegionAt(state.DefaultKeyspace, a.key)

@@ -60,11 +60,16 @@ func (c *client) loop() {
 
 func (c *client) done() { c.r.After(c.r.Between(0, 3*time.Millisecond), c.loop) }
 
+// call calls a coordinator; see run.call.
+func (c *client) call(n *node, serve func(n *node, reply func(fn func(late bool))), done func(ok bool)) {
+	c.r.call(c.place, n, serve, done)
+}
+
 // call sends a request to a coordinator and calls done once: with true when
 // the reply arrived, with false when that took too long. serve runs in the
 // coordinator's process; what it gives to reply runs here when it arrives, late
-// when the client has given up by then.
-func (c *client) call(n *node, serve func(n *node, reply func(fn func(late bool))), done func(ok bool)) {
+// when the caller has given up by then.
+func (r *run) call(from roottest.Place, n *node, serve func(n *node, reply func(fn func(late bool))), done func(ok bool)) {
 	over := false
 	finish := func(ok bool) {
 		if !over {
@@ -72,22 +77,22 @@ func (c *client) call(n *node, serve func(n *node, reply func(fn func(late bool)
 			done(ok)
 		}
 	}
-	net := c.r.roots.Net
-	net.Send(c.place, n.place, func() {
+	net := r.roots.Net
+	net.Send(from, n.place, func() {
 		if !n.up {
-			net.Send(n.place, c.place, func() { finish(false) })
+			net.Send(n.place, from, func() { finish(false) })
 			return
 		}
 		n.then(func() {
 			serve(n, func(fn func(bool)) {
-				net.Send(n.place, c.place, func() {
+				net.Send(n.place, from, func() {
 					fn(over)
 					finish(true)
 				})
 			})
 		})()
 	})
-	c.r.After(callTimeout, func() { finish(false) })
+	r.After(callTimeout, func() { finish(false) })
 }
 
 // values asks for ids or timestamps until it has some or gives up.

@@ -267,6 +267,7 @@ func (r *run) heal() error {
 		n.clock.WallOffset = 0
 		n.resume()
 	}
+	r.healMembers()
 	// 3 ttl and 2 elections, and half a second for lost time-outs to pass.
 	bound := 3*r.k.ttl + 2*2*electionMost + 500*time.Millisecond
 	if !r.RunFor(bound, r.serves) {
@@ -275,8 +276,14 @@ func (r *run) heal() error {
 	if !r.RunFor(5*time.Second, func() bool { return !r.roots.Replacing() }) {
 		return fmt.Errorf("Finality: a lost root peer is not replaced: %+v", r.roots.Replaced)
 	}
+	if !r.RunFor(membersBound, func() bool { return r.whyMembers() == "" }) {
+		return fmt.Errorf("Placement: %v after healing: %s", membersBound, r.whyMembers())
+	}
 	r.RunFor(50*time.Millisecond, nil)
 	for _, c := range r.clients {
+		c.quit = true
+	}
+	for _, c := range r.askers {
 		c.quit = true
 	}
 	if !r.RunFor(2*time.Second, r.rests) {
@@ -284,6 +291,10 @@ func (r *run) heal() error {
 	}
 	return nil
 }
+
+// membersBound is how long it takes until nobody is forgotten: a damped member waits for
+// its window.
+const membersBound = 3 * time.Second
 
 // serves says whether what was healed serves: the handover closed, ids and
 // timestamps given for calls after the healing, every view level with the root.

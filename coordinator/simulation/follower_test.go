@@ -229,6 +229,7 @@ func (f *follower) publish(b rootview.Batch) {
 	if v.Loaded() {
 		f.n.holder.OnView(tenure.Authority{Tenure: v.State.Tenure(), Handover: newest(v.State.Handovers()), Index: v.Token.Index, FeatureLevel: v.State.FeatureLevel()})
 	}
+	f.n.desk.onView(b, v)
 	ready := f.waiting
 	f.waiting = nil
 	for _, w := range ready {
@@ -247,8 +248,11 @@ func (f *follower) follow(b rootview.Batch, v *rootview.View) {
 	}
 	if b.Snapshot || f.regions == nil {
 		f.regions = make(map[state.RegionID]*state.Region)
-		v.State.RegionsFrom(state.DefaultKeyspace, "", func(r *state.Region) bool {
-			f.regions[r.ID] = r
+		v.State.Keyspaces("", func(k *rootv1.Keyspace) bool {
+			v.State.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool {
+				f.regions[r.ID] = r
+				return true
+			})
 			return true
 		})
 	}

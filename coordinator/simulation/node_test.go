@@ -4,33 +4,29 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/tenure"
-	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/roottest"
 )
 
 // node is a machine with a coordinator on it: real cores, and shells of one
 // goroutine that can be stopped between any two of their steps.
 type node struct {
-	r     *run
+	process
 	name  string
 	place roottest.Place
-	clock *roottest.Clock
 	// counted is what every process counted.
 	counted []*tenure.Counters
 
 	// The process.
-	up          bool
-	incarnation uint64
-	paused      bool
-	// backlog is what happened to the process while it stood still.
-	backlog []func()
-	link    *roottest.Link
-	view    follower
-	holder  holder
+	link   *roottest.Link
+	view   follower
+	holder holder
+	desk   desk
 }
 
 func newNode(r *run, name string) *node {
-	return &node{r: r, name: name, place: roottest.Place("coordinator-" + name), clock: r.NewClock(r.k.drift)}
+	n := &node{name: name, place: roottest.Place("coordinator-" + name)}
+	n.process = process{r: r, clock: r.NewClock(r.k.drift), settled: n.settle}
+	return n
 }
 
 // start starts the process: it knows nothing of the one before.
@@ -38,11 +34,11 @@ func (n *node) start() {
 	if n.up {
 		return
 	}
-	n.up, n.paused, n.backlog = true, false, nil
-	n.incarnation = n.r.Rand.Uint64() | 1
+	n.begin()
 	n.link = n.newLink()
 	n.view.start(n)
 	n.holder.start(n)
+	n.desk.start(n)
 	n.settle()
 }
 
@@ -52,6 +48,8 @@ func (n *node) newLink() *roottest.Link {
 	return l
 }
 
+func (n *node) address() string { return string(n.place) }
+
 // stop ends the process at once.
 func (n *node) stop() {
 	n.r.count.firstWindows += n.holder.FirstWindows
@@ -59,6 +57,7 @@ func (n *node) stop() {
 	n.up, n.backlog = false, nil
 	n.link.Close()
 	n.view.stop()
+	n.desk.stop()
 }
 
 // kill ends the process and starts another one a while later.
@@ -75,60 +74,6 @@ func (n *node) leave() {
 	n.stop()
 	n.r.After(n.r.Between(time.Millisecond, 100*time.Millisecond), n.start)
 }
-
-// pause makes the process, or its whole machine, stand still for d. Clocks go on.
-func (n *node) pause(d time.Duration) {
-	if !n.up || n.paused {
-		return
-	}
-	n.paused = true
-	incarnation := n.incarnation
-	n.r.After(d, func() {
-		if n.up && n.incarnation == incarnation {
-			n.resume()
-		}
-	})
-}
-
-// resume lets it go on with everything that has happened since.
-func (n *node) resume() {
-	if !n.up || !n.paused {
-		return
-	}
-	n.paused = false
-	waiting := n.backlog
-	n.backlog = nil
-	for i, fn := range waiting {
-		if n.paused {
-			n.backlog = append(n.backlog, waiting[i:]...)
-			return
-		}
-		fn()
-	}
-}
-
-// then makes fn a step of this process: it waits while that stands still, and
-// is nothing to another one.
-func (n *node) then(fn func()) func() {
-	incarnation := n.incarnation
-	var step func()
-	step = func() {
-		switch {
-		case !n.up || n.incarnation != incarnation:
-		case n.paused:
-			n.backlog = append(n.backlog, step)
-		default:
-			fn()
-			n.settle()
-		}
-	}
-	return step
-}
-
-// after is a step of this process in d.
-func (n *node) after(d time.Duration, fn func()) { n.r.After(d, n.then(fn)) }
-
-func (n *node) now() clock.Instant { return n.clock.Now() }
 
 // settle does what follows from a step.
 func (n *node) settle() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/history"
+	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/replica"
 	"github.com/nokv/nokv/meta/root/roottest"
 )
@@ -29,6 +30,15 @@ const (
 	boundIgnored        variant = "bounded read without a bound"
 	tailSkipsEntry      variant = "tail skips an entry"
 	appendsUnsynced     variant = "acknowledged before it is durable"
+
+	// Of ownership.
+	confirmsUnchecked variant = "members confirmed without a check of the era"
+	confirmsUncounted variant = "a fence that does not count confirmations"
+	releasedBelow     variant = "a frontier below what was done"
+	unfenced          variant = "a resource that looks at no epoch"
+	countsFromAnswer  variant = "a member's ttl counted from later than its frame"
+	unchecked         variant = "no check behind a member's work"
+	cutTakenForDeath  variant = "no answer taken as proof of death"
 )
 
 // knobs are what a run is made of.
@@ -40,6 +50,16 @@ type knobs struct {
 	// trouble is how long faults are injected, interval the mean time between two.
 	trouble, interval time.Duration
 	drift             int64
+	// members is how many there are, beside one that has another's id; 0: none.
+	members int
+	// fence is how long one may act without being confirmed, where the fence is a ttl:
+	// longer than it takes to be given up. probes: members' own addresses are asked.
+	fence  time.Duration
+	probes bool
+	// fencing: what disturbs members lets fences run out.
+	fencing bool
+	// stalls is how often a member stands still inside work.
+	stalls float64
 	// loses has a root peer lose its disk for ever, and be replaced.
 	loses bool
 }
@@ -89,7 +109,9 @@ func rootConfig(k knobs) roottest.Config {
 	r := replica.Defaults()
 	r.Tick, r.HeartbeatTicks, r.ElectionTicks = 10*time.Millisecond, 2, 10
 	r.CheckpointEntries, r.RetainEntries, r.HashEvery = 30, 12, 16
-	r.MaxEntryBytes = 1 << 10
+	if r.MaxEntryBytes = 1 << 10; k.members > 0 {
+		r.MaxEntryBytes = 64 << 10 // grants are many in a command
+	}
 	r.MaxTSOAhead = maxTSOAhead
 	return roottest.Config{
 		Peers: 3, Replica: r, SegmentBytes: 8 << 10, DriftPermille: k.drift,
@@ -104,6 +126,14 @@ type run struct {
 	roots   *roottest.Cluster
 	nodes   []*node
 	clients []*client
+	// Members, what they have to do, and whoever asks them.
+	spaces     []space
+	workers    []*worker
+	askers     []*asker
+	acts       acts
+	owned      ownershipCounts
+	operator   *roottest.Link
+	operations *identity.Source
 	// calm is set when no more faults are injected.
 	calm   bool
 	healed time.Duration
@@ -121,6 +151,9 @@ type run struct {
 // counts say how much was done.
 type counts struct {
 	writes, reads, refused, bounded, snapshots, unknown, staleViews, firstWindows, windowsRefused int
+	// Of members: requests served and not, work that a resource refused or whose right was
+	// lost behind it, processes drained, incarnations begun anew by the same process.
+	served, unserved, fenced, lostBehind, drained, anew int
 }
 
 func (c *counts) add(o counts) {
@@ -133,6 +166,12 @@ func (c *counts) add(o counts) {
 	c.staleViews += o.staleViews
 	c.firstWindows += o.firstWindows
 	c.windowsRefused += o.windowsRefused
+	c.served += o.served
+	c.unserved += o.unserved
+	c.fenced += o.fenced
+	c.lostBehind += o.lostBehind
+	c.drained += o.drained
+	c.anew += o.anew
 }
 
 func newRun(k knobs) (*run, error) {
@@ -150,6 +189,7 @@ func newRun(k knobs) (*run, error) {
 	for i := range 6 {
 		r.clients = append(r.clients, newClient(r, i))
 	}
+	r.newMembers()
 	return r, nil
 }
 
@@ -161,9 +201,10 @@ func (r *run) live() error {
 	for _, c := range r.clients {
 		c.loop()
 	}
+	r.startMembers()
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.disturb)
 	r.After(r.Between(100*time.Millisecond, 400*time.Millisecond), r.revive)
-	if r.k.variant == noVariant { // seeds that are known to show something still do
+	if r.k.variant == noVariant && r.k.members == 0 { // seeds that are known to show something still do
 		r.roots.Operate(func() bool { return !r.calm })
 	}
 	if r.k.loses {
@@ -179,7 +220,7 @@ func (r *run) live() error {
 
 // enough says whether there was load to speak of.
 func (r *run) enough() bool {
-	return len(r.history.Grants) >= 40 && r.count.writes >= 10 && r.count.reads >= 10
+	return len(r.history.Grants) >= 40 && r.count.writes >= 10 && r.count.reads >= 10 && (r.k.members == 0 || r.count.served >= 100)
 }
 
 // now is true time, for histories.

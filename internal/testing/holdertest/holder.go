@@ -134,6 +134,16 @@ func (h *Holder) Serve(m rootv1.Mandate, count uint64, reply func(first, era uin
 	return true
 }
 
+// Check checks that an era is held, as Serve does behind a value: good is called once,
+// as a step, or never. It reports false when the era is not held.
+func (h *Holder) Check(era uint64, good func()) bool {
+	run, ok := h.Raw.Enter(era)
+	if ok {
+		h.Env.Between(func() { h.check(run, func(uint64, uint64) { good() }) })
+	}
+	return ok
+}
+
 // gather checks first, with a value that nobody gets, and generates then.
 func (h *Holder) gather(m rootv1.Mandate, count uint64, reply func(first, era uint64)) bool {
 	if h.Era() == 0 || h.leaving {

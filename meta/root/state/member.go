@@ -8,11 +8,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// GoodbyeSignal is that of a drain which the process asked for, because it ends: the next
+// process under its name is not drained. One that an operator asked for outlives processes.
+const GoodbyeSignal = "goodbye"
+
 // memberJoined registers a process. Already applied: the member's current
 // incarnation began with this start nonce and says the same of itself. The
 // same process may change what it says; one that was failed or removed must
-// start anew, under another nonce. A draining member stays draining. A process
-// that does not follow the rooted incarnation was overtaken by another.
+// start anew, under another nonce. A draining member stays draining, unless the
+// process before drained itself. A process that does not follow the rooted
+// incarnation was overtaken by another.
 func (t *turn) memberJoined(e *rootv1.MemberJoined, r *EventResult) verdict {
 	m := e.GetMember()
 	id := MemberID(m.GetId())
@@ -38,7 +43,8 @@ func (t *turn) memberJoined(e *rootv1.MemberJoined, r *EventResult) verdict {
 	case sameStart:
 		next.Incarnation = old.GetIncarnation()
 	}
-	if old.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING {
+	drainsItself := slices.Contains(old.GetSignals(), GoodbyeSignal)
+	if old.GetState() == rootv1.MemberState_MEMBER_STATE_DRAINING && (sameStart || !drainsItself) {
 		next.State, next.Reason, next.Signals = old.GetState(), old.GetReason(), old.GetSignals()
 	}
 	if sameStart && sameMember(old, next) {

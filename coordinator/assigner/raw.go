@@ -1,57 +1,46 @@
 package assigner
 
 import (
-	"context"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Assigner is the detector and the planner of one coordinator. Its methods may be
-// called at any time from any goroutine.
-type Assigner struct {
-	cfg        Config
-	log        hclog.Logger
-	identities *identity.Source
-	// wake is a level: Run is to look.
-	wake  chan struct{}
-	calls sync.WaitGroup
+// Raw decides what an Assigner does. It has no goroutine and waits for nobody: whoever runs
+// it tells it of views and of what became of its Orders, and calls Look when it is due. Opened,
+// Closed, Frame, Answered, Standing and Vars may be called at any time from any goroutine;
+// one goroutine at a time does everything else.
+type Raw struct {
+	cfg   RawConfig
 	count counters
-	// shows is what Run shows of what it owns.
+	// shows is what Look shows of what it owns.
 	shows struct {
 		era             atomic.Uint64
 		starving, moves atomic.Int64
 	}
 
 	mu sync.Mutex
-	// Guarded by mu. now is the newest moment that core was told, armed the one that Run
-	// sleeps until.
+	// Guarded by mu. now is the newest moment that core was told, armed the one that Look
+	// is called at.
 	core       *liveness.Core
 	now, armed clock.Instant
-	streams    Streams
 	heard      heard
-	// done is what calls have brought, for Run.
-	done []func(now clock.Instant)
 
-	// Owned by Run. fed: core has been told of st, which is the state at token at.
+	// Owned by Look. fed: core has been told of st, which is the state at token at.
 	fed bool
 	at  state.Token
 	st  *state.State
-	// era is the one that is held, 0: none; eraCtx ends with it. work and outbox are
-	// of this era, and so are the rest.
+	// era is the one that is held, 0: none. work and outbox are of this era, and so are
+	// the rest.
 	era     state.Era
-	eraCtx  context.Context
-	eraOver context.CancelFunc
 	work    *placement.Work
 	outbox  outbox
 	probing int
@@ -64,85 +53,55 @@ type Assigner struct {
 	starved clock.Instant
 }
 
+// Orders are what is to be done now, each by a call of its own.
+type Orders struct {
+	// Era that they are made in; 0: none is held. Calls that were made in another one are
+	// of no use any more.
+	Era state.Era
+	// Probes are answered by Probed, Asking by Told, Calls by Judged, once each. Asking is
+	// nil for nothing.
+	Probes []liveness.Probe
+	Asking *Asking
+	Calls  []*Call
+}
+
 // never is later than every moment.
 const never = clock.Instant(math.MaxInt64)
 
-// New makes an Assigner; Run starts it.
-func New(cfg Config) (*Assigner, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
+// NewRaw makes a Raw that knows nothing.
+func NewRaw(cfg RawConfig) *Raw {
+	if cfg.Settings.AskTime == 0 {
+		cfg.Settings.AskTime = askTime
 	}
-	cfg.setDefaults()
-	return &Assigner{
-		cfg: cfg, log: cfg.Logger, identities: identity.NewSource(), wake: make(chan struct{}, 1),
-		core: liveness.New(cfg.Settings), heard: newHeard(), armed: never,
-	}, nil
-}
-
-// UseStreams says who knows the streams of members. It is called before Run.
-func (a *Assigner) UseStreams(s Streams) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.streams = s
-}
-
-// Run works until ctx ends. It is called once.
-func (a *Assigner) Run(ctx context.Context) error {
-	defer a.calls.Wait()
-	defer func() {
-		if a.eraOver != nil {
-			a.eraOver()
-		}
-	}()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		changed := a.cfg.Views.Changed()
-		timer.Reset(a.look(ctx))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-a.wake:
-		case <-timer.C:
-		}
-	}
-}
-
-// signal has Run look.
-func (a *Assigner) signal() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never}
 }
 
 // tickLocked is the moment for core: it never decreases.
-func (a *Assigner) tickLocked() clock.Instant {
+func (a *Raw) tickLocked() clock.Instant {
 	a.now = max(a.now, a.cfg.Clock.Now())
 	return a.now
 }
 
-func (a *Assigner) tick() clock.Instant {
+func (a *Raw) tick() clock.Instant {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.tickLocked()
 }
 
-// look does what there is to do, and says how long Run may sleep.
-func (a *Assigner) look(ctx context.Context) time.Duration {
-	a.settle()
-	a.follow(ctx)
+// Look says what there is to do at the newest state that it was told of, and for how long
+// nothing else is, unless Wake is called or a call comes back.
+func (a *Raw) Look() (Orders, time.Duration) {
 	now := a.tick()
-	a.holdEra(ctx, now)
+	a.holdEra(now)
 	due, open := a.detect(now)
+	orders := Orders{Era: a.era}
 	if a.era != 0 {
 		a.land(now)
 		a.attend()
 		due = min(due, a.plan(now))
-		a.send()
-		a.startProbes()
-		a.startAsking()
+		orders.Calls = a.send()
+		orders.Probes = a.startProbes()
+		orders.Asking = a.startAsking()
 	}
 	a.show()
 	a.mu.Lock()
@@ -150,65 +109,29 @@ func (a *Assigner) look(ctx context.Context) time.Duration {
 	if open {
 		due = min(due, a.core.Due()) // somebody may have been heard meanwhile
 	}
-	if a.armed = due; len(a.done) > 0 || a.heard.any() && a.era != 0 {
-		return 0
+	if a.armed = due; a.heard.any() && a.era != 0 {
+		return orders, 0
 	}
 	if due == never {
-		return time.Hour
+		return orders, time.Hour
 	}
-	return max(due.Sub(a.tickLocked()), 0)
+	return orders, max(due.Sub(a.tickLocked()), 0)
 }
 
-// settle takes what calls have brought.
-func (a *Assigner) settle() {
-	a.mu.Lock()
-	done, now := a.done, a.tickLocked()
-	a.done = nil
-	a.mu.Unlock()
-	for _, fn := range done {
-		fn(now)
-	}
-}
+// At is the position of the newest state that it was told of; the zero Token: of none.
+func (a *Raw) At() state.Token { return a.at }
 
-// deliver has Run do something behind a call.
-func (a *Assigner) deliver(fn func(now clock.Instant)) {
-	a.mu.Lock()
-	a.done = append(a.done, fn)
-	a.mu.Unlock()
-	a.signal()
-}
-
-// follow brings the detector and the work to the newest view.
-func (a *Assigner) follow(ctx context.Context) {
-	v := a.cfg.Views.View()
-	if a.fed && v.Token == a.at {
-		return
+// Follow goes on to a state by what changed in between.
+func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
+	a.feed(st, changes)
+	if a.work != nil {
+		a.work.Follow(st, changes, a.tick())
 	}
-	if !a.fed {
-		a.jump(v)
-		return
-	}
-	reader := a.cfg.Views.Subscribe(a.at)
-	for reader.At().Compare(v.Token) < 0 {
-		// What led to a view can be read with it: nobody waits here.
-		batch, err := reader.Next(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil || batch.Snapshot || reader.At().Compare(v.Token) > 0 {
-			a.jump(v)
-			return
-		}
-		a.feed(v.State, batch.Changes)
-		if a.work != nil {
-			a.work.Follow(v.State, batch.Changes, a.tick())
-		}
-	}
-	a.st, a.at = v.State, v.Token
+	a.st, a.at = st, at
 }
 
 // feed tells the detector what changed, as it is in st.
-func (a *Assigner) feed(st *state.State, changes []state.Change) {
+func (a *Raw) feed(st *state.State, changes []state.Change) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.tickLocked()
@@ -233,8 +156,8 @@ func (a *Assigner) feed(st *state.State, changes []state.Change) {
 	}
 }
 
-// jump goes to a view without knowing what changed.
-func (a *Assigner) jump(v *rootview.View) {
+// Jump goes to a view without knowing what changed.
+func (a *Raw) Jump(v *rootview.View) {
 	a.mu.Lock()
 	now := a.tickLocked()
 	a.core.SetHoldings(v.State)
@@ -269,7 +192,7 @@ func (a *Assigner) jump(v *rootview.View) {
 
 // holdEra begins and ends with the Tenure, as the view has it: what is made in an era
 // that is over, as far as the root knows, it refuses.
-func (a *Assigner) holdEra(ctx context.Context, now clock.Instant) {
+func (a *Raw) holdEra(now clock.Instant) {
 	t, era := a.st.Tenure(), state.Era(0)
 	if t.GetHolderId() == string(a.cfg.ID) && t.GetHolderIncarnation() == a.cfg.Incarnation && !t.GetRetired() {
 		era = state.Era(t.GetEra())
@@ -288,20 +211,18 @@ func (a *Assigner) holdEra(ctx context.Context, now clock.Instant) {
 	a.heard.wanted = era != 0
 	a.mu.Unlock()
 	if a.era != 0 {
-		a.eraOver()
-		a.log.Info("assigns no more", "era", uint64(a.era))
+		a.cfg.Logger.Info("assigns no more", "era", uint64(a.era))
 	}
-	a.era, a.work, a.eraOver = era, nil, nil
+	a.era, a.work = era, nil
 	a.outbox, a.probes, a.asked, a.landed, a.leaving = outbox{}, nil, nil, nil, map[state.MemberID]uint64{}
 	if era != 0 {
-		a.eraCtx, a.eraOver = context.WithCancel(ctx)
 		a.work = placement.NewWork(a.st, now)
-		a.log.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
+		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }
 
-// show lets others see what Run owns.
-func (a *Assigner) show() {
+// show lets others see what Look owns.
+func (a *Raw) show() {
 	a.shows.era.Store(uint64(a.era))
 	starving, moves := 0, 0
 	if a.work != nil {
@@ -312,8 +233,8 @@ func (a *Assigner) show() {
 }
 
 // detect lets the detector look, and takes what it wants done. It is not open while
-// too much waits: then what comes back has Run look again.
-func (a *Assigner) detect(now clock.Instant) (due clock.Instant, open bool) {
+// too much waits: then what comes back has it look again.
+func (a *Raw) detect(now clock.Instant) (due clock.Instant, open bool) {
 	for {
 		if a.outbox.len() > maxWaiting || len(a.probes) > maxWaiting || len(a.asked) > maxWaiting {
 			return never, false
@@ -342,7 +263,7 @@ func (a *Assigner) detect(now clock.Instant) (due clock.Instant, open bool) {
 }
 
 // plan plans what is to be looked at.
-func (a *Assigner) plan(now clock.Instant) clock.Instant {
+func (a *Raw) plan(now clock.Instant) clock.Instant {
 	if a.work.Starving() && now >= a.starved {
 		a.work.Wake()
 		a.starved = now.Add(starvePause)
@@ -354,7 +275,7 @@ func (a *Assigner) plan(now clock.Instant) clock.Instant {
 	}
 	due := a.work.Due(now)
 	if due <= now {
-		return never // what comes back has Run look again
+		return never // what comes back has it look again
 	}
 	if a.work.Starving() {
 		due = min(due, a.starved)

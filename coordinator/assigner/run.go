@@ -1,0 +1,255 @@
+package assigner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/server"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/identity"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Assigner is the detector and the planner of one coordinator. Its methods may be
+// called at any time from any goroutine.
+type Assigner struct {
+	cfg Config
+	log hclog.Logger
+	raw *Raw
+	// wake is a level: Run is to look.
+	wake  chan struct{}
+	calls sync.WaitGroup
+
+	mu sync.Mutex
+	// done is what calls have brought, for Run; guarded by mu.
+	done []func()
+
+	// Owned by Run: eraCtx ends with era.
+	era     state.Era
+	eraCtx  context.Context
+	eraOver context.CancelFunc
+}
+
+// New makes an Assigner; Run starts it.
+func New(cfg Config) (*Assigner, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg.setDefaults()
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), eraOver: func() {}}
+	a.raw = NewRaw(RawConfig{
+		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
+		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,
+	})
+	return a, nil
+}
+
+// UseStreams says who knows the streams of members. It is called before Run.
+func (a *Assigner) UseStreams(s Streams) { a.raw.cfg.Streams = s }
+
+var _ server.MemberEvents = (*Assigner)(nil)
+
+// Opened implements server.MemberEvents.
+func (a *Assigner) Opened(id state.MemberID, incarnation, stream uint64, now clock.Instant) {
+	a.raw.Opened(id, incarnation, stream, now)
+}
+
+// Closed implements server.MemberEvents.
+func (a *Assigner) Closed(id state.MemberID, incarnation, stream uint64, now clock.Instant) {
+	a.raw.Closed(id, incarnation, stream, now)
+}
+
+// Frame implements server.MemberEvents.
+func (a *Assigner) Frame(f server.HeardFrame) { a.raw.Frame(f) }
+
+// Answered implements server.MemberEvents.
+func (a *Assigner) Answered(id state.MemberID, incarnation uint64, now clock.Instant) bool {
+	return a.raw.Answered(id, incarnation, now)
+}
+
+// Standing says what is thought of a member.
+func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.Standing(id) }
+
+// Vars returns the Assigner's numbers. It looks at every member.
+func (a *Assigner) Vars() Vars { return a.raw.Vars() }
+
+// Run works until ctx ends. It is called once.
+func (a *Assigner) Run(ctx context.Context) error {
+	defer a.calls.Wait()
+	defer func() { a.eraOver() }()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		changed := a.cfg.Views.Changed()
+		a.settle()
+		a.follow(ctx)
+		orders, pause := a.raw.Look()
+		a.carryOut(ctx, &orders)
+		timer.Reset(pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// signal has Run look.
+func (a *Assigner) signal() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settle takes what calls have brought.
+func (a *Assigner) settle() {
+	a.mu.Lock()
+	done := a.done
+	a.done = nil
+	a.mu.Unlock()
+	for _, fn := range done {
+		fn()
+	}
+}
+
+// deliver has Run do something behind a call.
+func (a *Assigner) deliver(fn func()) {
+	a.mu.Lock()
+	a.done = append(a.done, fn)
+	a.mu.Unlock()
+	a.signal()
+}
+
+// follow goes on to the newest view.
+func (a *Assigner) follow(ctx context.Context) {
+	v := a.cfg.Views.View()
+	switch at := a.raw.At(); {
+	case !a.raw.fed:
+		a.raw.Jump(v)
+		return
+	case v.Token == at:
+		return
+	}
+	var changes []state.Change
+	reader := a.cfg.Views.Subscribe(a.raw.At())
+	for reader.At().Compare(v.Token) < 0 {
+		// What led to a view can be read with it: nobody waits here.
+		batch, err := reader.Next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil || batch.Snapshot || reader.At().Compare(v.Token) > 0 {
+			a.raw.Jump(v)
+			return
+		}
+		changes = append(changes, batch.Changes...)
+	}
+	a.raw.Follow(v.State, v.Token, changes)
+}
+
+// carryOut begins what is to be done.
+func (a *Assigner) carryOut(ctx context.Context, orders *Orders) {
+	if orders.Era != a.era {
+		a.eraOver()
+		a.era = orders.Era
+		a.eraCtx, a.eraOver = context.WithCancel(ctx)
+	}
+	ctx = a.eraCtx
+	for _, c := range orders.Calls {
+		a.calls.Go(func() {
+			results := a.propose(ctx, c.Commands)
+			a.deliver(func() { a.raw.Judged(c, results) })
+		})
+	}
+	for _, p := range orders.Probes {
+		a.calls.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, probeTime)
+			defer cancel()
+			result := a.cfg.Probe(ctx, p)
+			a.deliver(func() { a.raw.Probed(p, result) })
+		})
+	}
+	if q := orders.Asking; q != nil {
+		a.calls.Go(func() {
+			words := a.askAll(ctx, q.Addresses, q.Members)
+			a.deliver(func() { a.raw.Told(q, words) })
+		})
+	}
+}
+
+// askAll asks all others at once. Who does not answer in time hears nobody.
+func (a *Assigner) askAll(ctx context.Context, addresses []string, members []state.MemberID) []liveness.Word {
+	ctx, cancel := context.WithTimeout(ctx, a.raw.cfg.Settings.AskTime/2)
+	defer cancel()
+	var mu sync.Mutex
+	var all []liveness.Word
+	var open sync.WaitGroup
+	for _, address := range addresses {
+		open.Go(func() {
+			words, err := a.cfg.Ask(ctx, address, members)
+			if err != nil {
+				a.log.Debug("another coordinator does not say whom it hears", "addr", address, "err", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, words...)
+		})
+	}
+	open.Wait()
+	return all
+}
+
+// propose has commands judged, however long that takes. Nil: the era is over.
+func (a *Assigner) propose(ctx context.Context, commands []*rootv1.Command) []*rootv1.CommandResult {
+	for pause := retryLeast; ; pause = min(2*pause, retryMost) {
+		attempt, cancel := context.WithTimeout(ctx, proposeTime)
+		results, err := a.cfg.Root.Propose(attempt, commands...)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && len(results) == len(commands):
+			return results
+		case err == nil:
+			err = fmt.Errorf("%d commands had %d results", len(commands), len(results))
+		}
+		if d := final(err); d != nil {
+			a.log.Warn("the root takes no such commands", "err", err)
+			return slices.Repeat([]*rootv1.CommandResult{{Outcome: rootv1.Outcome_OUTCOME_REJECTED, Error: d}}, len(commands))
+		}
+		a.log.Debug("not judged yet", "commands", len(commands), "err", err)
+		timer := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+	}
+}
+
+// final is the reason of a call that was refused as such: sending it again would be
+// of no use.
+func final(err error) *rootv1.ErrorDetail {
+	e, ok := errors.AsType[*reason.Error](err)
+	if !ok {
+		return nil
+	}
+	switch e.Detail.GetReason() {
+	case rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_PERMISSION_DENIED:
+		return e.Detail
+	}
+	return nil
+}
