@@ -52,7 +52,7 @@ func TestLaws(t *testing.T) {
 			w.inBudget(out)
 			for _, s := range out.Steps {
 				rest = -1
-				if seen[s.Region]++; seen[s.Region] > 4 {
+				if seen[s.Region]++; seen[s.Region] > 8 {
 					t.Fatalf("region %d moves on and on: %+v; %v", s.Region, w.steps, w.loads())
 				}
 			}
