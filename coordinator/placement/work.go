@@ -352,6 +352,7 @@ func (w *Work) Planned(plan *Plan) {
 	}
 	for _, f := range plan.Refusals {
 		switch {
+		case f.Even: // whoever asks for it asks again
 		case f.At != 0:
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:
