@@ -29,7 +29,7 @@ var bounds = []mutation{
 	},
 	{
 		16, "a caller says itself who it is", "internal/access/event.go",
-		"p.Role != principal.Coordinator || c.GetActor() == \"\" {", "c.GetActor() == \"\" {",
+		"case p.Role != principal.Coordinator || c.GetActor() == \"\":", "case c.GetActor() == \"\":",
 		[]string{permits, peers},
 	},
 	{

@@ -25,7 +25,7 @@ const (
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 16
+const rules = 26
 
 // mutation breaks one rule at one place.
 type mutation struct {
@@ -34,7 +34,8 @@ type mutation struct {
 	// 13: a change is carried out once, and by the cluster that it is for;
 	// 14: nobody has to read what it does not understand;
 	// 15: what the root judges whoever asks, and who may do what;
-	// 16: who does not belong gets nothing, and nobody takes what others need.
+	// 16: who does not belong gets nothing, and nobody takes what others need;
+	// 17 to 25: rules 1 to 9 of ownership; 26: what a member holds, see members.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -43,7 +44,7 @@ type mutation struct {
 	by   []string // packages, one of which must fail
 }
 
-var mutations = slices.Concat(authority, promises, bounds)
+var mutations = slices.Concat(authority, promises, bounds, ownership, members)
 
 // authority has rules 1 to 11.
 var authority = []mutation{
