@@ -8,6 +8,7 @@ const (
 	assigns = "./coordinator/assigner"
 	shows   = "./coordinator/shown"
 	fences  = "./member/fence"
+	sdk     = "./member"
 )
 
 // ownership has rules 17 to 25: those of ownership, 1 to 9.
