@@ -1,11 +1,5 @@
 package mutation
 
-const (
-	holds  = "./internal/held"
-	sdk    = "./member"
-	fences = "./member/fence"
-)
-
 // members has rule 26: what a member holds and may act for, by rules 2, 3, 4, 8 and 9 of
 // ownership.
 var members = []mutation{
