@@ -45,7 +45,8 @@ type served struct {
 func newWorker(dir, self string, id rooted.MemberID, coordinators string) *worker {
 	return &worker{
 		id: id, self: self, log: filepath.Join(dir, string(id)+".log"), held: map[uint64]string{},
-		args: []string{"worker", "--id", string(id), "--coordinator-addr", coordinators, "--noise", "0", "--step", "0s", "-o", "json"},
+		// Of all keyspaces the strictest settings would hold: also those of "default".
+		args: []string{"worker", "--id", string(id), "--keyspaces", hostedKeyspace, "--coordinator-addr", coordinators, "--noise", "0", "--step", "0s", "-o", "json"},
 	}
 }
 
