@@ -215,7 +215,7 @@ func (x *HeartbeatExperiment) populate(ctx context.Context) error {
 	// Nobody is failed for what this process is too slow for.
 	settings.Liveness.SuspectAfterMillis, settings.Liveness.DeadAfterMillis = 60_000, 600_000
 	settings.Liveness.ClosedStream = rootv1.ClosedStream_CLOSED_STREAM_SUSPECT
-	made, err := x.admin.CreateKeyspace(ctx, hostedKeyspace, "", settings)
+	made, err := x.admin.CreateKeyspaceOf(ctx, hostedKeyspace, settings)
 	if err != nil {
 		return err
 	}

@@ -161,7 +161,7 @@ func (s *site) populate(ctx context.Context) error {
 	if _, err := s.waitHealthy(ctx); err != nil {
 		return fmt.Errorf("the cluster did not become healthy: %w", err)
 	}
-	made, err := s.admin.CreateKeyspace(ctx, hostedKeyspace, "", s.h.settings())
+	made, err := s.admin.CreateKeyspaceOf(ctx, hostedKeyspace, s.h.settings())
 	if err != nil {
 		return err
 	}
