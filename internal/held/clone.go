@@ -3,7 +3,9 @@ package held
 import (
 	"encoding/binary"
 	"maps"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/rooted"
@@ -12,7 +14,14 @@ import (
 
 // Clone is a Core, with a Table of its own, that goes on from where this one is.
 func (c *Core) Clone() *Core {
+	n, _ := c.CloneWith(nil)
+	return n
+}
+
+// CloneWith is Clone, and the rights that were admitted here as they are there.
+func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n := *c
+	gates := map[*gate]*gate{nil: nil}
 	n.table = newTable()
 	n.table.confirmed.Store(c.table.confirmed.Load())
 	n.table.retired.Store(c.table.retired.Load())
@@ -43,19 +52,32 @@ func (c *Core) Clone() *Core {
 	n.regions = make(map[rooted.RegionID]*region, len(c.regions))
 	for id, r := range c.regions {
 		copied := *r
-		if r.gate != nil {
-			copied.gate = &gate{}
-			copied.gate.state.Store(r.gate.state.Load())
-		}
+		copied.gate = r.gate.clone(gates)
 		n.regions[id] = &copied
 		n.publish(&copied, n.want(&copied))
 	}
-	return &n
+	grants := make([]*Grant, len(admitted))
+	for i, g := range admitted {
+		grants[i] = &Grant{Region: g.Region, space: n.keyspaces[g.space.now.Load().ID], gate: g.gate.clone(gates)}
+	}
+	return &n, grants
+}
+
+// clone is a gate with the same count, and the same one whenever it is asked for.
+func (g *gate) clone(known map[*gate]*gate) *gate {
+	if n, ok := known[g]; ok {
+		return n
+	}
+	n := &gate{}
+	n.state.Store(g.state.Load())
+	known[g] = n
+	return n
 }
 
 // AppendFingerprint appends what tells this Core from others: two of one fingerprint
-// admit, ask and say the same from now on, whatever happens to both. Times are told as
-// ages; numbers of calls and what only counts are left out.
+// admit, ask and say the same from now on, whatever happens to both, but for the numbers
+// of frames and calls. Times are told as ages, where it matters how long ago they were;
+// frames are counted back from the newest.
 func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	word := func(v ...uint64) {
 		for _, x := range v {
@@ -78,17 +100,24 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 			}
 		}
 	}
-	age := func(at clock.Instant) {
+	age := func(at clock.Instant, matters time.Duration) {
 		if at == 0 {
 			word(0)
 		} else {
-			word(uint64(now.Sub(at)) + 1)
+			word(uint64(min(now.Sub(at), matters)) + 1)
 		}
+	}
+	ttl := time.Duration(0)
+	for _, k := range c.keyspaces {
+		ttl = max(ttl, k.now.Load().TTL)
+	}
+	if len(c.keyspaces) == 0 { // any ttl may come
+		ttl = math.MaxInt64 - 1
 	}
 	token(c.obeyed)
 	word(c.era)
 	flag(c.stopping, c.over, c.goodbye != nil && c.goodbye.gone, c.goodbye != nil)
-	age(clock.Instant(c.table.confirmed.Load()))
+	age(clock.Instant(c.table.confirmed.Load()), ttl)
 	for _, id := range c.spaces() {
 		k, t := c.keyspaces[id], c.keyspaces[id].now.Load()
 		word(uint64(id), uint64(t.TTL))
@@ -122,14 +151,15 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 		if s == nil {
 			continue
 		}
-		word(uint64(i), s.sequence, s.sum, uint64(len(s.hashes)), uint64(len(s.parts)), uint64(len(s.todo)), uint64(len(s.replies)))
+		word(uint64(i), min(s.sequence, 1), s.sum, uint64(len(s.hashes)), uint64(len(s.parts)), uint64(len(s.todo)), uint64(len(s.replies)))
 		token(s.token)
 		flag(s.broken, s.inside, s.whole, s.begun, s.urgent)
-		age(s.pending)
-		age(s.lastSent)
+		age(s.pending, ttl)
+		age(s.lastSent, s.interval)
+		word(uint64(len(s.sent)))
 		for _, f := range s.sent {
-			word(f.sequence)
-			age(f.at)
+			word(s.sequence - f.sequence)
+			age(f.at, ttl)
 		}
 		for _, p := range s.parts {
 			word(p.hash)

@@ -1,5 +1,5 @@
-// Package mutation shows that the rules of authority are tested: each is broken
-// in the code, in a copy of the file that only the compiler sees, and some fast
+// Package mutation shows that the rules of authority and ownership are tested: each is
+// broken in the code, in a copy of the file that only the compiler sees, and some fast
 // test must fail.
 //
 // It promises: (1) a mutation that no test notices, or only one that then never

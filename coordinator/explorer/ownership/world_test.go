@@ -1,0 +1,217 @@
+package ownership
+
+import "time"
+
+// Sizes of a world. A configuration may use less.
+const (
+	maxProcesses    = 3
+	maxCoordinators = 2
+	maxRegions      = 2
+	maxConf         = 16
+	maxOps          = 4
+	// maxUnanswered is how many frames may be sent before an answer comes.
+	maxUnanswered = 3
+)
+
+// Times. A tick of true time is slow or fast units of a local clock.
+const (
+	unit          = time.Second
+	slow, fast    = 2, 3
+	suspect, dead = 2, 2
+	prepareMax    = 2 * time.Second
+	deadline      = 20 * time.Second
+	// begin is when clocks begin.
+	begin = 1000 * unit
+)
+
+// fence is the ttl: a moment less than whole units, so that what happens within a moment
+// may be thought of as at once.
+func (c *config) fence() time.Duration { return time.Duration(c.ttl)*unit - 4*soon }
+
+// config is one exploration: how large the world is and what may happen in it.
+type config struct {
+	name string
+	// processes have names, by which two may be the same member; the first of them have
+	// started. coordinators are c1, which holds era 1, and c2.
+	processes, started, coordinators, regions uint8
+	names                                     [maxProcesses]string
+	// ttl is in units; 0: all fences are eras.
+	ttl uint8
+	// work is how often a region is written.
+	work uint8
+	// links has a bit for each coordinator that a process is connected to, if it can.
+	links [maxProcesses]uint8
+	// prompt has a bit for each process whose streams delay nothing.
+	prompt uint8
+	// mute has a bit for each coordinator to which a process sends nothing after hello.
+	mute [maxProcesses]uint8
+	// begins are the steps that it begins with.
+	begins [8]action
+	// ends: it is said of dead processes that they have ended.
+	ends bool
+	// eras, crashes of members and of streams, drains, grants by an operator: how many.
+	eras, crashes, breaks, drains, grants uint8
+	// tokens bounds the log.
+	tokens uint8
+	// probe: members are probed. reused: the addresses of dead processes are taken by others.
+	probe, reused bool
+	// together: all clocks of coordinators run at one rate, and all of members.
+	// steady: at the same.
+	steady bool
+	// slow applications do what they are asked for later; lag: coordinators see what they
+	// have rooted themselves later; late: moves go on, or end, because time has passed.
+	slow, lag, late bool
+	// onwards: it is also asked whether every region gets an owner from everywhere.
+	onwards bool
+	// off is the rule left out.
+	off rule
+}
+
+// rule is a rule of ownership that a contrast run leaves out.
+type rule uint8
+
+const (
+	// verdictWaits: a region is granted elsewhere when the fence has run out.
+	verdictWaits rule = iota + 1
+	// driftWaited: as much longer as clocks may differ.
+	driftWaited
+	// newHolderWaits: a new holder counts from when its era began.
+	newHolderWaits
+	// holderConfirms: nobody else does.
+	holderConfirms
+	// generateThenCheck: the era is checked when the answer is made, not before.
+	generateThenCheck
+	// countFromFrame: a confirmation counts from when the frame was sent.
+	countFromFrame
+	// checkBehind: work is checked before its reply.
+	checkBehind
+	// resetProvesNothing: only a refused connection does.
+	resetProvesNothing
+	// otherIsDead: who answers as somebody else is not the member.
+	otherIsDead
+	// newestObeyed: older sets are not.
+	newestObeyed
+	// epochExpected: a grant names the epoch that it was planned at.
+	epochExpected
+	// planNamed: a step of a move counts in the era, and for the plan, that it was made for.
+	planNamed
+	// frontierToldExactly: a move is completed at the frontier of its release.
+	frontierToldExactly
+	// releaseAwaited: a move is completed when the old owner has let go.
+	releaseAwaited
+)
+
+// predicate is a promise that every world keeps.
+type predicate uint8
+
+const (
+	nothing predicate = iota
+	oneAnEpoch
+	oneAMoment
+	frontier
+	// forgotten: a region without an owner that does not get one, or a move that does not end.
+	forgotten
+)
+
+func (p predicate) String() string {
+	return [...]string{"nothing", "one owner an epoch", "one owner a moment", "frontier", "nobody is forgotten"}[p]
+}
+
+// world is a state of the model. What is large in it stands in tables, by number.
+type world struct {
+	root         uint32
+	coordinators [maxCoordinators]uint32
+	processes    [maxProcesses]uint32
+	// acknowledged is the work that was replied to, by region, since its owner's frontier.
+	acknowledged [maxRegions]uint8
+	// Faults so far.
+	crashes, breaks, drains, grants, spare1, spare2 uint8
+}
+
+// coordinator is one; detector is its number in the table.
+type coordinator struct {
+	detector uint32
+	// landed is what its view must have before it plans again, plus 1.
+	landed uint32
+	// shown is the newest set that a process has taken on its stream here, plus 1.
+	shown [maxProcesses]uint32
+	// soft are reports of regions.
+	soft [maxRegions][maxProcesses]uint16
+	// ops are commands under way, plus 1.
+	ops [maxOps]uint16
+}
+
+type life uint8
+
+const (
+	unborn life = iota
+	alive
+	deadNow
+)
+
+// process is one life of a member.
+type process struct {
+	core  uint32
+	life  life
+	links [maxCoordinators]link
+	// data is what the application has of regions.
+	data [maxRegions]uint8
+}
+
+// link is a stream, and what is under way on it.
+type link struct {
+	// here and there: open at the member, at the coordinator.
+	here, there bool
+	// has is the newest set that the member has taken on it, told the newest that was
+	// sent, plus 1.
+	has, told uint32
+	frame     uint16
+	// said is has as of when the frame was made.
+	said uint32
+	// owes: the coordinator is to answer the newest frame that it has heard. unanswered is
+	// how many were sent that no answer has come to.
+	owes       bool
+	unanswered uint8
+	answer     answer
+}
+
+// answer is one under way.
+type answer struct {
+	is answerIs
+	// back is how many frames were sent since the one that it answers.
+	back, era uint8
+	confirmed bool
+	terms     bool
+	set       uint32
+}
+
+type answerIs uint8
+
+const (
+	noAnswer answerIs = iota
+	answers
+	// pushes: it answers no frame.
+	pushes
+	// retired: the incarnation is over.
+	retired
+)
+
+// interned numbers values that worlds hold.
+type interned[T comparable] struct {
+	all    []T
+	number map[T]uint32
+}
+
+func (t *interned[T]) of(v T) uint32 {
+	n, known := t.number[v]
+	if known {
+		return n
+	}
+	if t.number == nil {
+		t.number = map[T]uint32{}
+	}
+	n = uint32(len(t.all))
+	t.all = append(t.all, v)
+	t.number[v] = n
+	return n
+}

@@ -1,0 +1,184 @@
+package mutation
+
+// Packages that must notice what breaks ownership.
+const (
+	holds   = "./internal/held"
+	detects = "./coordinator/liveness"
+	plans   = "./coordinator/placement"
+	assigns = "./coordinator/assigner"
+	shows   = "./coordinator/shown"
+	fences  = "./member/fence"
+	sdk     = "./member"
+)
+
+// ownership has rules 17 to 25: those of ownership, 1 to 9.
+var ownership = []mutation{
+	{
+		17, "a grant counts at whatever epoch", "meta/root/state/assign.go",
+		"if x := a.GetExpectedEpoch(); x != nil && EpochFromProto(x) != old.Epoch {", "if x := a.GetExpectedEpoch(); x != nil && false {",
+		[]string{state},
+	},
+	{
+		17, "a grant keeps the epoch", "meta/root/state/assign.go",
+		"next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion + 1", "next.Epoch.ConfVersion = t.raise(k, old.Epoch).ConfVersion",
+		[]string{state},
+	},
+	{
+		17, "a deposed planner counts", "coordinator/assigner/propose.go",
+		"Why: p.why, RequireEra: uint64(a.era)", "Why: p.why, RequireEra: 0 * uint64(a.era)",
+		[]string{assigns},
+	},
+
+	{
+		18, "an older set is obeyed", "internal/held/sets.go",
+		"if newer < 0 || newer == 0 && !whole {", "if newer < 0 && false {",
+		[]string{holds},
+	},
+	{
+		18, "another epoch is admitted", "internal/held/table.go",
+		"if q.Epoch != g.Region.Epoch && q.Epoch != (rooted.Epoch{}) {", "if false {",
+		[]string{holds},
+	},
+	{
+		18, "an incarnation that is over admits", "internal/held/held.go",
+		"\tc.table.retired.Store(true)\n", "",
+		[]string{holds},
+	},
+
+	{
+		19, "a resource takes a lower conf version", "member/fence/fence.go",
+		"epoch.Version < s.highest.Version || epoch.ConfVersion < s.highest.ConfVersion {", "epoch.Version < s.highest.Version {",
+		[]string{fences},
+	},
+
+	{
+		20, "the ttl counts from the answer", "internal/held/sets.go",
+		"\t\t\tat = s.sent[0].at\n", "\t\t\tat = now\n",
+		[]string{holds},
+	},
+	{
+		20, "a confirmation of an era that is over counts", "internal/held/sets.go",
+		"at != 0 && a.GetEra() == c.era {", "at != 0 {",
+		[]string{holds},
+	},
+	{
+		20, "nothing is checked behind the work", "internal/held/table.go",
+		"	if !t.confirms(g, now) {\n		return &Refusal{Verdict: Unconfirmed", "	if false {\n		return &Refusal{Verdict: Unconfirmed",
+		[]string{holds},
+	},
+	{
+		20, "the era is not checked behind the answer", "coordinator/server/memberanswer.go",
+		"if confirms && t.check(ctx, holding.Era) != nil {", "if confirms && t.check(ctx, holding.Era) != nil && false {",
+		[]string{server},
+	},
+	{
+		20, "a standby confirms", "coordinator/liveness/core.go",
+		"if m == nil || !c.holding || !m.accepting()", "if m == nil || !m.accepting()",
+		[]string{detects},
+	},
+
+	{
+		21, "a verdict does not wait for the fence", "coordinator/liveness/turn.go",
+		"dueAt = max(dueAt, c.runsOut(&m.life, ttl))", "dueAt = max(dueAt, 0*c.runsOut(&m.life, ttl))",
+		[]string{detects},
+	},
+	{
+		21, "an answer does not extend the wait", "coordinator/liveness/core.go",
+		"since = max(since, l.answered)", "since = max(since, 0)",
+		[]string{detects},
+	},
+	{
+		21, "a new holder does not wait", "coordinator/liveness/core.go",
+		"	since := c.began\n", "	since := 0 * c.began\n",
+		[]string{detects},
+	},
+	{
+		21, "the drift of clocks is not waited for", "coordinator/liveness/settings.go",
+		"return ttl + time.Duration(uint64(ttl/1000)*s.DriftPermille)", "return ttl + 0*time.Duration(s.DriftPermille)",
+		[]string{detects},
+	},
+	{
+		21, "a region is granted while its fence runs", "coordinator/placement/plan.go",
+		"	if at <= p.Now {", "	if at <= p.Now || true {",
+		[]string{plans},
+	},
+
+	{
+		22, "one refused connection proves a death", "coordinator/liveness/probe.go",
+		"if l.refused >= 2 {", "if l.refused >= 1 {",
+		[]string{detects},
+	},
+	{
+		22, "a refused connection counts beside a stream", "coordinator/liveness/probe.go",
+		"case r == Refused && l.stream == 0:", "case r == Refused:",
+		[]string{detects},
+	},
+	{
+		22, "another process at the address is the member", "coordinator/liveness/probe.go",
+		"	case r == AnsweredOther:\n		l.signals |= ProbeOther\n", "	case r == AnsweredOther:\n",
+		[]string{detects},
+	},
+	{
+		22, "a reset proves a death", "coordinator/memberprobe.go",
+		"if errors.Is(err, syscall.ECONNREFUSED) {", "if err != nil {",
+		[]string{"./coordinator"},
+	},
+
+	{
+		23, "a verdict on another incarnation counts", "meta/root/state/member.go",
+		"if i := e.GetIncarnation(); i != 0 && i != old.GetIncarnation() {", "if i := e.GetIncarnation(); i != 0 && false {",
+		[]string{state},
+	},
+	{
+		23, "who has failed still owns", "meta/root/state/member.go",
+		"		s.endLife(life(old.GetIncarnation()))\n", "",
+		[]string{state},
+	},
+	{
+		23, "who has failed is confirmed", "coordinator/liveness/core.go",
+		"|| !m.accepting() || m.judged || m.proven() {", "|| !m.accepting() {",
+		[]string{detects},
+	},
+	{
+		23, "the coldest regions are granted first", "coordinator/placement/plan.go",
+		"return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.region.ID, b.region.ID))", "return cmp.Compare(a.region.ID, b.region.ID)",
+		[]string{plans},
+	},
+
+	{
+		24, "a move is completed without the frontier", "coordinator/placement/steps.go",
+		"case done:\n\t\tp.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})", "case done:\n\t\t_ = last\n\t\tp.proceed(x, Operation{Kind: Complete})",
+		[]string{plans},
+	},
+	{
+		24, "what was said of a move that was given up counts", "coordinator/placement/steps.go",
+		"report.Shown.Compare(state.TokenFromProto(x.t.GetPlannedAt())) >= 0", "true",
+		[]string{plans},
+	},
+	{
+		24, "the old owner is told to release before the next one is ready", "coordinator/shown/set.go",
+		"(v.peer == nil || v.move.GetReadyAt() != nil)", "(v.peer == nil || v.move != nil)",
+		[]string{shows},
+	},
+	{
+		24, "a region is released while work goes on", "internal/held/held.go",
+		"	if r.gate.busy() {", "	if false {",
+		[]string{holds},
+	},
+	{
+		24, "a move is planned for a region that is on its way", "coordinator/placement/plan.go",
+		"if _, busy := p.Busy[id]; busy || r == nil {", "if r == nil {",
+		[]string{plans, assigns},
+	},
+
+	{
+		25, "a request of an epoch to come is refused", "internal/held/table.go",
+		"	if asked.NewerThan(g.Region.Epoch) {", "	if false {",
+		[]string{holds},
+	},
+	{
+		25, "who gives does not say to whom", "internal/held/table.go",
+		`case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && r.phase != phaseNone && !c.over:`, "case false:",
+		[]string{holds},
+	},
+}
