@@ -41,7 +41,7 @@ func (x *Poison) Follow(st *state.State, changes []state.Change, now clock.Insta
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
-			x.member(st, c.Member, now)
+			x.member(st, c.Member)
 		case state.ChangeRegion:
 			if c.Removed {
 				x.Release(c.Region.ID)
@@ -65,7 +65,7 @@ func (x *Poison) outlive(a alarm) {
 	}
 }
 
-func (x *Poison) member(st *state.State, m *rootv1.Member, now clock.Instant) {
+func (x *Poison) member(st *state.State, m *rootv1.Member) {
 	id := state.MemberID(m.GetId())
 	dead := x.lives[id]
 	if x.lives[id] = m.GetIncarnation(); m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
@@ -75,7 +75,7 @@ func (x *Poison) member(st *state.State, m *rootv1.Member, now clock.Instant) {
 	}
 	st.IncarnationRegions(dead, func(r *state.Region) bool {
 		_, suspected := x.deaths[r.ID]
-		if at, ok := x.granted[r.ID]; ok && now.Sub(at) <= poisonTime && (suspected || len(x.deaths) < maxSuspects) {
+		if _, soon := x.granted[r.ID]; soon && (suspected || len(x.deaths) < maxSuspects) {
 			x.deaths[r.ID]++
 			delete(x.granted, r.ID) // this grant has had its death
 		}

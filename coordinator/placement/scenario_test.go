@@ -244,24 +244,42 @@ func TestScenario17MostVanish(t *testing.T) {
 // A member with 1,000 regions has 30 seconds: all are elsewhere when four fifths of that are
 // over, also if nobody ever says that it is ready.
 func TestScenario18DrainBeforeTheDeadline(t *testing.T) {
-	for _, never := range []bool{false, true} {
-		s := newScene(t, 1000, even, "m000")
-		for _, id := range names(10)[1:] {
-			s.join(id)
-		}
-		s.neverTold = never
-		s.leaves["m000"] = placement.Leave{Said: s.now, Ends: s.now.Add(30 * time.Second)}
-		s.set("m000", draining)
-		for range 24 {
-			s.step()
-			if n := s.st.Orphaned(); n != 0 {
-				t.Fatalf("%d are orphaned", n)
+	for _, seconds := range []int{30, 12} {
+		for _, never := range []bool{false, true} {
+			s := newScene(t, 1000, even, "m000")
+			for _, id := range names(10)[1:] {
+				s.join(id)
 			}
-			s.now = s.now.Add(time.Second)
+			s.neverTold = never
+			s.leaves["m000"] = placement.Leave{Said: s.now, Ends: s.now.Add(time.Duration(seconds) * time.Second)}
+			s.set("m000", draining)
+			for range seconds * 8 / 10 {
+				s.step()
+				if n := s.st.Orphaned(); n != 0 {
+					t.Fatalf("%d are orphaned", n)
+				}
+				s.now = s.now.Add(time.Second)
+			}
+			if n := s.st.MemberRegionCount("m000"); n != 0 {
+				t.Errorf("with %d s it still has %d regions", seconds, n)
+			}
 		}
-		if n := s.st.MemberRegionCount("m000"); n != 0 {
-			t.Errorf("it has %d regions after 24 s", n)
-		}
+	}
+}
+
+// What a member that drains has goes to the newest of those that joined and are let be.
+func TestDrainsGoToTheNewestJoiner(t *testing.T) {
+	s := newScene(t, 40, even, names(4)...)
+	s.policy.Settle = time.Minute
+	for _, id := range []string{"m900", "m800"} {
+		s.join(id)
+		s.joined[state.MemberID(id)] = s.now
+	}
+	s.report()
+	s.set("m000", draining)
+	s.run(10 * time.Second)
+	if got := s.counts("m900", "m800"); got[0] != 4 || got[1] != 6 {
+		t.Errorf("they have %v, want the newest to have its part of six, and the other one the rest", got)
 	}
 }
 

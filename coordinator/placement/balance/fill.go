@@ -37,6 +37,15 @@ func (r *rounds) hottest(which func(int32) bool) *heap {
 	return h
 }
 
+// letBe has nothing go to members that joined just now, or recovered, to even out.
+func (r *rounds) letBe() {
+	for i := range r.f.seats {
+		if s := &r.f.seats[i]; r.Now < s.RestsUntil || s.Joined != 0 && r.Now < s.Joined.Add(r.k.Settle) {
+			r.f.bar(int32(i))
+		}
+	}
+}
+
 // fill gives members that have joined, or have nothing, their fair part.
 func (r *rounds) fill() {
 	r.round = Fill
@@ -44,7 +53,7 @@ func (r *rounds) fill() {
 	for i := range r.f.seats {
 		s := &r.f.seats[i]
 		fresh := s.Count == 0 || s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
-		if settled := s.Joined == 0 || r.Now >= s.Joined.Add(r.k.Settle); fresh && settled && r.f.at[i] >= 0 && r.Now >= s.RestsUntil {
+		if fresh && r.f.at[i] >= 0 {
 			joiners = append(joiners, int32(i))
 		}
 	}

@@ -20,6 +20,7 @@ func Make(in Input) Result {
 		r.refuse(Refusal{Why: LoadUnknown})
 	default:
 		r.shape()
+		r.letBe()
 		r.fill()
 		r.shed()
 	}

@@ -152,7 +152,7 @@ func (r *rounds) better(region, from int32) int32 {
 		return -1
 	}
 	to := r.target(region, from)
-	if to < 0 || r.Now < r.f.seats[to].RestsUntil || !r.lowers(from, to, r.weights[region].High) {
+	if to < 0 || !r.lowers(from, to, r.weights[region].High) {
 		return -1
 	}
 	return to
@@ -219,7 +219,7 @@ func (r *rounds) exchange(at int32, excess load.Amount) Why {
 // exchangeOne tries it with one region: all of it, or nothing.
 func (r *rounds) exchangeOne(region, from int32) Why {
 	to := r.target(region, from)
-	if to < 0 || r.Now < r.f.seats[to].RestsUntil || r.split[to] {
+	if to < 0 || r.split[to] {
 		return NoGain
 	}
 	was, w := r.level(from, r.f.seats[from].Low-r.gapOf(from)), r.weights[region]
