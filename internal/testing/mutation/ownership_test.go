@@ -177,7 +177,8 @@ var ownership = []mutation{
 	},
 	{
 		25, "who gives does not say to whom", "internal/held/table.go",
-		"case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && r.phase != phaseNone && !c.over:", "case false:",
+		"case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && r.phase != phaseNone && !c.over:",
+		"case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && false:",
 		[]string{holds},
 	},
 }
