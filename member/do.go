@@ -38,6 +38,7 @@ func (e *Moved) Error() string {
 // EpochStale says that the caller's route is older than what this member holds: ask a
 // coordinator again.
 type EpochStale struct {
+	// Region that was asked for, or that its key has come into.
 	Region rooted.RegionID
 	// Current is the epoch that this member acts at.
 	Current rooted.Epoch
@@ -147,12 +148,17 @@ func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *he
 	defer m.waiting.Add(-1)
 	over := time.NewTimer(no.Hold)
 	defer over.Stop()
-	for {
-		turn, done := t.Changed(no.Region)
+	for at := no.Region; ; {
+		turn, done := t.Changed(at)
 		g, no := t.Admit(q, m.cfg.Clock)
-		if no == nil || no.Verdict != held.Wait {
+		switch {
+		case no == nil || no.Verdict != held.Wait:
 			done()
 			return g, no, nil
+		case no.Region != at: // the key has come into another one
+			done()
+			at = no.Region
+			continue
 		}
 		select {
 		case <-turn:

@@ -38,6 +38,15 @@ type Preparer interface {
 	Abandon(ctx context.Context, r Region) error
 }
 
+// Merger is a Handler that can make one region of two neighbours. Without it they are merged
+// only if they got equally far.
+type Merger interface {
+	// Merge is asked when both have been released, at their Frontier. What it returns is
+	// how far both together got; Acquire of the whole follows, from there. If the merge is
+	// given up, each is acquired again from its own.
+	Merge(ctx context.Context, left, right Region) (frontier []byte, err error)
+}
+
 // Checkpointer is a Handler that can say how far it got while it serves.
 type Checkpointer interface {
 	// Checkpoint makes durable what there is, and returns up to where.
@@ -129,6 +138,7 @@ func (m *Member) overdue(core *held.Core, t *task, call held.Call) {
 
 var (
 	errNoCheckpoints = errors.New("the application makes no checkpoints")
+	errNoMerges      = errors.New("the application cannot merge regions that got differently far")
 	errNoLeaders     = errors.New("the application has no leaders to transfer")
 )
 
@@ -156,6 +166,15 @@ func (m *Member) call(ctx context.Context, h Handler, c held.Call) (res held.Res
 			err = e.Evict(ctx, r)
 		} else {
 			_, err = h.Release(ctx, r)
+		}
+	case held.Merge:
+		switch j, ok := h.(Merger); {
+		case ok:
+			frontier, err = j.Merge(ctx, r, regionOf(c.Right, c.Keyspace, nil))
+		case r.Frontier != c.Right.Frontier:
+			err = errNoMerges
+		default:
+			frontier = []byte(r.Frontier)
 		}
 	case held.Prepare:
 		if p, ok := h.(Preparer); ok {

@@ -128,6 +128,12 @@ type process struct {
 
 func (b *bubble) start(id string, set func(*member.Config)) *process {
 	b.Helper()
+	return b.startWith(id, set, func(a *app) member.Handler { return a })
+}
+
+// startWith starts a member with an application that can do more, or less, than app.
+func (b *bubble) startWith(id string, set func(*member.Config), handler func(*app) member.Handler) *process {
+	b.Helper()
 	cfg := member.Config{ID: id, Address: id + ":7000", Client: b.client, Clock: clock.NewMonotonic(), HandlerTimeout: 5 * time.Second}
 	if set != nil {
 		set(&cfg)
@@ -140,7 +146,7 @@ func (b *bubble) start(id string, set func(*member.Config)) *process {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &process{Member: m, app: &app{}, stop: stop, ended: make(chan struct{})}
 	go func() {
-		p.result = m.Run(ctx, p.app)
+		p.result = m.Run(ctx, handler(p.app))
 		close(p.ended)
 	}()
 	b.ends = append(b.ends, func() {

@@ -13,8 +13,9 @@ func regionSplit() *command {
 	return &command{
 		name: "split", args: "ID KEY [flags]", summary: "cut a region in two at a key",
 		long: `
-The left part keeps the id and ends before KEY; the right part starts with it.
-Planned and completed in one atomic command.`,
+The left part keeps the id and ends before KEY; the right part starts with it. Planned
+and completed in one atomic command; but where the region has an owner that acts for it
+alone, in an assigned keyspace, that lets go of it first, and gets both parts back.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			right := f.Uint64("right-id", 0, "`id` of the right part; 0: the root gives one")
 			c := f.changing()
@@ -47,8 +48,8 @@ func regionMerge() *command {
 	return &command{
 		name: "merge", args: "LEFT_ID RIGHT_ID [flags]", summary: "join a region and its right neighbour",
 		long: `
-The left region keeps its id and takes the right one's range; the right one ends.
-Planned and completed in one atomic command.`,
+The left region keeps its id and takes the right one's range; the right one ends. As for
+split, the owner of both lets go of them first, where they have one.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			c := f.changing()
 			f.withOutput()

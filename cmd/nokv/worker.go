@@ -300,6 +300,14 @@ func (d *demo) Release(_ context.Context, r member.Region) ([]byte, error) {
 	return strconv.AppendUint(nil, n, 10), nil
 }
 
+// Merge implements member.Merger.
+func (d *demo) Merge(_ context.Context, left, right member.Region) ([]byte, error) {
+	l, _ := strconv.Atoi(left.Frontier)
+	r, _ := strconv.Atoi(right.Frontier)
+	d.say("merged", left, fmt.Sprintf("with region %d", right.ID))
+	return strconv.AppendInt(nil, int64(max(l, r)), 10), nil
+}
+
 // Evict implements member.Evicter.
 func (d *demo) Evict(_ context.Context, r member.Region) error {
 	d.drop(r)

@@ -34,7 +34,8 @@ const (
 	hostedWithin = 30 * time.Second
 )
 
-func startHosting(t *testing.T) *hosting {
+// startWorkers starts a cluster with so many workers.
+func startWorkers(t *testing.T, n int) *hosting {
 	t.Helper()
 	h := &hosting{Cluster: newCluster(t, 2), t: t}
 	h.StartAll()
@@ -44,17 +45,23 @@ func startHosting(t *testing.T) *hosting {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.client.Close() })
-	for i := range hostedWorkers {
+	for i := range n {
 		id := worker0(i)
 		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(), "-o", "json")))
 	}
+	h.eventually(func(ctx context.Context) error { return h.connected(ctx, n) })
+	return h
+}
+
+func startHosting(t *testing.T) *hosting {
+	t.Helper()
+	h := startWorkers(t, hostedWorkers)
 	ctx, cancel := context.WithTimeout(t.Context(), hostedWithin)
 	defer cancel()
 	ks, err := h.client.CreateKeyspace(ctx, "games", "games", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.eventually(func(ctx context.Context) error { return h.connected(ctx, hostedWorkers) })
 	cmd := &rootv1.Command{}
 	for i := range hostedPoints {
 		cmd.Events = append(cmd.Events, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{

@@ -65,6 +65,9 @@ func (e *Error) Error() string {
 	if e.Cause != nil && !errors.Is(e.Cause, errRefused) {
 		fmt.Fprintf(&b, ": %v", e.Cause)
 	}
+	if e.Detail != nil && len(e.Tries) == 0 { // found by the client itself
+		fmt.Fprintf(&b, ": %v", &reason.Error{Detail: e.Detail})
+	}
 	for i, t := range e.Tries {
 		if i == 0 {
 			b.WriteString(": ")

@@ -64,13 +64,18 @@ func (c *Client) PublishRegion(ctx context.Context, r *rooted.Region) (Published
 // right one gets that of right, or 0: one from the root. Like MergeRegions and
 // MoveRegion it is planned behind the region's rooted epoch and completed in one
 // atomic command. ErrEpochStale: somebody changed the region meanwhile.
+//
+// An exclusive region of an assigned keyspace has an owner that lets go of it first, and
+// gets both parts back: SplitRegion then returns when that has been done, or with
+// ErrTransitionClosed when it was given up, as past the keyspace's deadline. It goes on if
+// the context ends.
 func (c *Client) SplitRegion(ctx context.Context, id rooted.RegionID, key []byte, right rooted.RegionID) (Split, error) {
 	known, err := c.GetRegion(ctx, id, Strong())
 	if err != nil {
 		return Split{}, err
 	}
 	plan := &rootv1.SplitPlanned{RegionId: uint64(id), ExpectedEpoch: known.Region.Epoch.Proto(), SplitKey: key, RightRegionId: uint64(right)}
-	made, at, err := c.complete(ctx, rootv1.TransitionKind_TRANSITION_KIND_SPLIT, known.Region,
+	made, at, err := c.reshape(ctx, "SplitRegion", rootv1.TransitionKind_TRANSITION_KIND_SPLIT, known.Region,
 		&rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: plan}})
 	if err != nil {
 		return Split{}, err
@@ -93,8 +98,12 @@ func (c *Client) MergeRegions(ctx context.Context, left, right rooted.RegionID) 
 		LeftRegionId: uint64(left), LeftExpectedEpoch: l.Region.Epoch.Proto(),
 		RightRegionId: uint64(right), RightExpectedEpoch: r.Region.Epoch.Proto(),
 	}
-	return c.completed(ctx, rootv1.TransitionKind_TRANSITION_KIND_MERGE, l.Region,
+	made, at, err := c.reshape(ctx, "MergeRegions", rootv1.TransitionKind_TRANSITION_KIND_MERGE, l.Region,
 		&rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: plan}})
+	if err != nil {
+		return Published{}, err
+	}
+	return Published{Region: rooted.RegionFromProto(made.GetRegion()), Token: at, Changed: true}, nil
 }
 
 // MoveRegion gives the share of one owner of a region, of an assigned keyspace, to
@@ -111,13 +120,8 @@ func (c *Client) MoveRegion(ctx context.Context, id rooted.RegionID, from, to ro
 		From: rooted.Owner{Member: from, Incarnation: gives.Incarnation}.Proto(),
 		To:   rooted.Owner{Member: to, Role: gives.Role}.Proto(),
 	}
-	return c.completed(ctx, rootv1.TransitionKind_TRANSITION_KIND_MOVE, known.Region,
+	made, at, err := c.complete(ctx, rootv1.TransitionKind_TRANSITION_KIND_MOVE, known.Region,
 		&rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: plan}})
-}
-
-// completed is complete for a plan that makes one region.
-func (c *Client) completed(ctx context.Context, kind rootv1.TransitionKind, known *rooted.Region, plan *rootv1.Event) (Published, error) {
-	made, at, err := c.complete(ctx, kind, known, plan)
 	if err != nil {
 		return Published{}, err
 	}

@@ -14,8 +14,11 @@
 //     done, given up at its deadline, or given up because its next owner cannot take.
 //  5. Shared regions are made before they are broken.
 //  6. Work per round is that of what changed: regions are read where they are named, members
-//     where a region needs one.
+//     where a region needs one. Only evening a keyspace out looks at all of its regions.
+//  7. A region whose owners keep dying soon after they got it is given out no more, but to a
+//     member that has nothing else (Poison).
 //
-// It leaves to others: what is observed (package liveness, package catalog), proposing
-// the operations and what becomes of them (the assigner).
+// It leaves to others: what is observed (package liveness, package catalog), loads (package
+// load), how a keyspace is evened out (package balance), who is proposed (package propose),
+// and proposing the operations and what becomes of them (the assigner).
 package placement

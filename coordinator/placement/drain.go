@@ -1,8 +1,11 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -10,49 +13,102 @@ import (
 // maxScan bounds the regions of a draining member that one plan looks at.
 const maxScan = 16_384
 
-// drain begins moves away from a draining member: as many as may be under way.
+// Leave is when a member said that its process ends, and when it does.
+type Leave struct{ Said, Ends clock.Instant }
+
+// wave is how many moves from a draining member may be under way, and how long the next
+// owners may prepare.
+type wave struct {
+	most    int
+	prepare time.Duration
+}
+
+// drain begins moves away from a draining member, heaviest region first: as many as may
+// be under way.
 func (p *planner) drain(id state.MemberID) {
 	m := p.State.Member(id)
 	if m.GetState() != rootv1.MemberState_MEMBER_STATE_DRAINING {
 		return
 	}
 	from := state.Owner{Member: id, Incarnation: m.GetIncarnation()}
-	refused := map[state.KeyspaceID]bool{}
-	scanned := 0
-	p.State.MemberRegionsAfter(id, 0, func(r *state.Region) bool {
-		scanned++
-		if k := p.keyspace(r.Keyspace); k != nil && !refused[r.Keyspace] && !p.begun[r.ID] {
-			why := p.leave(k, r, from)
+	refused, open := map[state.KeyspaceID]bool{}, false
+	p.State.IncarnationKeyspaces(from.Incarnation, func(ks state.KeyspaceID, _ int) {
+		switch k := p.keyspace(ks); {
+		case k == nil || refused[ks]:
+		case p.under(id) < p.wave(k, id).most:
+			open = true
+		default:
+			refused[ks] = true
+			p.refuse(Refusal{Keyspace: ks, Member: id, Why: TooManyMoves})
+		}
+	})
+	if !open {
+		return // without a look at all that it has
+	}
+	for _, r := range p.leaving(from) {
+		if k := p.keyspace(r.Keyspace); k != nil && !refused[r.Keyspace] && p.under(id) < maxInFlight {
+			why := p.leave(k, r, from, p.wave(k, id))
 			if refused[r.Keyspace] = why != 0; why != 0 {
 				p.refuse(Refusal{Keyspace: r.Keyspace, Member: id, Why: why})
 			}
 		}
-		return scanned < maxScan && p.under(id) < maxInFlight
-	})
+	}
 }
+
+// leaving are the regions that an owner has and that are not on their way, heaviest first.
+func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
+	loads := map[state.RegionID]uint64{}
+	scanned := 0
+	p.State.MemberRegionsAfter(from.Member, 0, func(r *state.Region) bool {
+		scanned++
+		o, _ := r.Owner(from.Member)
+		_, busy := p.Busy[r.ID]
+		if !busy && !p.begun[r.ID] && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
+			regions = append(regions, r)
+			loads[r.ID] = p.load(r)
+		}
+		return scanned < maxScan
+	})
+	slices.SortStableFunc(regions, func(a, b *state.Region) int { return cmp.Compare(loads[b.ID], loads[a.ID]) })
+	return regions
+}
+
+// wave is what a member may give away at a time. One whose process ends is to have given
+// everything away when four fifths of its time are over, also if nobody gets ready: in
+// as many waves as there is time for.
+func (p *planner) wave(k *settings, id state.MemberID) wave {
+	l, ends := p.Leaves[id]
+	if !ends {
+		return wave{k.inFlight, k.prepareMax}
+	}
+	left := max(l.Said.Add(l.Ends.Sub(l.Said)/5*4).Sub(p.Now), 0)
+	prepare := max(min(k.prepareMax, left/2), time.Millisecond)
+	waves := max(int(left/(prepare+releaseTime)), 1)
+	rest := p.State.MemberRegionCount(id) - p.Moves.Gives(id) // what begins in this plan is of the same wave
+	return wave{max(k.inFlight, (rest+waves-1)/waves), prepare}
+}
+
+// releaseTime is how long an owner takes to let go, as far as waves are reckoned.
+const releaseTime = time.Second
 
 // under is how many moves from a member are under way, or begin with this plan.
 func (p *planner) under(id state.MemberID) int { return p.Moves.Gives(id) + p.gives[id] }
 
 // leave begins to take a region off a draining owner. A reason says that no other
 // region of the keyspace can be.
-func (p *planner) leave(k *settings, r *state.Region, from state.Owner) Why {
-	at := slices.IndexFunc(r.Owners, func(o state.Owner) bool { return o.Member == from.Member })
-	if _, busy := p.Busy[r.ID]; busy || r.Owners[at].Incarnation != from.Incarnation || p.State.PendingTransition(r.ID) != nil {
-		return 0 // it is not this incarnation's, or on its way
-	}
-	from = r.Owners[at]
-	if p.under(from.Member) >= k.inFlight {
+func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) Why {
+	from, _ = r.Owner(from.Member)
+	if p.under(from.Member) >= w.most {
 		return TooManyMoves
 	}
 	o := Operation{
-		Kind: PlanMove, From: from, PrepareMax: k.prepareMax, Deadline: k.deadline,
+		Kind: PlanMove, From: from, PrepareMax: w.prepare, Deadline: k.deadline,
 		Reason: rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING,
 	}
 	if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {
 		o.Kind = RemoveOwner
 	} else {
-		to, why := p.target(k, r, true)
+		to, why := p.target(k, r, true, w.most)
 		if to == nil {
 			return why
 		}

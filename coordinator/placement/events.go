@@ -61,6 +61,14 @@ func (o *Operation) Event() *rootv1.Event {
 			RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), From: o.From.Proto(), To: o.To.Proto(),
 			PrepareMaxMillis: uint64(o.PrepareMax.Milliseconds()), DeadlineMillis: uint64(o.Deadline.Milliseconds()), Reason: o.Reason,
 		}}}
+	case PlanSplit:
+		return &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
+			RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), SplitKey: []byte(o.Key),
+		}}}
+	case PlanMerge:
+		return &rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{
+			LeftRegionId: uint64(o.Region), LeftExpectedEpoch: o.Epoch.Proto(), RightRegionId: uint64(o.Next), RightExpectedEpoch: o.NextEpoch.Proto(),
+		}}}
 	case AddOwner:
 		return o.peerChange(rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER, o.To)
 	case RemoveOwner:

@@ -52,6 +52,8 @@ type cluster struct {
 	shy     map[state.MemberID]bool
 	fences  map[string]clock.Instant
 	reports map[spot]placement.Report
+	// follows is told what changed, too.
+	follows func([]state.Change)
 }
 
 func (c *cluster) Takes(id state.MemberID) bool { return !c.shy[id] }
@@ -95,6 +97,9 @@ func (c *cluster) propose(events ...*rootv1.Event) state.Result {
 	}
 	c.st = next
 	c.work.Follow(c.st, out.Changes, c.now)
+	if c.follows != nil {
+		c.follows(out.Changes)
+	}
 	return out.Results[0]
 }
 

@@ -3,6 +3,9 @@ package placement
 import (
 	"time"
 
+	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/coordinator/placement/load"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -21,6 +24,22 @@ type Input struct {
 	// Busy are regions of which an operation is on its way to the root: nothing is
 	// planned for them.
 	Busy map[state.RegionID]struct{}
+
+	// Rebalance are keyspaces to even out, in any order: all of their regions are looked at.
+	Rebalance []state.KeyspaceID
+	// Budgets of these; the next ones are in the Plan.
+	Budgets map[state.KeyspaceID]balance.Budget
+	// Policies replace what the settings of keyspaces say.
+	Policies map[state.KeyspaceID]balance.Policy
+	// Loads, and what else is known; nil: nothing is, and regions are counted.
+	Loads   *load.Book
+	Insight Insight
+	// Strategies that are brought for keyspaces: what they name is proposed for regions
+	// without owners.
+	Strategies map[state.KeyspaceID]propose.Strategy
+	// Leaves are members whose processes end. Drained is when a member drained last.
+	Leaves  map[state.MemberID]Leave
+	Drained clock.Instant
 }
 
 // Observed is what is known of members and regions beside the root.
@@ -60,6 +79,8 @@ type Plan struct {
 	Operations []Operation
 	// Refusals by region, then by member.
 	Refusals []Refusal
+	// Balanced is how keyspaces were evened out, with their next budgets.
+	Balanced map[state.KeyspaceID]balance.Result
 }
 
 // Kind is what an Operation does.
@@ -79,11 +100,14 @@ const (
 	PlanMove
 	AddOwner
 	RemoveOwner
+	// PlanSplit and PlanMerge begin to cut a region, and to join it with the next.
+	PlanSplit
+	PlanMerge
 )
 
 // String is the kind's name, as it is shown.
 func (k Kind) String() string {
-	return [...]string{"", "complete", "ready", "cancel", "assign", "plan_move", "add_owner", "remove_owner"}[k]
+	return [...]string{"", "complete", "ready", "cancel", "assign", "plan_move", "add_owner", "remove_owner", "plan_split", "plan_merge"}[k]
 }
 
 // Operation is one change of one region.
@@ -103,6 +127,10 @@ type Operation struct {
 	// Frontier is exact if SetFrontier.
 	Frontier    string
 	SetFrontier bool
+	// Key that a region is cut before; Next is the one that it is joined with.
+	Key       string
+	Next      state.RegionID
+	NextEpoch state.Epoch
 	// PrepareMax and Deadline of a move that begins.
 	PrepareMax, Deadline time.Duration
 	Reason               rootv1.OperationReason
@@ -118,9 +146,13 @@ type Refusal struct {
 	Keyspace state.KeyspaceID
 	// Member that gives, or would.
 	Member state.MemberID
-	Why    Why
+	// Regions is how many regions of the member it is about, if not one.
+	Regions int
+	Why     Why
 	// At is when it is worth another look; 0: when something changes.
 	At clock.Instant
+	// Even says that it is about evening out: nobody waits for it.
+	Even bool
 }
 
 // Why is the reason of a Refusal.
@@ -140,9 +172,25 @@ const (
 	NotReleased
 	// TooManyMoves: as many are under way as the keyspace allows.
 	TooManyMoves
+	// HotRegionAlone: the member has more than others because of one region. NoGain: no
+	// move would make it better.
+	HotRegionAlone
+	NoGain
+	// LoadUnknown: too much of the load is estimated.
+	LoadUnknown
+	// BudgetSpent: as much was moved as may be. Resting: it was moved lately.
+	BudgetSpent
+	Resting
+	// PoisonSuspected: owners of the region die soon after they got it.
+	PoisonSuspected
+	// MassFailureHold: most members of the keyspace are not heard.
+	MassFailureHold
 )
 
 // String is the reason's name, as it is shown.
 func (w Why) String() string {
-	return [...]string{"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves"}[w]
+	return [...]string{
+		"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
+		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
+	}[w]
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -22,6 +23,7 @@ func Make(in Input) Plan {
 	for _, id := range sorted(in.Draining) {
 		p.drain(id)
 	}
+	p.rebalance()
 	slices.SortFunc(p.plan.Operations, inOrder)
 	slices.SortFunc(p.plan.Refusals, func(a, b Refusal) int {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Member, b.Member), cmp.Compare(a.Keyspace, b.Keyspace))
@@ -38,6 +40,10 @@ type planner struct {
 	able    []*candidate
 	looked  bool
 	targets map[state.KeyspaceID]*targets
+	// loads are those of members by regions of assigned keyspaces, once they are added up, and
+	// assigned is how many of these there are.
+	loads    map[state.MemberID]load.Pair
+	assigned int
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.
@@ -147,14 +153,19 @@ func (p *planner) lost(o state.Owner) rootv1.OperationReason {
 	return rootv1.OperationReason_OPERATION_REASON_ORPHANED
 }
 
-// load is the highest that an owner last reported of a region.
-func (p *planner) load(r *state.Region) (load uint64) {
+// load is that of a region in thousandths of a unit: by two averages, or the highest that
+// an owner last reported.
+func (p *planner) load(r *state.Region) (most uint64) {
+	if p.Loads != nil {
+		w, _ := p.Loads.Region(r.ID, p.Now)
+		return uint64(w.High / (load.One / 1000))
+	}
 	for _, o := range r.Owners {
 		if report, ok := p.Observed.Report(r.ID, o.Member); ok {
-			load = max(load, report.Load)
+			most = max(most, report.Load)
 		}
 	}
-	return load
+	return most
 }
 
 // house gives the homeless regions to members: keyspace by keyspace, hottest first.
@@ -177,7 +188,7 @@ func (p *planner) house() {
 func (p *planner) houseOne(k *settings, h homeless) {
 	owners := h.keep
 	if len(owners) == 0 {
-		c, why := p.target(k, h.region, false)
+		c, why := p.target(k, h.region, false, 0)
 		if c == nil {
 			p.refuse(Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why})
 			return

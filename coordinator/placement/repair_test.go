@@ -299,9 +299,12 @@ func TestRule1AStalePlanIsRefused(t *testing.T) {
 	c.join("m2")
 	ks := c.keyspace("ks", slots(1), eraFence())
 	plan := c.plan()
-	r := c.first(ks)
+	r, other := c.first(ks), "m2"
+	if plan.Operations[0].Owners[0].Member == "m2" {
+		other = "m1"
+	}
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
-		RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: "m2"}},
+		RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto(), Owners: []*rootv1.Owner{{MemberId: other}},
 	}}}}})
 	if out := c.propose(placement.Grants(plan.Operations)...); out.Outcome != rootv1.Outcome_OUTCOME_REJECTED {
 		t.Fatalf("the outcome is %s", out.Outcome)

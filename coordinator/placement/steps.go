@@ -39,9 +39,36 @@ func (p *planner) step(k *settings, r *state.Region, t *rootv1.Transition) bool 
 	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
 		x.from, x.to = x.to, state.Owner{}
 		return p.stepRemove(&x)
+	case rootv1.TransitionKind_TRANSITION_KIND_SPLIT, rootv1.TransitionKind_TRANSITION_KIND_MERGE:
+		if t.GetRegionId() != uint64(r.ID) { // the right one of a merge: the left one's steps are its own
+			return len(r.Owners) == 0 || slices.ContainsFunc(r.Owners, p.alive)
+		}
+		return p.stepReshape(&x)
 	default:
 		return false
 	}
+}
+
+// stepReshape has a region split or merged once its owner has let go of it, at the
+// frontier that it says. What comes of it is the owner's again.
+func (p *planner) stepReshape(x *passage) bool {
+	if len(x.region.Owners) == 0 || x.k.shared() {
+		p.proceed(x, Operation{Kind: Complete})
+		return true
+	}
+	x.from = x.region.Owners[0]
+	if !p.alive(x.from) {
+		return false
+	}
+	switch last, done := p.told(x, x.from, released); {
+	case done && last.SetFrontier:
+		p.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})
+	case p.over(x, x.deadline()):
+		p.cancel(x, "its deadline has passed")
+	default:
+		p.wait(x, NotReleased, x.deadline())
+	}
+	return true
 }
 
 // told reports whether the incarnation said so of this very transition, at its epoch:

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/coordinator/placement/load"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -25,21 +28,16 @@ func accepts(m *rootv1.Member, keyspace string) bool {
 	return len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace)
 }
 
-// targets order the members that take regions of one keyspace: fewest of its regions
-// first, then fewest of all, then by id. A heap.
+// targets are the members that take regions of one keyspace, coldest first, and the
+// strategy that proposes one of them.
 type targets struct {
-	heap []target
-	// full: somebody was left out because of the keyspace's limit.
-	full bool
-}
-
-type target struct {
-	count, total int
-	*candidate
-}
-
-func (a target) before(b target) bool {
-	return cmp.Or(cmp.Compare(a.count, b.count), cmp.Compare(a.total, b.total), cmp.Compare(a.id, b.id)) < 0
+	field *balance.Field
+	// candidates by the number of their seats, and as the strategy sees them; nil: the
+	// coldest one is meant.
+	candidates []*candidate
+	strategy   propose.Strategy
+	seen       []propose.Candidate
+	assigned   int
 }
 
 // candidates looks members up when the first region needs one.
@@ -65,95 +63,147 @@ func (p *planner) targetsOf(k *settings) *targets {
 	}
 	t = &targets{}
 	p.targets[k.id] = t
+	var members []balance.Member
 	for _, c := range p.candidates() {
-		if !accepts(c.record, k.name) {
-			continue
+		if accepts(c.record, k.name) {
+			t.candidates = append(t.candidates, c)
+			members = append(members, balance.Member{
+				ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total,
+			})
 		}
+	}
+	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
+	t.field = balance.NewField(k.id, k.policy, members)
+	for _, c := range t.candidates {
 		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id)
-		if k.perMember > 0 && uint64(count) >= k.perMember {
-			t.full = true
-			continue
+		has := load.Same(load.One * load.Amount(count))
+		if p.byLoad(k) {
+			has = load.Same(p.Loads.Member(c.record.GetIncarnation(), p.Now).Now)
 		}
-		t.heap = append(t.heap, target{count: count, total: c.total, candidate: c})
+		t.field.Has(c.id, has, count)
 	}
-	for i := len(t.heap)/2 - 1; i >= 0; i-- {
-		t.down(i)
-	}
+	t.field.Open(nil)
+	p.strategy(k, t)
 	return t
 }
 
-func (t *targets) down(i int) {
-	for {
-		least := i
-		for k := 2*i + 1; k <= 2*i+2 && k < len(t.heap); k++ {
-			if t.heap[k].before(t.heap[least]) {
-				least = k
-			}
+// byLoad reports whether loads count in a keyspace: they are wanted, and there are any.
+func (p *planner) byLoad(k *settings) bool { return p.Loads != nil && k.policy.By != balance.Count }
+
+// mostPart is how many of 1,000 of its fair part a member may have that a strategy
+// proposes: beyond, the coldest one is taken.
+const mostPart = 1250
+
+// strategy makes the one of a keyspace's settings, or takes what was brought.
+func (p *planner) strategy(k *settings, t *targets) {
+	if t.strategy = p.Strategies[k.id]; t.strategy == nil {
+		switch k.strategy {
+		case rootv1.Strategy_STRATEGY_ROUND_ROBIN:
+			t.strategy = propose.RoundRobin{}
+		case rootv1.Strategy_STRATEGY_RANDOM:
+			t.strategy = propose.Random{}
+		case rootv1.Strategy_STRATEGY_TWO_CHOICES:
+			t.strategy = propose.TwoChoices{}
+		case rootv1.Strategy_STRATEGY_RING:
+		default:
+			return // the coldest is the least loaded, and keeps it balanced
 		}
-		if least == i {
-			return
-		}
-		t.heap[i], t.heap[least] = t.heap[least], t.heap[i]
-		i = least
+	}
+	t.assigned = p.State.KeyspaceRegionCount(k.id) - p.State.KeyspaceOrphaned(k.id)
+	for i, c := range t.candidates {
+		t.seen = append(t.seen, propose.Candidate{
+			ID: c.id, Labels: c.record.GetLabels(), Capacity: max(c.record.GetCapacity(), 1), Load: t.field.Seat(i).High,
+		})
+	}
+	if t.strategy == nil {
+		t.strategy = propose.NewRing(k.id, t.seen, k.vnodes)
 	}
 }
 
-func (t *targets) pop() target {
-	top, last := t.heap[0], len(t.heap)-1
-	t.heap[0] = t.heap[last]
-	t.heap = t.heap[:last]
-	t.down(0)
-	return top
-}
-
-func (t *targets) push(x target) {
-	t.heap = append(t.heap, x)
-	for i := len(t.heap) - 1; i > 0 && t.heap[i].before(t.heap[(i-1)/2]); i = (i - 1) / 2 {
-		t.heap[i], t.heap[(i-1)/2] = t.heap[(i-1)/2], t.heap[i]
+// propose is who the strategy says, if that member may take the region, and would not
+// have much more than its part; -1: nobody.
+func (t *targets) propose(r *state.Region, owners []state.Owner, w load.Amount) int {
+	if t.strategy == nil || len(t.seen) == 0 {
+		return -1
 	}
+	may := func(i int) bool { return t.field.May(i, r.Start, owners) }
+	i, ok := t.strategy.Propose(&propose.Question{
+		Keyspace: r.Keyspace, Region: r.ID, Key: r.Start, Load: w, Nth: t.assigned, Candidates: t.seen, Allowed: may, Room: t.field.Fair,
+	})
+	if !ok || i < 0 || i >= len(t.seen) || !may(i) || t.seen[i].Load+w > max(t.field.Fair(i, mostPart), w) {
+		return -1
+	}
+	return i
 }
 
-// target takes the member with fewest regions that does not own this one, and, for a
-// move, to which not too many are under way. Without one it says why.
-func (p *planner) target(k *settings, r *state.Region, move bool) (*candidate, Why) {
-	t, why := p.targetsOf(k), NoEligibleMember
-	if t.full {
+// target takes a member that does not own a region: who is proposed for it, else the one
+// with least. A move goes to no member to which too many are under way. Without one it
+// says why.
+func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) (*candidate, Why) {
+	t := p.targetsOf(k)
+	why := NoEligibleMember
+	if t.field.Full() {
 		why = MembersFull
 	}
-	var passed []target
-	var found *candidate
-	for found == nil && len(t.heap) > 0 {
-		x := t.pop()
-		o, owns := r.Owner(x.id)
-		owns = owns && (move || p.alive(o)) // the root moves nothing to another incarnation of an owner
-		busy := move && p.Moves.Takes(x.id)+p.takes[x.id] >= k.inFlight
-		if busy {
-			why = TooManyMoves
-		}
-		if owns || busy {
-			passed = append(passed, x)
-			continue
-		}
-		found = x.candidate
-		p.took(t, k, x)
+	owners := r.Owners
+	if !move { // the root moves nothing to another incarnation of an owner, but grants it
+		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
-	for _, x := range passed {
-		t.push(x)
+	w, i := p.weight(k, r), -1
+	if move {
+		i = p.joiner(k, t, r, owners, inFlight)
+	} else {
+		i = t.propose(r, owners, w)
 	}
-	if found == nil {
+	if i < 0 {
+		i = t.field.Coldest(r.Start, owners, func(s *balance.Seat) bool {
+			if busy := move && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {
+				why = TooManyMoves
+				return true
+			}
+			return p.quarantined(r.ID) && s.Regions > 0
+		})
+	}
+	if i < 0 {
+		if p.quarantined(r.ID) {
+			why = PoisonSuspected
+		}
 		return nil, why
 	}
-	return found, 0
+	t.field.Book(i, load.Same(w), 1)
+	if t.seen != nil {
+		t.seen[i].Load += w
+		t.assigned++
+	}
+	t.candidates[i].total++
+	return t.candidates[i], 0
 }
 
-// took books a region onto a member.
-func (p *planner) took(t *targets, k *settings, x target) {
-	x.count++
-	x.total++
-	x.candidate.total++
-	if k.perMember > 0 && uint64(x.count) >= k.perMember {
-		t.full = true
-		return
+// weight is what a region counts for.
+func (p *planner) weight(k *settings, r *state.Region) load.Amount {
+	if !p.byLoad(k) {
+		return load.One
 	}
-	t.push(x)
+	w, _ := p.Loads.Region(r.ID, p.Now)
+	return w.High
+}
+
+// joiner is the newest member that is let be because it joined, and has less than its
+// part: what is to leave another one goes there; -1: there is none.
+func (p *planner) joiner(k *settings, t *targets, r *state.Region, owners []state.Owner, inFlight int) int {
+	best := -1
+	if p.Insight == nil {
+		return best
+	}
+	for i, c := range t.candidates {
+		joined := p.Insight.Member(c.id).Joined
+		if joined == 0 || p.Now >= joined.Add(p.settle(k)) || t.field.Seat(i).High >= t.field.Fair(i, 1000) {
+			continue
+		}
+		if p.Moves.Takes(c.id)+p.takes[c.id] < inFlight && t.field.May(i, r.Start, owners) &&
+			(best < 0 || c.record.GetIncarnation() > t.candidates[best].record.GetIncarnation()) {
+			best = i
+		}
+	}
+	return best
 }

@@ -12,7 +12,8 @@ import (
 // MaxRegions bounds the regions of one plan.
 const MaxRegions = 16_384
 
-// Moves are the changes of owners that are under way in assigned keyspaces.
+// Moves are the changes of owners that are under way in assigned keyspaces, and those of
+// ranges, which their owner gives and gets back.
 type Moves struct {
 	byRegion     map[state.RegionID]move
 	gives, takes map[state.MemberID]int
@@ -58,9 +59,9 @@ func (m *Moves) takesIn(id state.MemberID, ks state.KeyspaceID) int {
 // Len is how many there are.
 func (m *Moves) Len() int { return len(m.byRegion) }
 
-// follow notes a transition as it is rooted now. It reports whether it is, or was, one
-// that changes owners and was under way.
-func (m *Moves) follow(t *rootv1.Transition, gone bool, now clock.Instant) bool {
+// follow notes a transition as it is rooted now, of a region as it is. It reports whether
+// it is, or was, one that is counted and was under way.
+func (m *Moves) follow(t *rootv1.Transition, r *state.Region, gone bool, now clock.Instant) bool {
 	id := state.RegionID(t.GetRegionId())
 	old, known := m.byRegion[id]
 	if t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING || gone {
@@ -80,6 +81,10 @@ func (m *Moves) follow(t *rootv1.Transition, gone bool, now clock.Instant) bool 
 		x.to = owner
 	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
 		x.from = owner
+	case rootv1.TransitionKind_TRANSITION_KIND_SPLIT, rootv1.TransitionKind_TRANSITION_KIND_MERGE:
+		if r != nil && len(r.Owners) == 1 {
+			x.from = r.Owners[0].Member
+		}
 	default:
 		return false
 	}
@@ -276,7 +281,7 @@ func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	if !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
 		return
 	}
-	if w.moves.follow(t, gone, now) {
+	if w.moves.follow(t, w.st.Region(id), gone, now) {
 		w.Mark(id)
 	}
 }
@@ -347,6 +352,7 @@ func (w *Work) Planned(plan *Plan) {
 	}
 	for _, f := range plan.Refusals {
 		switch {
+		case f.Even: // whoever asks for it asks again
 		case f.At != 0:
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:

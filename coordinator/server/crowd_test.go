@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,11 +20,17 @@ import (
 // their snapshots.
 func crowdOf(t *testing.T, w *world, ctx context.Context, n int) ([]*mirror, []coordinatorv1.Coordinator_WatchRegionsClient) {
 	t.Helper()
+	return crowdOn(t, ctx, n, w.client)
+}
+
+// crowdOn is crowdOf in turns on several connections.
+func crowdOn(t *testing.T, ctx context.Context, n int, clients ...coordinatorv1.CoordinatorClient) ([]*mirror, []coordinatorv1.Coordinator_WatchRegionsClient) {
+	t.Helper()
 	crowd := make([]*mirror, n)
 	streams := make([]coordinatorv1.Coordinator_WatchRegionsClient, n)
 	for i := range crowd {
 		var err error
-		if streams[i], err = w.client.WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{Keyspace: "default", Members: true}); err != nil {
+		if streams[i], err = clients[i%len(clients)].WatchRegions(ctx, &coordinatorv1.WatchRegionsRequest{Keyspace: "default", Members: true}); err != nil {
 			t.Fatal(err)
 		}
 		crowd[i] = newMirror()
@@ -30,6 +38,50 @@ func crowdOf(t *testing.T, w *world, ctx context.Context, n int) ([]*mirror, []c
 	}
 	synctest.Wait()
 	return crowd, streams
+}
+
+// What a crowd is given comes connection by connection.
+func TestACrowdIsVisitedByConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		defer w.end(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		clients := make([]coordinatorv1.CoordinatorClient, 4)
+		for i := range clients {
+			conn := w.dial(t)
+			defer conn.Close()
+			clients[i] = coordinatorv1.NewCoordinatorClient(conn)
+		}
+		const each = 256
+		crowd, streams := crowdOn(t, ctx, len(clients)*each, clients...)
+		time.Sleep(200 * time.Millisecond) // the watches have all been visited
+		begun := time.Now()
+		at := state.TokenFromProto(w.must(t, publish(1, 1, "", "g", 2, "m1")).GetToken())
+		var mu sync.Mutex
+		spans := make([]struct{ first, last time.Duration }, len(clients))
+		var all sync.WaitGroup
+		for i := range crowd {
+			all.Go(func() {
+				crowd[i].until(t, streams[i], at)
+				mu.Lock()
+				defer mu.Unlock()
+				after, span := time.Since(begun), &spans[i%len(clients)]
+				if span.last == 0 {
+					span.first = after
+				}
+				span.last = after
+			})
+		}
+		all.Wait()
+		slices.SortFunc(spans, func(a, b struct{ first, last time.Duration }) int { return cmp.Compare(a.first, b.first) })
+		for i := range spans[1:] {
+			if spans[i+1].first < spans[i].last {
+				t.Errorf("two connections are given something in turns: %v", spans)
+				break
+			}
+		}
+	})
 }
 
 // One change is given to a crowd by and by, so that whoever else calls finds a

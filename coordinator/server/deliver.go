@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/mem"
@@ -26,11 +27,11 @@ const (
 	messageCost = 10 * time.Microsecond
 	byteNanos   = 2
 	// turnWatches are given something before there is a pause, yieldWatches before
-	// everybody else who can run does.
-	turnWatches  = 128
+	// everybody else who can run does: the messages of these are one write.
+	turnWatches  = 64
 	yieldWatches = 16
 	// restFrom is the shortest pause.
-	restFrom = time.Millisecond
+	restFrom = time.Millisecond / 2
 )
 
 func costOf(bytes int) time.Duration { return messageCost + time.Duration(bytes)*byteNanos }
@@ -83,14 +84,17 @@ func (f *fanout) pause(now time.Time) time.Duration {
 
 // turn visits some watches, and says whether there are more to be visited.
 func (f *fanout) turn() (more bool) {
+	defer f.gather(nil)
 	for n := range turnWatches {
 		w, round := f.next(n%2 == 0)
 		if w == nil {
 			return false
 		}
+		f.gather(w.connection)
 		w.visit(round)
 		f.pass()
 		if n%yieldWatches == yieldWatches-1 {
+			f.gather(nil)
 			runtime.Gosched()
 		}
 	}
@@ -100,6 +104,20 @@ func (f *fanout) turn() (more bool) {
 		f.fresh = append(f.fresh[1:], f.fresh[0])
 	}
 	return true
+}
+
+// gather has what is given on a connection leave when the next one's is gathered: in few
+// writes, each of which costs as much as the messages in it. nil: there is no next one yet.
+func (f *fanout) gather(on *gate.Conn) {
+	if f.gathering == on {
+		return
+	}
+	if f.gathering != nil {
+		f.gathering.Release()
+	}
+	if f.gathering = nil; on.Hold() {
+		f.gathering = on
+	}
 }
 
 // next begins the visit of a watch, which stays until pass: one of a round, or one
@@ -176,7 +194,7 @@ func (f *fanout) join(w *watch) (first step, level bool) {
 		return next, false
 	}
 	w.jumps, w.place = f.jumps, len(w.scope.level)
-	w.scope.level = append(w.scope.level, w)
+	w.scope.level, w.scope.mixed = append(w.scope.level, w), true
 	f.hasRoomLocked(w)
 	return next, true
 }
@@ -212,7 +230,7 @@ func (f *fanout) dropLocked(w *watch) {
 	last := level[len(level)-1]
 	level[w.place], last.place = last, w.place
 	level[len(level)-1] = nil
-	w.scope.level, w.place = level[:len(level)-1], -1
+	w.scope.level, w.scope.mixed, w.place = level[:len(level)-1], true, -1
 }
 
 // pump gives a watch what there is for it, as long as it takes it: in the round of

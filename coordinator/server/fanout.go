@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sort"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/meta/root/state"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -77,6 +79,8 @@ type fanout struct {
 	// for that nobody waits for one.
 	spent      time.Duration
 	due, until time.Time
+	// gathering is the connection on which what is given waits to leave together.
+	gathering *gate.Conn
 }
 
 // scopeKey is what a watch asks for.
@@ -100,6 +104,7 @@ type scope struct {
 	// those from place on have been in this round, which begins at begin. again: behind
 	// it another follows.
 	level []*watch
+	mixed bool // those of a connection do not stand together
 	place int
 	begin time.Time
 	fresh bool
@@ -325,6 +330,18 @@ func (f *fanout) refreshLocked(s *scope) {
 		s.fresh = true
 		f.fresh = append(f.fresh, s)
 	}
+	if s.mixed && isCrowd(s) {
+		s.group()
+	}
+}
+
+// group has the watches of a connection stand together, for fanout.gather.
+func (s *scope) group() {
+	slices.SortStableFunc(s.level, func(a, b *watch) int { return cmp.Compare(a.connection.Number(), b.connection.Number()) })
+	for i, w := range s.level {
+		w.place = i
+	}
+	s.mixed = false
 }
 
 func isCrowd(s *scope) bool { return len(s.level) >= crowd }

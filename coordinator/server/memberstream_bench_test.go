@@ -2,7 +2,9 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,9 +23,9 @@ import (
 )
 
 // hostingMany is a world with members that own so many regions each.
-func hostingMany(b *testing.B, members, regions int) *world {
+func hostingMany(b testing.TB, members, regions int, change ...func(*server.Config)) *world {
 	b.Helper()
-	w := start(b, func(c *server.Config) { c.Limits.MaxMemberStreams = 1 << 15 })
+	w := start(b, append([]func(*server.Config){func(c *server.Config) { c.Limits.MaxMemberStreams = 1 << 15 }}, change...)...)
 	w.root.must(b, games())
 	batch := func(n int, event func(int) *rootv1.Event) {
 		var events []*rootv1.Event
@@ -63,7 +65,24 @@ type rawMember struct {
 	sequence uint64
 }
 
-func openRaw(b *testing.B, ctx context.Context, conn *grpc.ClientConn, id string, incarnation uint64) *rawMember {
+// tryRaw opens a stream, and takes the first answer.
+func tryRaw(ctx context.Context, conn *grpc.ClientConn, id string, incarnation uint64) error {
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, coordinatorv1.Coordinator_MemberStream_FullMethodName)
+	if err != nil {
+		return err
+	}
+	data, err := proto.Marshal(&coordinatorv1.MemberFrame{Sequence: 1, Hello: &coordinatorv1.MemberHello{MemberId: id, Incarnation: incarnation}, Complete: true})
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(data); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	var at uint64
+	return stream.RecvMsg(&at)
+}
+
+func openRaw(b testing.TB, ctx context.Context, conn *grpc.ClientConn, id string, incarnation uint64) *rawMember {
 	b.Helper()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, coordinatorv1.Coordinator_MemberStream_FullMethodName)
 	if err != nil {
@@ -79,7 +98,7 @@ func openRaw(b *testing.B, ctx context.Context, conn *grpc.ClientConn, id string
 }
 
 // exchange sends a frame and takes its answer.
-func (m *rawMember) exchange(b *testing.B, frame []byte) {
+func (m *rawMember) exchange(b testing.TB, frame []byte) {
 	m.sequence++
 	if err := m.stream.SendMsg(protowire.AppendVarint(protowire.AppendTag(frame[:len(frame):len(frame)], 2, protowire.VarintType), m.sequence)); err != nil {
 		b.Error(err)
@@ -94,7 +113,7 @@ func (m *rawMember) exchange(b *testing.B, frame []byte) {
 }
 
 // openMany opens a stream for every member, many on a connection.
-func openMany(b *testing.B, ctx context.Context, w *world, members int) []*rawMember {
+func openMany(b testing.TB, ctx context.Context, w *world, members int) []*rawMember {
 	const each = 500
 	all := make([]*rawMember, members)
 	for from := 0; from < members; from += each {

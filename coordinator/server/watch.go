@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
-	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
@@ -31,7 +31,7 @@ const (
 // sends, and this one waits for the end.
 func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
 	return s.hold(stream.Context(), s.watchStreams, func(l *live) {
-		w := &watch{server: s, live: l, stream: stream, place: -1, fell: make(chan struct{}, 1), class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
+		w := &watch{server: s, live: l, stream: stream, connection: gate.Of(stream.Context()), place: -1, fell: make(chan struct{}, 1), class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
 		w.out.watch = w
 		l.work(func() error { return w.begin(req) })
 		for {
@@ -50,9 +50,10 @@ func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grp
 
 // watch is one stream of changes.
 type watch struct {
-	server *Server
-	live   *live
-	stream grpc.ServerStream
+	server     *Server
+	live       *live
+	stream     grpc.ServerStream
+	connection *gate.Conn
 	// bounds are what the watch must hold; nil: nothing.
 	bounds *coordinatorv1.ReadOptions
 	class  coordinatorv1.ServingClass
@@ -315,7 +316,7 @@ func (w *watch) sendWith(p *packet, at state.Token, snapshot, partial bool, chan
 	}
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
-	p.data = append(p.data, w.server.fanout.saying(w.server, view, w.class)...)
+	p.data = append(p.data, w.server.fanout.saying(w.server, view, w.class, w.sentAt)...)
 	w.message = watchMessage{changes, w.sharing, p, w.out.load(len(changes) + max(len(p.data), packetBytes))}
 	return w.live.send(w.stream, &w.message)
 }
@@ -326,23 +327,22 @@ const saidFor = time.Millisecond
 // said is a disclosure of a view, encoded, as it was at a moment.
 type said struct {
 	view *rootview.View
-	at   clock.Instant
+	at   time.Time
 	data []byte
 }
 
 // saying is the disclosure of a view, which all share who are sent something at
 // about the same time.
-func (f *fanout) saying(s *Server, view *rootview.View, class coordinatorv1.ServingClass) []byte {
+func (f *fanout) saying(s *Server, view *rootview.View, class coordinatorv1.ServingClass, at time.Time) []byte {
 	last := &f.said
 	if class == coordinatorv1.ServingClass_SERVING_CLASS_BOUNDED {
 		last = &f.saidBounded
 	}
-	now := s.cfg.Clock.Now()
-	if d := last.Load(); d != nil && d.view == view && now.Sub(d.at) < saidFor {
+	if d := last.Load(); d != nil && d.view == view && at.Sub(d.at) < saidFor {
 		return d.data
 	}
-	v := served{server: s, view: view, class: class, now: now}
-	d := &said{view: view, at: now, data: appendDisclosure(nil, watchSays, v.disclosure())}
+	v := served{server: s, view: view, class: class, now: s.cfg.Clock.Now()}
+	d := &said{view: view, at: at, data: appendDisclosure(nil, watchSays, v.disclosure())}
 	last.Store(d)
 	return d.data
 }

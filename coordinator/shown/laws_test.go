@@ -159,7 +159,11 @@ func expected(st *state.State, id string, incarnation uint64) map[uint64]*coordi
 				p.Region.Owners = nil
 			}
 			st.Transitions(func(tr *rootv1.Transition) bool {
-				if tr.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING || tr.GetRegionId() != uint64(r.ID) {
+				if tr.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
+					return true
+				}
+				merge := tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MERGE
+				if tr.GetRegionId() != uint64(r.ID) && !(merge && tr.GetRightRegionId() == uint64(r.ID)) {
 					return true
 				}
 				var peer *rootv1.Owner
@@ -173,6 +177,11 @@ func expected(st *state.State, id string, incarnation uint64) map[uint64]*coordi
 					move.Role = coordinatorv1.MoveRole_MOVE_ROLE_TAKES
 				case tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER && owns && tr.GetOwner().GetMemberId() == id:
 					move.Role, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_GIVES, true
+				case (merge || tr.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_SPLIT) && owns && k.GetSettings().GetOwnership().GetMaxOwners() < 2:
+					move.Role, move.ReleaseNow = coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES, true
+					if merge {
+						move.LeftRegionId, move.RightRegionId = tr.GetRegionId(), tr.GetRightRegionId()
+					}
 				default:
 					return true
 				}
@@ -214,7 +223,7 @@ func drawChange(t *rapid.T, l *log) *rootv1.Event {
 	id := rapid.SampledFrom(names).Draw(t, "member")
 	m := l.st.Member(state.MemberID(id))
 	other := rapid.SampledFrom(names).Draw(t, "other")
-	region := l.st.Region(state.RegionID(rapid.Uint64Range(1, 8).Draw(t, "region")))
+	region := l.st.Region(state.RegionID(rapid.Uint64Range(1, 14).Draw(t, "region")))
 	if region == nil {
 		region = &state.Region{}
 	}
@@ -224,7 +233,7 @@ func drawChange(t *rapid.T, l *log) *rootv1.Event {
 		return true
 	})
 	plan := rapid.SampledFrom(append(plans, "none")).Draw(t, "plan")
-	switch rapid.IntRange(0, 11).Draw(t, "change") {
+	switch rapid.IntRange(0, 13).Draw(t, "change") {
 	case 0:
 		return joined(id, rapid.Uint64Range(1, 4).Draw(t, "nonce"), m.GetIncarnation())
 	case 1:
@@ -260,10 +269,24 @@ func drawChange(t *rapid.T, l *log) *rootv1.Event {
 			TransitionId: plan, Incarnation: max(l.st.Transition(plan).GetOwner().GetIncarnation(), 1),
 		}}}
 	case 8:
-		return &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: plan}}}
+		return &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{
+			TransitionId: plan, SetFrontier: rapid.Bool().Draw(t, "frontier"),
+		}}}
 	case 9:
 		return &rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: plan}}}
 	case 10:
+		return &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
+			RegionId: uint64(region.ID), ExpectedEpoch: region.Epoch.Proto(), SplitKey: []byte(rapid.SampledFrom([]string{"d", "g", "k"}).Draw(t, "at")),
+		}}}
+	case 11:
+		right := l.st.RegionAt(5, region.End)
+		if right == nil {
+			right = region
+		}
+		return &rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{
+			LeftRegionId: uint64(region.ID), LeftExpectedEpoch: region.Epoch.Proto(), RightRegionId: uint64(right.ID), RightExpectedEpoch: right.Epoch.Proto(),
+		}}}
+	case 12:
 		return &rootv1.Event{Kind: &rootv1.Event_RegionTombstoned{RegionTombstoned: &rootv1.RegionTombstoned{RegionId: max(uint64(region.ID), 1)}}}
 	default:
 		k := l.st.Keyspace(state.KeyspaceID(rapid.Uint32Range(2, 4).Draw(t, "keyspace")))
@@ -289,12 +312,18 @@ func TestLaws(t *testing.T) {
 		l.must(keyspace("one", points(1, rootv1.Placement_PLACEMENT_ASSIGNED)))
 		l.must(keyspace("shared", points(2, rootv1.Placement_PLACEMENT_ASSIGNED)))
 		l.must(keyspace("reported", points(2, rootv1.Placement_PLACEMENT_REPORTED)))
+		ranges := points(1, rootv1.Placement_PLACEMENT_ASSIGNED)
+		ranges.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
+		l.must(keyspace("ranges", ranges))
 		for _, id := range names {
 			l.must(joined(id, 9, 0))
 		}
 		for i, id := range names {
 			l.must(published(2, fmt.Sprint(i), id))
 			l.must(published(3, fmt.Sprint(i), id, names[(i+1)%3]))
+			part := published(5, []string{"", "f", "h"}[i], names[i/2]) // two neighbours of one owner
+			part.GetRegionPublished().Region.EndKey = []byte([]string{"f", "h", ""}[i])
+			l.must(part)
 		}
 		c := shown.New(l.st)
 		l.take()

@@ -139,6 +139,9 @@ func (s *Stream) look(st *state.State, id state.RegionID) (v view) {
 	o, owns := r.Owner(s.member)
 	v = view{shown: owns && o.Incarnation == s.incarnation, r: r, settings: settings}
 	p := st.PendingTransition(id)
+	if reshapes(p) && v.shown && !shared(settings) {
+		v.move, v.role = p, coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES
+	}
 	if p == nil || p.GetRegionId() != uint64(id) {
 		return v
 	}
@@ -165,7 +168,8 @@ func (s *Stream) look(st *state.State, id state.RegionID) (v view) {
 
 // releaseNow: nobody is waited for any more.
 func (v *view) releaseNow() bool {
-	return v.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && (v.peer == nil || v.move.GetReadyAt() != nil)
+	return v.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES ||
+		v.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && (v.peer == nil || v.move.GetReadyAt() != nil)
 }
 
 func (v *view) hash() uint64 {
@@ -189,6 +193,9 @@ func (v *view) proto(st *state.State) *coordinatorv1.ShownRegion {
 			PeerAddress:      st.Member(state.MemberID(v.peer.GetMemberId())).GetAddress(),
 			PrepareMaxMillis: cmp.Or(v.move.GetPrepareMaxMillis(), times.GetPrepareMaxMillis()),
 			DeadlineMillis:   cmp.Or(v.move.GetDeadlineMillis(), times.GetDeadlineMillis()),
+		}
+		if v.move.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MERGE {
+			p.Move.LeftRegionId, p.Move.RightRegionId = v.move.GetRegionId(), v.move.GetRightRegionId()
 		}
 	}
 	return p

@@ -169,6 +169,11 @@ func (c *Core) notePending(p *rootv1.Transition) {
 	}
 }
 
+// reshapes reports whether a transition changes ranges.
+func reshapes(p *rootv1.Transition) bool {
+	return p.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_SPLIT || p.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MERGE
+}
+
 // sides are the owners whose part in a transition is shown to them.
 func sides(p *rootv1.Transition) []*rootv1.Owner {
 	switch p.GetKind() {
@@ -216,6 +221,14 @@ func (c *Core) regionChanged(r *state.Region) {
 func (c *Core) markSides(p *rootv1.Transition) {
 	for _, o := range sides(p) {
 		c.mark(state.MemberID(o.GetMemberId()), state.RegionID(p.GetRegionId()))
+	}
+	if !reshapes(p) {
+		return
+	}
+	for _, id := range []uint64{p.GetRegionId(), p.GetRightRegionId()} {
+		if r := c.st.Region(state.RegionID(id)); r != nil { // one that comes now is marked by itself
+			c.regionChanged(r)
+		}
 	}
 }
 

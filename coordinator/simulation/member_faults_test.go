@@ -240,9 +240,7 @@ func (r *run) drainOne(w *worker) {
 		}
 		r.Fault("member drained by an operator")
 		r.After(r.Between(20*time.Millisecond, 300*time.Millisecond), func() {
-			if !w.leaving {
-				r.operate(set(rootv1.MemberState_MEMBER_STATE_ACTIVE), func(*rootv1.CommandResult) {})
-			}
+			r.operate(set(rootv1.MemberState_MEMBER_STATE_ACTIVE), func(*rootv1.CommandResult) {})
 		})
 	})
 }

@@ -50,7 +50,7 @@ func (c *ownershipCounts) add(o ownershipCounts) {
 	c.moved += o.moved
 	c.cancelled += o.cancelled
 	c.shares += o.shares
-	c.orphaned += o.orphaned
+	c.orphaned = max(c.orphaned, o.orphaned)
 }
 
 func newOwnership(r *run) *ownership {

@@ -182,7 +182,7 @@ func (w *worker) join(nonce, follows uint64) {
 	try = func() {
 		proposeOver(w.link, cmd, askLimit, func(result *rootv1.CommandResult) {
 			switch {
-			case result == nil:
+			case result == nil, result.GetError().GetReason() == rootv1.Reason_REASON_FEATURE_LEVEL: // the cluster is not founded yet
 				w.after(w.r.Between(2*time.Millisecond, 40*time.Millisecond), try)
 			case result.GetOutcome() != rootv1.Outcome_OUTCOME_REJECTED:
 				w.live(result.GetEvents()[0].GetMember().GetIncarnation())

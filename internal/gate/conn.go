@@ -49,12 +49,15 @@ type Conn struct {
 	account *budget.Account
 	place   place // nil: nobody makes room
 	remote  *addr
+	number  uint64
 	// origin is where floods of its kind come from: see floods.
 	origin  string
 	unsent  unsent
 	crowded bool // the last Read brought much to do; used by Read alone
+	calls   int  // that the last Read brought; written by Read alone
+	refused refusals
 
-	// writing is held across a Write.
+	// writing is held across a Write, and by Hold.
 	writing    sync.Mutex
 	writeSince atomic.Int64 // when the Write under way began; 0: none
 
@@ -94,7 +97,7 @@ const maxSpare = 32
 
 func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
-		Conn: inner, raw: raw, origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
+		Conn: inner, raw: raw, number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
 	c.remote, c.unsent.account = &addr{inner.RemoteAddr(), c}, g.replies.Account(key)
@@ -104,13 +107,17 @@ func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 
 // Read implements net.Conn. What breaks a rule ends the connection before gRPC sees it.
 func (c *Conn) Read(p []byte) (int, error) {
+	if pause := c.refused.pause(c.calls); pause > 0 {
+		time.Sleep(pause)
+		p = p[:min(len(p), slowBytes)]
+	}
 	if c.crowded {
 		c.gate.turn()
 		p = p[:min(len(p), crowdedBytes)]
 	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
-	c.work = 0
+	c.work, c.calls = 0, 0
 	if n > 0 && c.ended == nil {
 		c.inbound.crossed = false
 		if !c.in.walk(p[:n], &c.inbound) {
@@ -130,7 +137,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.tell(ended)
-	if err == nil {
+	if err == nil && !ended.why.rests() {
 		c.linger()
 	}
 	return 0, ended
@@ -150,20 +157,51 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Hold has what gRPC writes wait for Release, so that many messages leave in few writes;
+// false: it does not, because there is a write under way. What is done in between waits
+// for nobody.
+func (c *Conn) Hold() bool { return c != nil && c.writing.TryLock() }
+
+// Release ends Hold.
+func (c *Conn) Release() { c.writing.Unlock() }
+
+// Number tells the connections of a gate apart; 0: it is nil.
+func (c *Conn) Number() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.number
+}
+
 // Close implements net.Conn.
 func (c *Conn) Close() error {
 	c.gate.forget(c)
 	c.unsent.close()
 	c.mu.Lock()
-	if !c.closed {
+	first, ended := !c.closed, c.ended
+	if first {
 		c.closed = true
 		c.account.Give(c.taken)
 		c.account.Close()
 		c.taken = 0
 	}
 	c.mu.Unlock()
-	return c.Conn.Close()
+	if ended == nil || !ended.why.rests() {
+		return c.Conn.Close()
+	}
+	if first {
+		c.setBusy(false)
+		time.AfterFunc(restFor, func() { _ = c.raw.Close() })
+	}
+	return nil
 }
+
+// restFor is how long a connection that was ended for a flood, or for all that it sent,
+// stays as it is, without being read: its client has read why, or can send no more and
+// come again so much later.
+const restFor = 500 * time.Millisecond
+
+func (r reason) rests() bool { return r == flood || r == memory }
 
 // open begins a stream. c.mu is held.
 func (c *Conn) open(id uint32) *stream {
@@ -182,6 +220,7 @@ func (c *Conn) open(id uint32) *stream {
 	}
 	c.streams[id] = s
 	c.work++
+	c.calls++
 	c.newest = max(c.newest, id)
 	switch n := len(c.streams); {
 	case n == 1:

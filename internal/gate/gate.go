@@ -17,10 +17,13 @@
 //     when replies fill their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
-//  6. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
+//  6. A connection whose calls are nearly all refused for want of room is read slowly,
+//     the more so the longer; one whose calls are served is not.
+//  7. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
-//     second. Neither the clock nor a listener that needs a place waits for it.
-//  7. It neither panics nor stops at any bytes, and costs a call a few comparisons
+//     second. Neither the clock nor a listener that needs a place waits for it. After
+//     a flood, or too much that came, it is not read for a while before.
+//  8. It neither panics nor stops at any bytes, and costs a call a few comparisons
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
@@ -87,6 +90,7 @@ type Gate struct {
 	now                atomic.Int64 // nanoseconds since start, and 1; moved by Run
 	counts             [reasons]atomic.Uint64
 	refused, silent    atomic.Uint64
+	passed             atomic.Uint64       // connections so far
 	oneRequest         map[string]struct{} // names of calls, not written to any more
 	unheard            atomic.Int32        // GOAWAY that were not taken, since the last look
 	floods             floods
@@ -232,7 +236,11 @@ func (g *Gate) Tap(ctx context.Context, info *tap.Info) (context.Context, error)
 		return g.await(ctx, info.FullMethodName), nil
 	}
 	g.refused.Add(1)
-	return ctx, short.Refusal(streamBytes)
+	err := short.Refusal(streamBytes)
+	if c := Of(ctx); c != nil {
+		c.refused.note(err)
+	}
+	return ctx, err
 }
 
 // Run looks at the connections until ctx ends.
@@ -257,11 +265,11 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
-	g.collect(len(conns))
-	full := g.replies.Full()
+	full, calls := g.replies.Full(), 0
 	for _, c := range conns {
-		c.judge(now, full)
+		calls += c.judge(now, full)
 	}
+	g.collect(len(conns), calls)
 	if g.receiving.Full() {
 		if g.receiving.Trim(); g.receiving.Full() {
 			g.makeRoom(conns)
@@ -269,18 +277,20 @@ func (g *Gate) look() {
 	}
 }
 
-// Memory of a load that is over is given back when connections and the budget's use have
-// stayed collectAfter below a quarter of what they were: a server at rest makes no
+// Memory of a load that is over is given back when connections, calls and the budget's use
+// have stayed collectAfter below a quarter of what they were: a server at rest makes no
 // garbage that would have it collected, and the runtime keeps for long what was freed.
 const (
 	collectAfter = 10 * time.Second
 	collectBytes = 16 << 20 // that it was at least
-	// connectionBytes is about what a connection takes by itself.
+	// connectionBytes and callBytes are about what a connection takes by itself, and a
+	// call that is open.
 	connectionBytes = 64 << 10
+	callBytes       = 16 << 10
 )
 
-func (g *Gate) collect(conns int) {
-	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes; {
+func (g *Gate) collect(conns, calls int) {
+	switch used := g.cfg.Budget.Granted() + int64(conns)*connectionBytes + int64(calls)*callBytes; {
 	case used > g.peak/4:
 		g.peak, g.quiet = max(g.peak, used), 0
 	case g.peak < collectBytes:
@@ -331,8 +341,9 @@ func (g *Gate) makeRoom(conns []*Conn) {
 	}
 }
 
-// judge ends a connection that has had its time; full: replies fill their share.
-func (c *Conn) judge(now int64, full bool) {
+// judge ends a connection that has had its time, and says how many calls are open on it;
+// full: replies fill their share.
+func (c *Conn) judge(now int64, full bool) (calls int) {
 	writeTimeout, unreadTimeout := WriteTimeout, UnreadTimeout
 	if full {
 		writeTimeout, unreadTimeout = unreadWhenFull, unreadWhenFull
@@ -345,7 +356,7 @@ func (c *Conn) judge(now int64, full bool) {
 			c.mu.Unlock()
 			c.tell(v)
 			c.drop()
-			return
+			return 0
 		}
 	case past(c.since, HeaderTimeout):
 		c.end(slowHeaders, "the headers or another frame did not come in time")
@@ -363,11 +374,12 @@ func (c *Conn) judge(now int64, full bool) {
 			}
 		}
 	}
-	v := c.ended
+	v, calls := c.ended, len(c.streams)
 	c.mu.Unlock()
 	if v != nil {
 		c.finish(v)
 	}
+	return calls
 }
 
 // finish says why and wakes who reads, who then closes.

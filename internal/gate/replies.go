@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nokv/nokv/internal/budget"
@@ -139,8 +140,8 @@ type addr struct {
 // RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// of is the connection that a call came over; nil: it passed no gate.
-func of(ctx context.Context) *Conn {
+// Of is the connection that a call came over; nil: it passed no gate.
+func Of(ctx context.Context) *Conn {
 	if p, ok := peer.FromContext(ctx); ok {
 		if a, ok := p.Addr.(*addr); ok {
 			return a.conn
@@ -164,7 +165,10 @@ func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 		timer.Stop()
 	}
 	v, err := handler(ctx, req)
-	c := of(ctx)
+	c := Of(ctx)
+	if c != nil {
+		c.refused.note(err)
+	}
 	if err != nil || c == nil {
 		return v, err
 	}
@@ -178,11 +182,16 @@ func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 // Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
 // which ends when they do not fit.
 func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	c := of(stream.Context())
+	c := Of(stream.Context())
 	if c == nil {
 		return handler(srv, stream)
 	}
-	return handler(srv, &counting{stream, c, awaited(stream.Context())})
+	counting := &counting{ServerStream: stream, conn: c, request: awaited(stream.Context())}
+	err := handler(srv, counting)
+	if !counting.sent.Load() {
+		c.refused.note(err)
+	}
+	return err
 }
 
 // counting is a stream whose messages are counted until they have left.
@@ -190,6 +199,7 @@ type counting struct {
 	grpc.ServerStream
 	conn    *Conn
 	request *time.Timer // see awaited
+	sent    atomic.Bool // a message: the call was served
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -206,6 +216,10 @@ func (s *counting) SendMsg(m any) error {
 	if !s.conn.unsent.account.Fits() {
 		s.conn.gate.refused.Add(1)
 		return s.conn.gate.replies.Refusal(replyBytes)
+	}
+	if !s.sent.Load() {
+		s.sent.Store(true)
+		s.conn.refused.note(nil)
 	}
 	return s.ServerStream.SendMsg(s.conn.reply(m))
 }

@@ -19,6 +19,9 @@ const (
 	Release
 	// Evict: the region is somebody else's; drop it.
 	Evict
+	// Merge: Region and Right, its neighbour, are released at their frontiers and become
+	// one; say its frontier.
+	Merge
 	// Prepare: get ready to take the region over from Peer, which still serves it.
 	Prepare
 	// Abandon: what was prepared does not come.
@@ -37,7 +40,7 @@ const (
 	Cancel
 )
 
-var callNames = [...]string{"", "acquire", "release", "evict", "prepare", "abandon", "checkpoint", "idle", "transfer-leader", "stop", "resume", "cancel"}
+var callNames = [...]string{"", "acquire", "release", "evict", "merge", "prepare", "abandon", "checkpoint", "idle", "transfer-leader", "stop", "resume", "cancel"}
 
 // String is the kind in a word.
 func (k CallKind) String() string { return callNames[k] }
@@ -51,6 +54,8 @@ type Call struct {
 	Region *rooted.Region
 	// Peer is whom Prepare takes from, at which epoch, and who shall lead.
 	Peer Peer
+	// Right is the other region of Merge.
+	Right *rooted.Region
 	// Keyspace that the region is in, or that was stopped; its terms as they are now.
 	Keyspace *Keyspace
 }
@@ -67,7 +72,7 @@ type Peer struct {
 type Result struct {
 	// Err is why it failed; empty: it did not.
 	Err string
-	// Frontier of Release and Checkpoint.
+	// Frontier of Release, Merge and Checkpoint.
 	Frontier string
 	// Idle is the answer to Idle.
 	Idle bool
@@ -93,12 +98,21 @@ func (c *Core) begin(r *region, kind CallKind) bool {
 	case kind == Prepare:
 		call.Peer = r.shown.peer
 		call.Peer.Epoch = r.shown.region.Epoch
+	case kind == Merge:
+		call.Region, call.Right = r.ended(), c.regions[r.shown.right].ended()
 	case kind == TransferLeader:
 		call.Peer.Member = r.command.to
 	}
 	c.queue = append(c.queue, call)
 	c.changed(r)
 	return false
+}
+
+// ended is a released region at its frontier.
+func (r *region) ended() *rooted.Region {
+	at := r.at.Clone()
+	at.Frontier = r.frontier
+	return at
 }
 
 // retry makes a call unless its last failure is too recent.
@@ -175,21 +189,23 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 	case res.Err != "":
 		c.failed(r, res.Err, now)
 	default:
-		c.succeeded(r, kind, res)
+		c.succeeded(r, kind, res, now)
 	}
 	c.settle(r, now)
 }
 
-func (c *Core) succeeded(r *region, kind CallKind, res Result) {
+func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant) {
 	r.tries, r.retryAt = 0, 0
 	switch kind {
 	case Acquire:
 		r.phase, r.gate = phaseServing, &gate{}
 	case Release:
-		c.released(r, res.Frontier)
+		c.released(r, res.Frontier, now)
 		if r.command != nil {
 			c.reply(r, "")
 		}
+	case Merge:
+		r.joined, r.whole = true, res.Frontier
 	case Prepare:
 		r.phase = phaseReady
 	case Evict, Abandon:

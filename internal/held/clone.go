@@ -127,8 +127,8 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	for _, id := range c.ids() {
 		r := c.regions[id]
 		word(uint64(id), uint64(r.phase), uint64(r.kindNow()), uint64(min(r.tries, 1)))
-		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "")
-		text(r.frontier, r.transition)
+		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined)
+		text(r.frontier, r.transition, r.whole)
 		if r.at != nil {
 			epoch(r.at.Epoch)
 			text(r.at.Frontier)
@@ -138,7 +138,7 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 		}
 		if s := r.shown; s != nil {
 			epoch(s.region.Epoch)
-			word(uint64(s.role), s.peer.Incarnation)
+			word(uint64(s.role), s.peer.Incarnation, uint64(s.left), uint64(s.right))
 			flag(s.releaseNow)
 			text(s.transition, s.region.Frontier, string(s.peer.Member))
 		}

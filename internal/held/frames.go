@@ -217,6 +217,13 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 	if r.fronted {
 		p.Frontier, p.SetFrontier = []byte(r.frontier), true
 	}
+	switch {
+	case r.phase != phaseReleased || r.shown == nil || r.shown.left != r.id || r.transition != r.shown.transition:
+	case r.joined:
+		p.Frontier = []byte(r.whole)
+	default: // it is released with its neighbour
+		p.Phase = phaseReleasing
+	}
 	if s := r.stats; s != nil {
 		p.Load, p.KeyCount, p.Bytes, p.Leader, p.Saturated = s.Load, s.Keys, s.Bytes, s.Leader, s.Saturated
 		p.IdleMillis = uint64(s.Idle.Milliseconds())

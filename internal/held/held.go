@@ -16,7 +16,8 @@
 //	    confirmed frame was sent, and Check says so behind the work.
 //	(8) Of a move the next owner is asked to prepare, the old one serves until it is
 //	    told to release; then admitted work ends first, and the frontier is exact. A
-//	    cancelled move leaves the old owner serving.
+//	    cancelled move leaves the old owner serving. What is split or merged is released
+//	    the same way, and acquired again as what came of it.
 //	(9) During a move the old owner says who is next, and the next one says to wait.
 //
 // A set of an older token than the newest is ignored. Whoever was told that its
@@ -140,6 +141,9 @@ type region struct {
 	fronted  bool
 	// transition that READY and RELEASED are about.
 	transition string
+	// joined: both regions of the merge under way were released, at whole as one.
+	joined bool
+	whole  string
 	// idle: released because nobody uses it; at this epoch it is not acquired again.
 	idle bool
 
@@ -266,7 +270,7 @@ func (c *Core) want(r *region) want {
 			return wantNothing
 		}
 		return wantTake
-	case c.stopping || s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.releaseNow || r.idle && r.fits():
+	case c.stopping || s.releaseNow && s.role != coordinatorv1.MoveRole_MOVE_ROLE_UNSPECIFIED || r.idle && r.fits():
 		return wantGive
 	default:
 		return wantOwn
@@ -317,7 +321,7 @@ func (c *Core) step(r *region, w want, now clock.Instant) bool {
 		case w == wantOwn && r.fits():
 			return c.retry(r, Acquire, now)
 		case w == wantGive && r.fits():
-			return c.released(r, r.at.Frontier)
+			return c.released(r, r.at.Frontier, now)
 		}
 		return c.leave(r)
 	case phaseServing, phaseReleasing:
@@ -331,8 +335,10 @@ func (c *Core) step(r *region, w want, now clock.Instant) bool {
 		return c.retry(r, Evict, now)
 	default: // phaseReleased
 		if w == wantGive && r.fits() {
-			r.set(c, &r.transition, r.shown.transition)
-			return false
+			if r.transition != r.shown.transition {
+				c.releasedFor(r, now)
+			}
+			return c.joins(r) && c.retry(r, Merge, now)
 		}
 		return c.leave(r)
 	}
@@ -354,7 +360,7 @@ func (c *Core) fromNone(r *region, w want, now clock.Instant) bool {
 		return c.retry(r, Acquire, now)
 	case wantGive: // never acquired: it is as it was granted
 		r.at, r.transition = &r.shown.region, r.shown.transition
-		return c.released(r, r.at.Frontier)
+		return c.released(r, r.at.Frontier, now)
 	case wantNothing:
 		c.forget(r)
 	}
@@ -384,19 +390,36 @@ func (c *Core) reopen(r *region) bool {
 	return true
 }
 
-func (c *Core) released(r *region, frontier string) bool {
+func (c *Core) released(r *region, frontier string, now clock.Instant) bool {
 	r.phase, r.frontier, r.fronted, r.err, r.tries = phaseReleased, frontier, true, "", 0
-	if r.shown != nil {
-		r.transition = r.shown.transition
-	}
 	c.changed(r)
-	return false
+	if r.shown != nil {
+		c.releasedFor(r, now)
+	}
+	return true
+}
+
+// releasedFor notes which transition a region was released for; the left one of a merge
+// waits for the right one.
+func (c *Core) releasedFor(r *region, now clock.Instant) {
+	r.transition, r.joined = r.shown.transition, false
+	c.changed(r)
+	if left := c.regions[r.shown.left]; left != nil && left != r {
+		c.settle(left, now)
+	}
+}
+
+// joins reports whether a region is the left one of a merge, both are released for it,
+// and it is not known yet how far they got as one.
+func (c *Core) joins(r *region) bool {
+	right := c.regions[r.shown.right]
+	return r.shown.left == r.id && !r.joined && right != nil && right.phase == phaseReleased && right.fits() && right.transition == r.transition
 }
 
 // leave forgets what was made of a region, and looks at what is wanted now. What it
 // was released at is known until it is acquired again.
 func (c *Core) leave(r *region) bool {
-	r.phase, r.gate, r.transition, r.idle, r.err, r.tries, r.retryAt = phaseNone, nil, "", false, "", 0, 0
+	r.phase, r.gate, r.transition, r.joined, r.idle, r.err, r.tries, r.retryAt = phaseNone, nil, "", false, false, "", 0, 0
 	if !r.fits() {
 		r.at, r.fronted, r.frontier = nil, false, ""
 	}
@@ -430,6 +453,8 @@ func (c *Core) needless(r *region, w want) bool {
 		return w != wantOwn || !r.fits()
 	case Prepare:
 		return w != wantTake || !r.fits() || r.transition != r.shown.transition
+	case Merge:
+		return w != wantGive || !r.fits() || r.transition != r.shown.transition
 	}
 	return false
 }

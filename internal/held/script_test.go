@@ -24,6 +24,7 @@ import (
 //	set S token=N [complete] [partial] [confirmed=SEQUENCE era=N]
 //	                        each line: -ID, or ID@EPOCH [frontier=F] [keyspace=N] [start=K end=K]
 //	                        [takes=TRANSITION peer=M] [gives=TRANSITION peer=M [release]]
+//	                        [reshapes=TRANSITION [left=ID right=ID]]
 //	answer S sequence=N [confirmed] [era=N] [again]
 //	command S era=N id=N checkpoint|idle|transfer region=N epoch=E
 //	frame S                 the next frame, or when it is due
@@ -146,6 +147,9 @@ func (m *machine) run(d *datadriven.TestData) string {
 					fmt.Fprintf(&b, " frontier=%s", c.Region.Frontier)
 				}
 			}
+			if c.Right != nil {
+				fmt.Fprintf(&b, " right=%d@%s frontier=%s", c.Right.ID, c.Right.Epoch, c.Right.Frontier)
+			}
 			if c.Peer.Member != "" {
 				fmt.Fprintf(&b, " peer=%s", c.Peer.Member)
 			}
@@ -239,6 +243,11 @@ func (m *machine) shown(set *coordinatorv1.ShownSet, words []string) {
 		if transition, ok := o[word]; ok {
 			_, release := o["release"]
 			p.Move = &coordinatorv1.ShownMove{TransitionId: transition, Role: role, PeerId: o["peer"], PeerAddress: o["peer"] + ":7000", ReleaseNow: release}
+		}
+	}
+	if transition, ok := o["reshapes"]; ok {
+		p.Move = &coordinatorv1.ShownMove{
+			TransitionId: transition, Role: coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES, ReleaseNow: true, LeftRegionId: number(o["left"]), RightRegionId: number(o["right"]),
 		}
 	}
 	set.Regions = append(set.Regions, p)

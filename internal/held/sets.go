@@ -21,13 +21,16 @@ type shown struct {
 	transition string
 	peer       Peer
 	releaseNow bool
-	hash       uint64
+	// left and right are the regions of a merge.
+	left, right rooted.RegionID
+	hash        uint64
 }
 
 func shownFrom(p *coordinatorv1.ShownRegion) *shown {
 	s := &shown{region: *rooted.RegionFromProto(p.GetRegion()), hash: shownsum.Of(p)}
 	if m := p.GetMove(); m != nil {
 		s.role, s.transition, s.releaseNow = m.GetRole(), m.GetTransitionId(), m.GetReleaseNow()
+		s.left, s.right = rooted.RegionID(m.GetLeftRegionId()), rooted.RegionID(m.GetRightRegionId())
 		s.peer = Peer{Member: rooted.MemberID(m.GetPeerId()), Incarnation: m.GetPeerIncarnation(), Address: m.GetPeerAddress()}
 	}
 	return s
@@ -222,11 +225,20 @@ func (c *Core) obey(token rooted.Token, parts []*shown, ended []rooted.RegionID,
 			}
 		}
 	}
-	for _, id := range ended {
-		c.setShown(id, nil, now)
+	// The region that a key has come into is there before that is cut or gone which it was in.
+	for i, p := range parts {
+		if c.regions[p.region.ID] == nil {
+			c.setShown(p.region.ID, p, now)
+			parts[i] = nil
+		}
 	}
 	for _, p := range parts {
-		c.setShown(p.region.ID, p, now)
+		if p != nil {
+			c.setShown(p.region.ID, p, now)
+		}
+	}
+	for _, id := range ended {
+		c.setShown(id, nil, now)
 	}
 }
 
@@ -242,8 +254,12 @@ func (c *Core) setShown(id rooted.RegionID, s *shown, now clock.Instant) {
 	if old := r.shown; old != nil {
 		c.sum ^= old.hash
 		c.count--
-		if s == nil && old.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES {
+		switch {
+		case s != nil:
+		case old.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && old.peer.Member != "":
 			r.went = &Refusal{Verdict: Moved, Region: id, Epoch: next(old.region.Epoch), To: old.peer.Member, Address: old.peer.Address}
+		case old.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES: // its neighbour has taken it in
+			r.went = &Refusal{Verdict: NotOwned, Region: id, Epoch: old.region.Epoch}
 		}
 	}
 	r.shown = s

@@ -243,7 +243,7 @@ func (t *Table) Admit(q Request, now clock.Clock) (*Grant, *Refusal) {
 	for range 100 {
 		g := t.lookup(&q)
 		if g == nil || !g.holds(q.Key) {
-			return nil, t.unknown(&q)
+			return nil, t.elsewhere(g, &q)
 		}
 		if g.why != nil {
 			return nil, g.refusal(&q)
@@ -365,6 +365,21 @@ func (g *Grant) otherEpoch(asked rooted.Epoch) *Refusal {
 	return &Refusal{Verdict: EpochStale, Region: g.Region.ID, Epoch: g.Region.Epoch}
 }
 
+// elsewhere is what is known of a key that is not in the region that is asked for: it may be
+// in one here that was split off, or merged, since the asker's route was made.
+func (t *Table) elsewhere(g *Grant, q *Request) *Refusal {
+	by := Request{Keyspace: q.Keyspace, Key: q.Key}
+	if g != nil {
+		by.Keyspace = g.Keyspace().Name
+	}
+	if q.Region != 0 && q.Key != nil {
+		if at := t.lookup(&by); at != nil && at.holds(q.Key) && at.Region.Epoch.Version > q.Epoch.Version {
+			return &Refusal{Verdict: EpochStale, Region: at.Region.ID, Epoch: at.Region.Epoch}
+		}
+	}
+	return t.unknown(q)
+}
+
 // unknown is what is known of a region that is not here. Who knows an epoch that was
 // never here may have heard of it earlier than this member.
 func (t *Table) unknown(q *Request) *Refusal {
@@ -401,7 +416,7 @@ func (c *Core) publish(r *region, w want) {
 		}
 	}
 	if c.regions[r.id] != r {
-		c.table.drop(r.id)
+		c.table.drop(r.id, r.went)
 		return
 	}
 	k := c.keyspaceOf(r)
@@ -454,11 +469,11 @@ func (c *Core) whyNot(r *region, w want, k *keyspace) *Refusal {
 	}
 	s := r.shown
 	switch {
-	case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && r.phase != phaseNone && !c.over:
+	case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && r.phase != phaseNone && !c.over:
 		no.Verdict, no.Epoch, no.To, no.Address = Moved, next(s.region.Epoch), s.peer.Member, s.peer.Address
 	case w == wantTake:
 		no.Verdict, no.Epoch, no.Hold, no.To, no.Address = Wait, s.region.Epoch, k.now.Load().Hold, s.peer.Member, s.peer.Address
-	case w == wantOwn:
+	case w == wantOwn || w == wantGive && s.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES && !c.stopping:
 		no.Verdict, no.Epoch, no.Hold = Wait, s.region.Epoch, k.now.Load().Hold
 	case r.went != nil:
 		return r.went
@@ -531,8 +546,8 @@ func (t *Table) wakeAll() {
 	}
 }
 
-// drop forgets a region but for whom it went to.
-func (t *Table) drop(id rooted.RegionID) {
+// drop forgets a region but for where it went.
+func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	s := t.shard(id)
 	s.mu.Lock()
 	old := s.at[id]
@@ -543,7 +558,10 @@ func (t *Table) drop(id rooted.RegionID) {
 		return
 	}
 	old.space.index(old, nil)
-	if old.why == nil || old.why.Verdict == Wait {
+	if went == nil {
+		went = old.why
+	}
+	if went == nil || went.Verdict == Wait {
 		return
 	}
 	t.mu.Lock()
@@ -552,7 +570,7 @@ func (t *Table) drop(id rooted.RegionID) {
 		delete(t.past, t.order[0])
 		t.order = t.order[1:]
 	}
-	t.past[id] = old.why
+	t.past[id] = went
 	t.order = append(t.order, id)
 }
 

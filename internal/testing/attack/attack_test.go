@@ -30,6 +30,7 @@ func TestAttacks(t *testing.T) {
 	leader := s.RootAddrs[s.leader()]
 	at := s.position()
 	for _, p := range []plan{
+		{order{Attack: "nobody", Size: 4}, lasts(), did("frames", 100)},
 		{order{Attack: "unfinished-messages", Target: address, Size: size(200, 512)}, lasts(), did("connections", 1)},
 		{order{Attack: "unfinished-proposals", Target: leader, Size: size(200, 1024)}, lasts(), did("connections", 1)},
 		{order{Attack: "far-tokens", Target: address, Size: size(14_000, 20_000), Incarnation: at.Incarnation, Term: at.Term, Index: at.Index}, lasts(), did("questions", 1000)},

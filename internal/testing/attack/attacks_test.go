@@ -3,6 +3,7 @@ package attack
 import (
 	"context"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 // attacks are what the attacking process can do.
 var attacks = map[string]func(*attacker){
+	"nobody":               (*attacker).nobody,
 	"unfinished-messages":  func(a *attacker) { a.unfinished("/nokv.coordinator.v1.Coordinator/PublishRootEvents", 4<<20) },
 	"unfinished-proposals": func(a *attacker) { a.unfinished("/nokv.root.v1.Root/Propose", 1<<20) },
 	"far-tokens":           (*attacker).farTokens,
@@ -217,6 +219,26 @@ func (a *attacker) settings() {
 	a.flood(a.Size, nothing, func(w *wire) error {
 		return w.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
 	})
+}
+
+// nobody is a flood that reaches no member: what others see of it is that the attacker
+// has its processes on their machine.
+func (a *attacker) nobody() {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		for {
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+		}
+	}()
+	a.Target = lis.Addr().String()
+	a.settings()
 }
 
 func (a *attacker) rapidReset() {

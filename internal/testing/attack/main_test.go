@@ -8,11 +8,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/internal/testing/proctest"
 )
 
-var long = flag.Bool("attack.long", false, "attack for 30 s each, in full size")
+var (
+	long = flag.Bool("attack.long", false, "attack for -attack.lasts each, in full size")
+	full = flag.Duration("attack.lasts", 30*time.Second, "how long an attack in full size lasts")
+)
 
 // orderEnv carries what the attacking process is to do.
 const orderEnv = "NOKV_ATTACK"

@@ -35,9 +35,9 @@ type scene struct {
 	t       *testing.T
 	client  *client.Client
 	victims *victims
-	before  [roots + coordinators]int64 // resident bytes at rest
-	// What others see, and what members take, at rest: looked at before the first
-	// attack; with -attack.long before each.
+	// What members have in memory at most, what others see, and what members take, at
+	// rest: looked at before the first attack; with -attack.long before each.
+	before  [roots + coordinators]int64
 	calm    figures
 	restful [roots + coordinators]int
 }
@@ -140,6 +140,9 @@ type outcome struct {
 	did          map[string]int
 	calm, during figures
 	peak, after  [roots + coordinators]int64
+	// With -attack.long, when the memory of all members was at most a tenth and collected
+	// above what it was before; 0: it was not within givenBack.
+	back time.Duration
 	// Of one processor, in hundredths: what members took at rest and under attack, and
 	// what the attacker took, who is on the same machine.
 	restful, busy [roots + coordinators]int
@@ -151,31 +154,24 @@ func (s *scene) run(p plan) outcome {
 	t := s.t
 	t.Helper()
 	s.victims.settle(t)
-	for m := range s.before {
-		s.before[m] = resident(t, s.Process(m).PID())
-	}
 	era := s.client.Era()
 	if s.calm.lasted == 0 || *long {
 		used := s.processor()
-		s.calm = s.victims.during(func() { time.Sleep(calm()) }) // the load runs meanwhile
+		s.before = [len(s.before)]int64{}
+		s.calm = s.victims.during(func() { s.most(&s.before, calm()) })
 		s.restful = s.shares(used, s.calm.lasted)
 	}
 	out := outcome{calm: s.calm, restful: s.restful}
 	a := s.attacker(p.order)
 	used := s.processor()
-	out.during = s.victims.during(func() {
-		end := time.Now().Add(p.lasts)
-		for time.Now().Before(end) {
-			for m := range out.peak {
-				out.peak[m] = max(out.peak[m], resident(t, s.Process(m).PID()))
-			}
-			time.Sleep(20 * time.Millisecond) // memory is looked at so often
-		}
-	})
+	out.during = s.victims.during(func() { s.most(&out.peak, p.lasts) })
 	out.busy = s.shares(used, out.during.lasted)
 	out.attacker = share(processorTime(t, a.cmd.Process.Pid), out.during.lasted)
 	out.did = a.end()
 	s.victims.settle(t)
+	if *long {
+		out.back = s.giveBack()
+	}
 	for m := range out.after {
 		if !s.Process(m).Running() {
 			t.Fatalf("%s ended under %s:\n%s", s.Name(m), p.Attack, s.Process(m).Tail())
@@ -200,6 +196,38 @@ func (s *scene) run(p plan) outcome {
 	return out
 }
 
+// most notes the most memory that each member has in some time.
+func (s *scene) most(peak *[roots + coordinators]int64, lasts time.Duration) {
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
+		for m := range peak {
+			peak[m] = max(peak[m], resident(s.t, s.Process(m).PID()))
+		}
+		time.Sleep(20 * time.Millisecond) // memory is looked at so often
+	}
+}
+
+const (
+	// givenBack is how long memory has to come back.
+	givenBack = time.Minute
+	// collected is about what a heap as small as these grows by between two collections.
+	collected = 16 << 20
+)
+
+// giveBack waits for members to give memory back by themselves.
+func (s *scene) giveBack() time.Duration {
+	for begun := time.Now(); time.Since(begun) < givenBack; {
+		back := true
+		for m, before := range s.before {
+			back = back && resident(s.t, s.Process(m).PID()) <= before+before/10+collected
+		}
+		if back {
+			return max(time.Since(begun), time.Millisecond)
+		}
+		time.Sleep(100 * time.Millisecond) // memory is looked at so often
+	}
+	return 0
+}
+
 func (o outcome) String(s *scene) string {
 	var b strings.Builder
 	for k := range kinds {
@@ -215,6 +243,12 @@ func (o outcome) String(s *scene) string {
 		if o.peak[m]-s.before[m] > 8<<20 {
 			fmt.Fprintf(&b, "%s %s -> %s -> %s; ", s.Name(m), mib(s.before[m]), mib(o.peak[m]), mib(o.after[m]))
 		}
+	}
+	switch {
+	case o.back > 0:
+		fmt.Fprintf(&b, "memory back in %s; ", o.back.Round(100*time.Millisecond))
+	case *long:
+		fmt.Fprintf(&b, "memory not back in %s; ", givenBack)
 	}
 	fmt.Fprintf(&b, "%v", o.did)
 	return b.String()
@@ -240,14 +274,14 @@ func above() float64 {
 
 func calm() time.Duration {
 	if *long {
-		return 10 * time.Second
+		return *full / 3
 	}
 	return 1500 * time.Millisecond
 }
 
 func lasts() time.Duration {
 	if *long {
-		return 30 * time.Second
+		return *full
 	}
 	return 2 * time.Second
 }

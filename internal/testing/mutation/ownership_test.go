@@ -8,6 +8,7 @@ const (
 	assigns = "./coordinator/assigner"
 	shows   = "./coordinator/shown"
 	fences  = "./member/fence"
+	sdk     = "./member"
 )
 
 // ownership has rules 17 to 25: those of ownership, 1 to 9.
@@ -146,7 +147,7 @@ var ownership = []mutation{
 
 	{
 		24, "a move is completed without the frontier", "coordinator/placement/steps.go",
-		"Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true}", "Operation{Kind: Complete}",
+		"case done:\n\t\tp.proceed(x, Operation{Kind: Complete, Frontier: last.Frontier, SetFrontier: true})", "case done:\n\t\t_ = last\n\t\tp.proceed(x, Operation{Kind: Complete})",
 		[]string{plans},
 	},
 	{
@@ -177,8 +178,8 @@ var ownership = []mutation{
 	},
 	{
 		25, "who gives does not say to whom", "internal/held/table.go",
-		"case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && r.phase != phaseNone && !c.over:",
-		"case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && false:",
+		`s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && r.phase != phaseNone && !c.over:`,
+		`s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && false:`,
 		[]string{holds},
 	},
 }

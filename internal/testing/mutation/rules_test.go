@@ -25,7 +25,7 @@ const (
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 25
+const rules = 26
 
 // mutation breaks one rule at one place.
 type mutation struct {
@@ -35,7 +35,7 @@ type mutation struct {
 	// 14: nobody has to read what it does not understand;
 	// 15: what the root judges whoever asks, and who may do what;
 	// 16: who does not belong gets nothing, and nobody takes what others need;
-	// 17 to 25: rules 1 to 9 of ownership.
+	// 17 to 25: rules 1 to 9 of ownership; 26: what a member holds, see members.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -44,7 +44,7 @@ type mutation struct {
 	by   []string // packages, one of which must fail
 }
 
-var mutations = slices.Concat(authority, promises, bounds, ownership)
+var mutations = slices.Concat(authority, promises, bounds, ownership, members)
 
 // authority has rules 1 to 11.
 var authority = []mutation{

@@ -17,8 +17,9 @@ const (
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
 	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, steps
-	// that name the plan they are of, the coordinator that names an actor, and the time of an entry,
-	// and judges each event of an actor by what those before it in its command made.
+	// that name the plan they are of, the coordinator that names an actor, and the time of an
+	// entry, judges each event of an actor by what those before it in its command made, and
+	// has owners let go of what is split or merged.
 	FeatureLevel = 4
 
 	movesLevel      = 2

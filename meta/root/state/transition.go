@@ -3,6 +3,7 @@ package state
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -181,6 +182,8 @@ func (t *turn) mayMerge(k *keyspace, left *Region, p *rootv1.Transition) *rootv1
 		return epochStale(right, EpochFromProto(p.GetRightBaseEpoch()))
 	case left.Keyspace != right.Keyspace || left.End == "" || left.End != right.Start:
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "region %d is not the right neighbour of region %d", right.ID, left.ID)
+	case t.carried(k) && !sameOwners(left.Owners, right.Owners):
+		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different owners: move one of them first", left.ID, right.ID)
 	default:
 		return nil
 	}
@@ -229,14 +232,35 @@ func (t *turn) transitionCompleted(e *rootv1.TransitionCompleted, r *EventResult
 	}
 	region := t.Region(RegionID(p.GetRegionId()))
 	k, _ := t.keyspaces.Get(region.Keyspace)
-	if e.GetSetFrontier() && p.GetKind() != kindMove {
-		return verdict{reject: invalid("transition %s is no move: it has no frontier to set", p.GetId())}
+	if d := t.letGo(k, region, p, e); d != nil {
+		return verdict{reject: d}
 	}
 	if d := t.complete(k, region, p, e); d != nil {
 		return verdict{reject: d}
 	}
 	t.planned(t.end(p, rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED, ""), r)
 	return applied
+}
+
+// carried reports whether regions of a keyspace are split and merged with their owner's
+// help, which keeps them: it lets go of them first, at a frontier.
+func (t *turn) carried(k *keyspace) bool {
+	return t.FeatureLevel() >= membersLevel && k.assigned() && k.maxOwners() == 1
+}
+
+// letGo judges whether a transition may set a frontier, and whether it has to: an owner
+// that acts for a region says how far it got before the region is another one.
+func (t *turn) letGo(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1.TransitionCompleted) *rootv1.ErrorDetail {
+	carried := (p.GetKind() == kindSplit || p.GetKind() == kindMerge) && t.carried(k)
+	switch {
+	case e.GetSetFrontier() && !carried && p.GetKind() != kindMove:
+		return invalid("transition %s is no move: it has no frontier to set", p.GetId())
+	case carried && !e.GetSetFrontier() && slices.ContainsFunc(region.Owners, t.Acts):
+		d := withRegion(region, rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "the owner of region %d acts for it: plan the change alone, and it is completed once that has let go", region.ID)
+		d.TransitionId = p.GetId()
+		return d
+	}
+	return nil
 }
 
 // complete changes the regions of a pending transition, whose epochs are the
@@ -247,12 +271,12 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition, e *ro
 		if d := t.maySplit(k, region, p); d != nil {
 			return d
 		}
-		t.split(k, region, p)
+		t.split(k, region, p, e)
 	case kindMerge:
 		if d := t.mayMerge(k, region, p); d != nil {
 			return d
 		}
-		t.merge(k, region, t.Region(RegionID(p.GetRightRegionId())))
+		t.merge(k, region, t.Region(RegionID(p.GetRightRegionId())), e)
 	case kindMove:
 		return t.move(k, region, p, e)
 	default:
@@ -268,8 +292,9 @@ func (t *turn) complete(k *keyspace, region *Region, p *rootv1.Transition, e *ro
 
 // split cuts a region: both parts have the owners and the frontier of the
 // whole, its conf version, and a version one above its own.
-func (t *turn) split(k *keyspace, region *Region, p *rootv1.Transition) {
-	left, right := region.Clone(), region.Clone()
+func (t *turn) split(k *keyspace, region *Region, p *rootv1.Transition, e *rootv1.TransitionCompleted) {
+	whole := letGoAt(region, e)
+	left, right := whole.Clone(), whole.Clone()
 	left.Epoch.Version = t.raise(k, left.Epoch).Version + 1
 	left.Revision = t.token.Index
 	right.ID = RegionID(p.GetRightRegionId())
@@ -281,10 +306,20 @@ func (t *turn) split(k *keyspace, region *Region, p *rootv1.Transition) {
 	t.putRegion(nil, right)
 }
 
-// merge joins a region and its right neighbour: the whole has the owners and
-// the frontier of the left one, and a version above both.
-func (t *turn) merge(k *keyspace, left, right *Region) {
-	whole := left.Clone()
+// letGoAt is a region at the frontier that its owner let go of it at.
+func letGoAt(region *Region, e *rootv1.TransitionCompleted) *Region {
+	if !e.GetSetFrontier() {
+		return region
+	}
+	at := region.Clone()
+	at.Frontier = string(e.GetFrontier())
+	return at
+}
+
+// merge joins a region and its right neighbour: the whole has the owners of the left one,
+// the frontier that is set or else that of the left one, and a version above both.
+func (t *turn) merge(k *keyspace, left, right *Region, e *rootv1.TransitionCompleted) {
+	whole := letGoAt(left, e).Clone()
 	whole.End, whole.Revision = right.End, t.token.Index
 	whole.Epoch.Version = t.raise(k, join(left.Epoch, right.Epoch)).Version + 1
 	t.removeRegion(right)

@@ -438,6 +438,10 @@ const (
 	MoveRole_MOVE_ROLE_UNSPECIFIED MoveRole = 0
 	MoveRole_MOVE_ROLE_GIVES       MoveRole = 1
 	MoveRole_MOVE_ROLE_TAKES       MoveRole = 2
+	// The region is split, or merged with its neighbour, and what comes of it is the
+	// member's own again: it shall stop, and say its exact frontier. Of a merge the left one
+	// is released with the frontier of both, once the right one is.
+	MoveRole_MOVE_ROLE_RESHAPES MoveRole = 3
 )
 
 // Enum value maps for MoveRole.
@@ -446,11 +450,13 @@ var (
 		0: "MOVE_ROLE_UNSPECIFIED",
 		1: "MOVE_ROLE_GIVES",
 		2: "MOVE_ROLE_TAKES",
+		3: "MOVE_ROLE_RESHAPES",
 	}
 	MoveRole_value = map[string]int32{
 		"MOVE_ROLE_UNSPECIFIED": 0,
 		"MOVE_ROLE_GIVES":       1,
 		"MOVE_ROLE_TAKES":       2,
+		"MOVE_ROLE_RESHAPES":    3,
 	}
 )
 
@@ -5608,8 +5614,11 @@ type ShownMove struct {
 	// Times of the move, from when it was planned, in milliseconds.
 	PrepareMaxMillis uint64 `protobuf:"varint,7,opt,name=prepare_max_millis,json=prepareMaxMillis,proto3" json:"prepare_max_millis,omitempty"`
 	DeadlineMillis   uint64 `protobuf:"varint,8,opt,name=deadline_millis,json=deadlineMillis,proto3" json:"deadline_millis,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The regions that are merged; 0: it is split.
+	LeftRegionId  uint64 `protobuf:"varint,9,opt,name=left_region_id,json=leftRegionId,proto3" json:"left_region_id,omitempty"`
+	RightRegionId uint64 `protobuf:"varint,10,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ShownMove) Reset() {
@@ -5694,6 +5703,20 @@ func (x *ShownMove) GetPrepareMaxMillis() uint64 {
 func (x *ShownMove) GetDeadlineMillis() uint64 {
 	if x != nil {
 		return x.DeadlineMillis
+	}
+	return 0
+}
+
+func (x *ShownMove) GetLeftRegionId() uint64 {
+	if x != nil {
+		return x.LeftRegionId
+	}
+	return 0
+}
+
+func (x *ShownMove) GetRightRegionId() uint64 {
+	if x != nil {
+		return x.RightRegionId
 	}
 	return 0
 }
@@ -8568,7 +8591,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05ended\x18\x05 \x03(\x04R\x05ended\"o\n" +
 	"\vShownRegion\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x122\n" +
-	"\x04move\x18\x02 \x01(\v2\x1e.nokv.coordinator.v1.ShownMoveR\x04move\"\xc2\x02\n" +
+	"\x04move\x18\x02 \x01(\v2\x1e.nokv.coordinator.v1.ShownMoveR\x04move\"\x90\x03\n" +
 	"\tShownMove\x12#\n" +
 	"\rtransition_id\x18\x01 \x01(\tR\ftransitionId\x121\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x1d.nokv.coordinator.v1.MoveRoleR\x04role\x12\x17\n" +
@@ -8578,7 +8601,10 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vrelease_now\x18\x06 \x01(\bR\n" +
 	"releaseNow\x12,\n" +
 	"\x12prepare_max_millis\x18\a \x01(\x04R\x10prepareMaxMillis\x12'\n" +
-	"\x0fdeadline_millis\x18\b \x01(\x04R\x0edeadlineMillis\"\x94\x02\n" +
+	"\x0fdeadline_millis\x18\b \x01(\x04R\x0edeadlineMillis\x12$\n" +
+	"\x0eleft_region_id\x18\t \x01(\x04R\fleftRegionId\x12&\n" +
+	"\x0fright_region_id\x18\n" +
+	" \x01(\x04R\rrightRegionId\"\x94\x02\n" +
 	"\rMemberCommand\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12:\n" +
@@ -8821,11 +8847,12 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x16REGION_PHASE_PREPARING\x10\x03\x12\x16\n" +
 	"\x12REGION_PHASE_READY\x10\x04\x12\x1a\n" +
 	"\x16REGION_PHASE_RELEASING\x10\x05\x12\x19\n" +
-	"\x15REGION_PHASE_RELEASED\x10\x06*O\n" +
+	"\x15REGION_PHASE_RELEASED\x10\x06*g\n" +
 	"\bMoveRole\x12\x19\n" +
 	"\x15MOVE_ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fMOVE_ROLE_GIVES\x10\x01\x12\x13\n" +
-	"\x0fMOVE_ROLE_TAKES\x10\x02*\xae\x01\n" +
+	"\x0fMOVE_ROLE_TAKES\x10\x02\x12\x16\n" +
+	"\x12MOVE_ROLE_RESHAPES\x10\x03*\xae\x01\n" +
 	"\x11MemberCommandKind\x12#\n" +
 	"\x1fMEMBER_COMMAND_KIND_UNSPECIFIED\x10\x00\x12\"\n" +
 	"\x1eMEMBER_COMMAND_KIND_CHECKPOINT\x10\x01\x12'\n" +

@@ -2569,7 +2569,8 @@ func (x *MoveReady) GetPlannedAt() uint64 {
 type TransitionCompleted struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	TransitionId string                 `protobuf:"bytes,1,opt,name=transition_id,json=transitionId,proto3" json:"transition_id,omitempty"`
-	// How far the old owner of a move got, exactly; set when set_frontier is.
+	// How far the old owner of a move got, exactly, or the owner of what is split or
+	// merged, in an assigned keyspace; set when set_frontier is.
 	Frontier    []byte `protobuf:"bytes,2,opt,name=frontier,proto3" json:"frontier,omitempty"`
 	SetFrontier bool   `protobuf:"varint,3,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
 	// Index of the entry that planned it: the id is the same when a plan is given up and

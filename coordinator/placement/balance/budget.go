@@ -1,0 +1,102 @@
+package balance
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+)
+
+// Budget is what was moved lately to even out. It is a value: Make returns the next one.
+type Budget struct {
+	// began is when the last round did that relieves members, round and moves what was moved
+	// in it, relieved the incarnations of those members that it is not done with, in order.
+	began    clock.Instant
+	round    spent
+	moves    int
+	relieved []uint64
+	// slots is what was moved in each five minutes of an hour.
+	slots [12]slot
+	// rests are regions that are let be, by id.
+	rests []rest
+}
+
+// spent is what was moved, in millionths of all.
+type spent struct{ load, regions uint64 }
+
+func (s *spent) add(o spent) { s.load, s.regions = s.load+o.load, s.regions+o.regions }
+
+func (s spent) above(n uint64) bool { return s.load > n || s.regions > n }
+
+type slot struct {
+	number int64
+	spent
+}
+
+type rest struct {
+	region state.RegionID
+	until  clock.Instant
+}
+
+// mostRests bounds the regions that rest: with more, nothing is moved to even out.
+const mostRests = 65_536
+
+const slotTime = 5 * time.Minute
+
+// Failed has a region rest that was not moved in the end.
+func (b Budget) Failed(id state.RegionID, p Policy, now clock.Instant) Budget {
+	b.rests = slices.Clone(b.rests)
+	b.rest(id, now.Add(p.withDefaults().Backoff))
+	return b
+}
+
+// next is a Budget of its own, without what is over.
+func (b Budget) next(now clock.Instant) Budget {
+	b.rests = slices.DeleteFunc(slices.Clone(b.rests), func(r rest) bool { return r.until <= now })
+	return b
+}
+
+func (b *Budget) rest(id state.RegionID, until clock.Instant) {
+	i, found := b.at(id)
+	switch {
+	case found:
+		b.rests[i].until = max(b.rests[i].until, until)
+	case len(b.rests) < mostRests:
+		b.rests = slices.Insert(b.rests, i, rest{id, until})
+	}
+}
+
+func (b *Budget) at(id state.RegionID) (int, bool) {
+	return slices.BinarySearchFunc(b.rests, id, func(r rest, id state.RegionID) int { return cmp.Compare(r.region, id) })
+}
+
+// restsUntil is until when a region is let be; 0: it is not.
+func (b *Budget) restsUntil(id state.RegionID) clock.Instant {
+	if i, found := b.at(id); found {
+		return b.rests[i].until
+	}
+	return 0
+}
+
+// hour is what was moved in the last hour.
+func (b *Budget) hour(now clock.Instant) (all spent) {
+	for _, s := range b.slots {
+		if int64(now)/int64(slotTime)-s.number < int64(len(b.slots)) {
+			all.add(s.spent)
+		}
+	}
+	return all
+}
+
+func (b *Budget) spend(what spent, now clock.Instant) {
+	number := int64(now) / int64(slotTime)
+	s := &b.slots[number%int64(len(b.slots))]
+	if s.number != number {
+		*s = slot{number: number}
+	}
+	s.add(what)
+	b.round.add(what)
+	b.moves++
+}

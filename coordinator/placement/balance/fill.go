@@ -1,0 +1,133 @@
+package balance
+
+import (
+	"slices"
+
+	"github.com/nokv/nokv/coordinator/placement/load"
+)
+
+// fruitless is how many members are tried in a row for something to take.
+const fruitless = 64
+
+// hotter orders members that give.
+func (r *rounds) hotter(a, b int32) bool {
+	x, y := &r.f.seats[a], &r.f.seats[b]
+	c := load.Compare(x.Low, x.capacity, y.Low, y.capacity)
+	return c > 0 || c == 0 && (x.hash < y.hash || x.hash == y.hash && a < b)
+}
+
+// gives reports whether a member gives something to even out.
+func (r *rounds) gives(at int32) bool {
+	s := &r.f.seats[at]
+	return s.Takes && !s.Stale && s.gets == 0 && s.gives < r.k.InFlight && !r.split[at]
+}
+
+// hottest are the members that give, in a heap.
+func (r *rounds) hottest(which func(int32) bool) *heap {
+	at := make([]int32, r.f.Len())
+	for i := range at {
+		at[i] = -1
+	}
+	h := newHeap(at, r.hotter)
+	for i := range at {
+		if r.gives(int32(i)) && which(int32(i)) {
+			h.push(int32(i))
+		}
+	}
+	return h
+}
+
+// fill gives members that have joined, or have nothing, their fair part.
+func (r *rounds) fill() {
+	r.round = Fill
+	var joiners []int32
+	for i := range r.f.seats {
+		s := &r.f.seats[i]
+		fresh := s.Count == 0 || s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
+		if settled := s.Joined == 0 || r.Now >= s.Joined.Add(r.k.Settle); fresh && settled && r.f.at[i] >= 0 && r.Now >= s.RestsUntil {
+			joiners = append(joiners, int32(i))
+		}
+	}
+	if len(joiners) == 0 {
+		return
+	}
+	slices.SortFunc(joiners, func(a, b int32) int {
+		if r.f.colder(a, b) {
+			return -1
+		}
+		return 1
+	})
+	h := r.hottest(func(at int32) bool { return r.f.seats[at].Low > r.floor(at) })
+	for _, to := range joiners {
+		r.fillOne(h, to)
+	}
+}
+
+func (r *rounds) fillOne(h *heap, to int32) {
+	var passed []int32
+	for len(passed) < fruitless && r.f.at[to] >= 0 {
+		from := h.top()
+		if from < 0 {
+			break
+		}
+		region := r.fits(from, to)
+		if region < 0 {
+			passed = append(passed, from)
+			h.remove(from)
+			continue
+		}
+		r.move(region, from, to, r.why())
+		r.out.Budget.rest(r.regions[region].ID, r.Now.Add(r.k.Spacing))
+		if h.fix(from); r.f.seats[from].gives >= r.k.InFlight || r.f.seats[from].Low <= r.floor(from) {
+			h.remove(from)
+		}
+	}
+	for _, at := range passed {
+		h.push(at)
+	}
+}
+
+// fits is the heaviest region that a member lacks, and that another one has too much, or
+// has more of than the first one will have; -1: there is none.
+func (r *rounds) fits(from, to int32) int32 {
+	x, y := &r.f.seats[from], &r.f.seats[to]
+	over, room := x.Low-r.floor(from), r.f.fair(to)-y.High
+	own := r.of(from)
+	own = own[r.from(own, room):]
+	for _, region := range own[:min(len(own), mostTries)] {
+		w := r.weights[region]
+		fewer := w.Low <= over || r.level(from, x.Low-w.Low) >= r.level(to, y.High+w.High)
+		if fewer && w.High <= room && r.hasRoom(to, w.High) && r.free(region) && r.may(region, from, to) {
+			return region
+		}
+	}
+	return -1
+}
+
+// from is where the regions begin that weigh so much at most.
+func (r *rounds) from(own []int32, most load.Amount) int {
+	i, _ := slices.BinarySearchFunc(own, most, func(region int32, most load.Amount) int {
+		if r.weights[region].Low > most {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
+// free reports whether a region may move to even out.
+func (r *rounds) free(region int32) bool {
+	return !r.begun[region] && r.out.Budget.restsUntil(r.regions[region].ID) == 0
+}
+
+// may reports whether a member may take a region that another one gives.
+func (r *rounds) may(region, from, to int32) bool {
+	set := r.f.seats[to].set
+	if !slices.Contains(r.f.allows[r.rule[region]+1], set) {
+		return false
+	}
+	zone := r.f.sets[set].zone
+	return !slices.ContainsFunc(r.owners(region), func(o int32) bool {
+		return o == to || o != from && zone != "" && r.f.sets[r.f.seats[o].set].zone == zone
+	})
+}

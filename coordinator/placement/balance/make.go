@@ -1,0 +1,273 @@
+package balance
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nokv/nokv/coordinator/placement/load"
+	"github.com/nokv/nokv/coordinator/placement/propose"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// Make says what is to move, be cut, be joined, or get other owners.
+func Make(in Input) Result {
+	r := newRounds(&in)
+	r.constrain()
+	r.widen()
+	switch {
+	case !r.k.Even:
+	case r.estimated:
+		r.refuse(Refusal{Why: LoadUnknown})
+	default:
+		r.shape()
+		r.fill()
+		r.shed()
+	}
+	r.judge()
+	slices.SortFunc(r.out.Refusals, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Member, b.Member), cmp.Compare(a.Why, b.Why))
+	})
+	return r.out
+}
+
+// rounds makes one Result. Regions are named by their place in the input, by id, and
+// members by their seat.
+type rounds struct {
+	*Input
+	k Policy
+	f *Field
+	// regions in order of their ids. What each weighs is on each of its owners. holders are
+	// these, as they will be: those of region i begin at first[i].
+	regions []*Region
+	weights []load.Pair
+	first   []int32
+	holders []int32
+	rule    []int32
+	// shares of the seats: those of seat i begin at begins[i]; sorted says that they are by
+	// weight, heaviest first.
+	begins []int32
+	shares []int32
+	sorted []bool
+	// begun regions are left alone by the rest of the plan.
+	begun []bool
+	// split members have a region that is about to be cut: nothing else is done about them.
+	split map[int32]bool
+
+	total     load.Amount
+	estimated bool
+	gap       load.Amount
+	round     Round
+	out       Result
+}
+
+func newRounds(in *Input) *rounds {
+	r := &rounds{Input: in, k: in.Policy.withDefaults(), split: map[int32]bool{}}
+	r.out.Budget = in.Budget.next(in.Now)
+	r.regions = make([]*Region, len(in.Regions))
+	for i := range in.Regions {
+		r.regions[i] = &in.Regions[i]
+	}
+	if !slices.IsSortedFunc(r.regions, byID) {
+		slices.SortFunc(r.regions, byID)
+	}
+	r.weigh()
+	k := r.k
+	if r.out.ByCount {
+		k.By = Count
+	}
+	if k.Absolute > 0 && (k.PerMember == 0 || k.Absolute < k.PerMember) {
+		k.PerMember = k.Absolute // nothing goes where it would have to leave again
+	}
+	r.f = NewField(in.Keyspace, k, in.Members)
+	r.hold()
+	r.seat()
+	r.f.Open(r.held())
+	for i := range r.f.seats {
+		if s := &r.f.seats[i]; s.Stale || s.gets >= r.k.InFlight {
+			r.f.bar(int32(i))
+		}
+	}
+	mean := r.total / load.Amount(max(len(r.regions), 1))
+	r.gap = max(mean.Share(r.k.Gap, 1), 1)
+	return r
+}
+
+func byID(a, b *Region) int { return cmp.Compare(a.ID, b.ID) }
+
+// hold finds the seats of owners as they will be, and what is on its way.
+func (r *rounds) hold() {
+	r.first = make([]int32, len(r.regions)+1)
+	r.holders = make([]int32, 0, len(r.regions)+len(r.regions)/8)
+	r.rule = make([]int32, len(r.regions))
+	r.begun = make([]bool, len(r.regions))
+	for i, x := range r.regions {
+		r.rule[i] = r.f.rules.of(x.Start)
+		r.begun[i] = x.Busy || x.Quarantined
+		for _, o := range x.Owners {
+			if at, ok := r.f.index[o.Member]; ok && o.Member != x.From {
+				r.holders = append(r.holders, at)
+			}
+		}
+		if at, ok := r.f.index[x.To]; ok && x.To != "" {
+			r.holders = append(r.holders, at)
+		}
+		r.first[i+1] = int32(len(r.holders))
+		own := r.first[i+1] - r.first[i]
+		if x.To == "" && x.From == "" && int(own) < len(x.Owners) {
+			r.begun[i] = true // an owner is no member any more
+		}
+		if own > 1 {
+			r.weights[i] = r.weights[i].Share(1, uint64(own))
+		}
+		for _, at := range r.holders[r.first[i]:] {
+			s := &r.f.seats[at]
+			s.Low, s.High, s.Count = s.Low.Plus(r.weights[i].Low), s.High.Plus(r.weights[i].High), s.Count+1
+		}
+		if at, ok := r.f.index[x.From]; ok && x.From != "" {
+			r.f.seats[at].losing += r.weights[i].Low
+		}
+	}
+}
+
+// seat sorts the shares by their seats.
+func (r *rounds) seat() {
+	r.begins = make([]int32, r.f.Len()+1)
+	for _, at := range r.holders {
+		r.begins[at+1]++
+	}
+	for i := range r.f.Len() {
+		r.begins[i+1] += r.begins[i]
+	}
+	next := slices.Clone(r.begins)
+	r.shares = make([]int32, len(r.holders))
+	for i := range r.regions {
+		for _, at := range r.holders[r.first[i]:r.first[i+1]] {
+			r.shares[next[at]] = int32(i)
+			next[at]++
+		}
+	}
+	r.sorted = make([]bool, r.f.Len())
+}
+
+// held is which rules hold for a region.
+func (r *rounds) held() []bool {
+	held := make([]bool, len(r.f.rules.rules)+1)
+	for _, rule := range r.rule {
+		held[rule+1] = true
+	}
+	return held
+}
+
+// of are the regions of a seat as they were at first, heaviest first.
+func (r *rounds) of(at int32) []int32 {
+	s := r.shares[r.begins[at]:r.begins[at+1]]
+	if !r.sorted[at] {
+		r.sorted[at] = true
+		slices.SortFunc(s, func(a, b int32) int {
+			if c := cmp.Compare(r.weights[b].Low, r.weights[a].Low); c != 0 {
+				return c
+			}
+			return cmp.Or(cmp.Compare(r.hash(a), r.hash(b)), cmp.Compare(a, b))
+		})
+	}
+	return s
+}
+
+func (r *rounds) hash(region int32) uint64 {
+	return propose.Hash(r.Keyspace, r.regions[region].ID, "")
+}
+
+// owners are the seats of a region's owners.
+func (r *rounds) owners(region int32) []int32 { return r.holders[r.first[region]:r.first[region+1]] }
+
+// target is the coldest member that a region may go to, except some.
+func (r *rounds) target(region int32, except ...int32) int32 {
+	own := r.owners(region)
+	var zones []string
+	if r.k.Spread != "" {
+		for _, at := range own {
+			if len(except) == 0 || at != except[0] { // who gives it makes room in its zone
+				zones = append(zones, r.f.sets[r.f.seats[at].set].zone)
+			}
+		}
+	}
+	return r.f.coldest(r.rule[region], zones, func(at int32) bool { return slices.Contains(own, at) || slices.Contains(except, at) })
+}
+
+// move moves a region.
+func (r *rounds) move(region, from, to int32, why rootv1.OperationReason) {
+	w := r.weights[region]
+	r.f.book(from, load.Pair{Low: -w.Low, High: -w.High}, -1)
+	r.f.book(to, w, 1)
+	r.f.seats[from].gives++
+	if r.f.seats[to].gets++; r.f.seats[to].gets >= r.k.InFlight {
+		r.f.bar(to)
+	}
+	r.do(region, Step{Kind: Move, From: r.f.seats[from].ID, To: r.f.seats[to].ID, Reason: why})
+}
+
+// do plans a step; nothing else is planned for the region.
+func (r *rounds) do(region int32, s Step) {
+	x := r.regions[region]
+	s.Round = r.round
+	s.Region, s.Epoch, s.Load = x.ID, x.Epoch, r.weights[region].Low
+	r.begun[region] = true
+	r.out.Steps = append(r.out.Steps, s)
+}
+
+// mostRefusals bounds a Result.
+const mostRefusals = 4096
+
+func (r *rounds) refuse(f Refusal) {
+	if len(r.out.Refusals) < mostRefusals {
+		r.out.Refusals = append(r.out.Refusals, f)
+	}
+}
+
+// why evens out.
+func (r *rounds) why() rootv1.OperationReason {
+	if r.out.ByCount {
+		return rootv1.OperationReason_OPERATION_REASON_COUNT
+	}
+	return rootv1.OperationReason_OPERATION_REASON_LOAD
+}
+
+// high is the most that a member may have before it is relieved, low how much it has
+// afterwards. By count these are whole regions, and never less than the next above the
+// fair part.
+func (r *rounds) high(at int32) load.Amount { return r.bound(at, r.k.Relative) }
+
+func (r *rounds) low(at int32) load.Amount { return r.bound(at, min(r.k.Until, r.k.Relative)) }
+
+func (r *rounds) bound(at int32, permille uint64) load.Amount {
+	fair := r.f.fair(at)
+	bound := fair.Share(permille, 1000)
+	if r.out.ByCount {
+		return max(bound, (fair+load.One-1)/load.One*load.One)
+	}
+	return bound
+}
+
+// floor is the fair part of a member; by count, of whole regions.
+func (r *rounds) floor(at int32) load.Amount {
+	fair := r.f.fair(at)
+	if r.out.ByCount {
+		return fair / load.One * load.One
+	}
+	return fair
+}
+
+// judge says how far from even it is.
+func (r *rounds) judge() {
+	r.out.Total = r.total
+	for i := range r.f.seats {
+		s, fair := &r.f.seats[i], r.f.fair(int32(i))
+		if !s.Takes || s.Stale || fair == 0 {
+			continue
+		}
+		r.out.Imbalance = max(r.out.Imbalance, uint64(min(s.Low, load.Most)*1000/fair))
+		if r.k.Relative > 0 {
+			r.out.Excess += max(s.Low-r.high(int32(i)), 0)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package placement_test
+
+import (
+	"math"
+	"testing"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// A capacity of 0, which counts as 1, and the largest one: each member gets its part, and
+// nothing is divided by it.
+func TestMembersOfAnyCapacityGetRegions(t *testing.T) {
+	c := newCluster(t)
+	for id, capacity := range map[string]uint64{"m1": 0, "m2": 1, "m3": math.MaxUint64} {
+		c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{
+			Id: id, Address: id + ":1", StartNonce: 9, Capacity: capacity,
+		}}}})
+	}
+	c.keyspace("ks", slots(128), eraFence())
+	c.settle()
+	c.wantCounts([]int{42, 43, 43}, "m1", "m2", "m3")
+}

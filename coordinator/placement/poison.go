@@ -1,0 +1,90 @@
+package placement
+
+import (
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+const (
+	// poisonDeaths of owners in a row, each so soon after it got a region, quarantine it.
+	poisonDeaths = 3
+	poisonTime   = 60 * time.Second
+	// maxSuspects bounds the regions whose owners died soon.
+	maxSuspects = 65_536
+)
+
+// Poison finds regions that kill their owners, by the changes of views. It is for one
+// goroutine.
+type Poison struct {
+	// granted is when regions got their owners, if that was lately; queue has these in the
+	// order of time, and some that are over.
+	granted map[state.RegionID]clock.Instant
+	queue   []alarm
+	lives   map[state.MemberID]uint64
+	deaths  map[state.RegionID]int
+}
+
+// NewPoison suspects nothing.
+func NewPoison() *Poison {
+	return &Poison{granted: map[state.RegionID]clock.Instant{}, lives: map[state.MemberID]uint64{}, deaths: map[state.RegionID]int{}}
+}
+
+// Follow goes on to a state, by what changed in between.
+func (x *Poison) Follow(st *state.State, changes []state.Change, now clock.Instant) {
+	for len(x.queue) > 0 && now.Sub(x.queue[0].at) > poisonTime {
+		x.outlive(x.queue[0])
+		x.queue = x.queue[1:]
+	}
+	for i := range changes {
+		switch c := &changes[i]; c.Kind {
+		case state.ChangeMember:
+			x.member(st, c.Member, now)
+		case state.ChangeRegion:
+			if c.Removed {
+				x.Release(c.Region.ID)
+				delete(x.granted, c.Region.ID)
+			} else if len(c.Region.Owners) > 0 && (c.OldRegion == nil || c.OldRegion.Epoch.ConfVersion != c.Region.Epoch.ConfVersion) {
+				x.granted[c.Region.ID] = now
+				x.queue = append(x.queue, alarm{now, c.Region.ID})
+			}
+		}
+	}
+}
+
+// outlive takes that owners have had a region for long enough.
+func (x *Poison) outlive(a alarm) {
+	if x.granted[a.region] != a.at {
+		return
+	}
+	delete(x.granted, a.region)
+	if x.deaths[a.region] < poisonDeaths {
+		delete(x.deaths, a.region)
+	}
+}
+
+func (x *Poison) member(st *state.State, m *rootv1.Member, now clock.Instant) {
+	id := state.MemberID(m.GetId())
+	dead := x.lives[id]
+	if x.lives[id] = m.GetIncarnation(); m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		dead = m.GetIncarnation()
+	} else if dead == m.GetIncarnation() {
+		return
+	}
+	st.IncarnationRegions(dead, func(r *state.Region) bool {
+		_, suspected := x.deaths[r.ID]
+		if at, ok := x.granted[r.ID]; ok && now.Sub(at) <= poisonTime && (suspected || len(x.deaths) < maxSuspects) {
+			x.deaths[r.ID]++
+			delete(x.granted, r.ID) // this grant has had its death
+		}
+		return true
+	})
+}
+
+// Quarantined reports whether a region is left alone.
+func (x *Poison) Quarantined(id state.RegionID) bool { return x.deaths[id] >= poisonDeaths }
+
+// Release gives a region another chance.
+func (x *Poison) Release(id state.RegionID) { delete(x.deaths, id) }

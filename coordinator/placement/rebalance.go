@@ -1,0 +1,230 @@
+package placement
+
+import (
+	"time"
+
+	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/coordinator/placement/load"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// Insight is what is known of members and regions beside what Observed has to know.
+type Insight interface {
+	Member(id state.MemberID) MemberInsight
+	Region(id state.RegionID) RegionInsight
+}
+
+// MemberInsight is what is known of a member.
+type MemberInsight struct {
+	// Joined is when it registered, if that was lately. RestsUntil is when something may be
+	// moved to it again, to even out: it recovered.
+	Joined, RestsUntil clock.Instant
+}
+
+// RegionInsight is what is known of a region.
+type RegionInsight struct {
+	// Saturated: an owner says so. CoolSince is since when the region is cold and none
+	// does, CutAt when it was cut; 0: it is not, or not lately.
+	Saturated        bool
+	CoolSince, CutAt clock.Instant
+	// Quarantined: see Poison.
+	Quarantined bool
+	// Median is the key below which half of the load is, HotKey the one with most of it,
+	// and HotPermille its part.
+	Median, HotKey string
+	HotPermille    uint64
+}
+
+// rebalance evens keyspaces out.
+func (p *planner) rebalance() {
+	for _, id := range sorted(p.Rebalance) {
+		k := p.keyspace(id)
+		if k == nil {
+			continue
+		}
+		members, held := p.members(k)
+		if held {
+			p.refuse(Refusal{Keyspace: id, Why: MassFailureHold, Even: true})
+			continue
+		}
+		out := balance.Make(balance.Input{
+			Keyspace: id, Policy: k.policy, Members: members, Regions: p.regions(k), Budget: p.Budgets[id], Now: p.Now,
+		})
+		if p.plan.Balanced == nil {
+			p.plan.Balanced = map[state.KeyspaceID]balance.Result{}
+		}
+		p.plan.Balanced[id] = out
+		for i := range out.Steps {
+			p.carryOut(k, &out.Steps[i])
+		}
+		for _, f := range out.Refusals {
+			p.refuse(Refusal{Region: f.Region, Keyspace: id, Member: f.Member, Regions: f.Regions, Why: whyOf[f.Why], At: f.At, Even: true})
+		}
+	}
+}
+
+var whyOf = [...]Why{
+	balance.NoMember: NoEligibleMember, balance.TooManyMoves: TooManyMoves, balance.HotRegionAlone: HotRegionAlone, balance.NoGain: NoGain,
+	balance.LoadUnknown: LoadUnknown, balance.BudgetSpent: BudgetSpent, balance.Resting: Resting, balance.PoisonSuspected: PoisonSuspected,
+}
+
+// members are those of a keyspace. They are held if most of them, that the root has as
+// active, may not get anything: it is more likely that this coordinator is cut off.
+func (p *planner) members(k *settings) (members []balance.Member, held bool) {
+	missing, byLoad := 0, p.byLoad(k)
+	var others map[state.MemberID]load.Pair
+	if byLoad {
+		others = p.elsewhere(k)
+	}
+	p.State.Members(func(m *rootv1.Member) bool {
+		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !accepts(m, k.name) {
+			return true
+		}
+		id := state.MemberID(m.GetId())
+		x := balance.Member{
+			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
+			Takes: p.Observed.Takes(id), Stale: p.stale(k, m), Regions: p.State.MemberRegionCount(id),
+			Gives: p.under(id), Gets: p.Moves.Takes(id) + p.takes[id],
+		}
+		if !x.Takes {
+			missing++
+		}
+		if p.Insight != nil {
+			in := p.Insight.Member(id)
+			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
+		}
+		if byLoad {
+			b := p.Loads.Member(m.GetIncarnation(), p.Now)
+			x.Most, x.Other = b.Capacity, b.Rest.Plus(others[id])
+		}
+		members = append(members, x)
+		return true
+	})
+	return members, 2*missing > len(members)
+}
+
+// elsewhere is the load that members have of regions of assigned keyspaces, but for one's.
+func (p *planner) elsewhere(k *settings) map[state.MemberID]load.Pair {
+	if p.loads == nil {
+		p.loads = map[state.MemberID]load.Pair{}
+		p.State.Keyspaces("", func(record *rootv1.Keyspace) bool {
+			if assigned(record) { // what is reported of others is no region's here
+				p.addUp(state.KeyspaceID(record.GetId()), p.loads)
+				p.assigned++
+			}
+			return true
+		})
+	}
+	if p.assigned == 1 {
+		return nil
+	}
+	own, others := map[state.MemberID]load.Pair{}, make(map[state.MemberID]load.Pair, len(p.loads))
+	p.addUp(k.id, own)
+	for id, all := range p.loads {
+		others[id] = all.Minus(own[id])
+	}
+	return others
+}
+
+// addUp adds what members have of a keyspace.
+func (p *planner) addUp(id state.KeyspaceID, sums map[state.MemberID]load.Pair) {
+	p.State.RegionsFrom(id, "", func(r *state.Region) bool {
+		w, _ := p.Loads.Region(r.ID, p.Now)
+		for _, o := range r.Owners {
+			sums[o.Member] = sums[o.Member].Plus(w.Share(1, uint64(len(r.Owners))))
+		}
+		return true
+	})
+}
+
+// stale reports whether a member has not been heard for so long that its load is not
+// known: three frames, and ten seconds.
+func (p *planner) stale(k *settings, m *rootv1.Member) bool {
+	if !p.byLoad(k) {
+		return false
+	}
+	heard := p.Loads.Member(m.GetIncarnation(), p.Now).Heard
+	return heard == 0 || p.Now.Sub(heard) > max(3*k.interval, 10*time.Second)
+}
+
+// regions are those of a keyspace. One is busy that has a change under way, or an owner
+// that may not act.
+func (p *planner) regions(k *settings) []balance.Region {
+	regions := make([]balance.Region, 0, p.State.KeyspaceRegionCount(k.id))
+	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
+		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
+		_, x.Busy = p.Busy[r.ID]
+		x.Busy = x.Busy || p.begun[r.ID] || p.State.PendingTransition(r.ID) != nil
+		if m, under := p.Moves.byRegion[r.ID]; under {
+			x.From, x.To = m.from, m.to
+		}
+		for _, o := range r.Owners {
+			x.Busy = x.Busy || !p.alive(o)
+		}
+		if p.byLoad(k) {
+			p.loadOf(r, &x)
+		}
+		if p.Insight != nil {
+			in := p.Insight.Region(r.ID)
+			x.Saturated, x.CoolSince, x.CutAt, x.Quarantined = in.Saturated, in.CoolSince, in.CutAt, in.Quarantined
+			x.Median, x.HotKey, x.HotPermille = in.Median, in.HotKey, in.HotPermille
+		}
+		regions = append(regions, x)
+		return true
+	})
+	return regions
+}
+
+// loadOf is the load of a region: of one on a member above what it can take, the fast
+// average alone.
+func (p *planner) loadOf(r *state.Region, x *balance.Region) {
+	if x.Load, x.Known = p.Loads.Region(r.ID, p.Now); !x.Known || len(r.Owners) != 1 {
+		return
+	}
+	if m := p.Loads.Member(r.Owners[0].Incarnation, p.Now); m.Capacity > 0 && m.Now > m.Capacity {
+		x.Load = load.Same(p.Loads.Fast(r.ID, p.Now))
+	}
+}
+
+// carryOut makes an operation of a step.
+func (p *planner) carryOut(k *settings, s *balance.Step) {
+	r := p.State.Region(s.Region)
+	o := Operation{Reason: s.Reason, Load: uint64(s.Load / (load.One / 1000))}
+	from, _ := r.Owner(s.From)
+	to := state.Owner{Member: s.To, Incarnation: p.State.Member(s.To).GetIncarnation()}
+	switch s.Kind {
+	case balance.Move:
+		o.Kind, o.From, o.To, o.PrepareMax, o.Deadline = PlanMove, from, to, k.prepareMax, k.deadline
+	case balance.Add:
+		o.Kind, o.To = AddOwner, to
+	case balance.Remove:
+		o.Kind, o.From = RemoveOwner, from
+	case balance.Split:
+		o.Kind, o.Key = PlanSplit, s.Key
+	case balance.Merge:
+		o.Kind, o.Next, o.NextEpoch = PlanMerge, s.Next, rooted.Epoch(s.NextEpoch)
+	}
+	if o.From.Member != "" {
+		p.gives[o.From.Member]++
+	}
+	if o.To.Member != "" {
+		p.takes[o.To.Member]++
+	}
+	p.do(r, o)
+}
+
+// settle is how long a member that joined is let be: after a drain, for a little while,
+// because the next one drains soon.
+func (p *planner) settle(k *settings) time.Duration {
+	if k.policy.Settle == 0 && p.Drained != 0 && p.Now.Sub(p.Drained) < 10*time.Minute {
+		return 10 * time.Second
+	}
+	return k.policy.Settle
+}
+
+func (p *planner) quarantined(id state.RegionID) bool {
+	return p.Insight != nil && p.Insight.Region(id).Quarantined
+}
