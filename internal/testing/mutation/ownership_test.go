@@ -178,7 +178,8 @@ var ownership = []mutation{
 	},
 	{
 		25, "who gives does not say to whom", "internal/held/table.go",
-		`case s != nil && s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && r.phase != phaseNone && !c.over:`, "case false:",
+		`s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && r.phase != phaseNone && !c.over:`,
+		`s.role == coordinatorv1.MoveRole_MOVE_ROLE_GIVES && s.peer.Member != "" && false:`,
 		[]string{holds},
 	},
 }
