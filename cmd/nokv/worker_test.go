@@ -245,6 +245,11 @@ func TestWorkersEnd(t *testing.T) {
 	}
 	if !strings.Contains(h.workers[2].Log(), `"event":"drained"`) {
 		t.Error("the worker ended before it was drained")
+		args := []string{"events", "--all", "--last", "300"}
+		for i, addr := range h.RootAddrs {
+			args = append(args, "--root-peer", fmt.Sprintf("%d=%s", i+1, addr))
+		}
+		t.Log(h.Run(args...).Stdout)
 	}
 	h.eventually(func(context.Context) error { return h.served(1, 3) })
 	h.oneOwnerAnEpoch()

@@ -34,10 +34,9 @@ const (
 )
 
 var (
-	errReplaced   = errors.New("another stream took the place of this one")
-	errUnheard    = errors.New("the coordinator is silent")
-	errHungUp     = errors.New("the connection ended")
-	errSuperseded = errors.New("another process has this id")
+	errReplaced = errors.New("another stream took the place of this one")
+	errUnheard  = errors.New("the coordinator is silent")
+	errHungUp   = errors.New("the connection ended")
 )
 
 // worker is a machine with a member on it: the real core, under a shell that does what

@@ -125,7 +125,7 @@ type world struct {
 	// acknowledged is the work that was replied to, by region, since its owner's frontier.
 	acknowledged [maxRegions]uint8
 	// Faults so far.
-	crashes, breaks, drains, grants, spare1, spare2 uint8
+	crashes, breaks, drains, grants uint8
 }
 
 // coordinator is one; detector is its number in the table.

@@ -161,7 +161,7 @@ func TestAdminIsNotPublish(t *testing.T) {
 func TestWhatACommandMakesIsItsOwn(t *testing.T) {
 	split := []*rootv1.Event{
 		{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{RegionId: 1, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, SplitKey: []byte("g"), RightRegionId: 3}}},
-		{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-1-1.1"}}},
+		{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: "split-1-1.1", SetFrontier: true}}},
 		tombstoned(3),
 	}
 	drop := &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "t"}}}
