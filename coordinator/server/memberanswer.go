@@ -160,16 +160,29 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	if has != nil {
 		t.core.Told(m.shown, has)
 	}
-	if a.Set = t.core.Next(m.shown); a.Set != nil && !a.Set.GetPartial() {
-		t.mu.Lock()
-		a.ReportAgain, m.missed = a.ReportAgain || m.missed, false
-		t.mu.Unlock()
-	}
+	a.Set = t.core.Next(m.shown)
+	t.mu.Lock()
+	a.ReportAgain = m.caughtUp(a.Set) || a.ReportAgain
+	t.mu.Unlock()
 	a.Terms = t.terms.of(t.core, m, member, a.Set)
 	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 {
 		return nil
 	}
 	return a
+}
+
+// caughtUp reports whether what a member said too early may be its own by now, so that it
+// is to say it again: it had been shown that by another coordinator, and is shown it here
+// with this set, or was after its report was judged. members.mu is held.
+func (m *memberStream) caughtUp(set *coordinatorv1.ShownSet) bool {
+	if set != nil && !set.GetPartial() {
+		m.setAt = state.TokenFromProto(set.GetToken())
+	}
+	if m.missed == (state.Token{}) || m.setAt.Compare(m.missed) <= 0 {
+		return false
+	}
+	m.missed = state.Token{}
+	return true
 }
 
 // send sends an answer. Nothing that was sent before is unwritten, so that it does not

@@ -94,7 +94,8 @@ type memberStream struct {
 	has       *coordinatorv1.ShownState
 	showed    state.Token // of the newest set that reports here are about
 	again     bool        // a complete report is to be asked for
-	missed    bool        // reports were refused of regions that are not its own by this view
+	missed    state.Token // of the newest view by which reports were refused of regions that are not its own; zero: none
+	setAt     state.Token // of the newest set that was shown here
 	refusals  []*rootv1.ErrorDetail
 	commands  []*coordinatorv1.MemberCommand
 }
@@ -187,7 +188,8 @@ func speaker(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Me
 // take takes what a frame says.
 func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	s, now := m.server, m.server.cfg.Clock.Now()
-	st := s.view().State
+	view := s.view()
+	st := view.State
 	member, err := speaker(st, m.id, m.incarnation)
 	if err != nil {
 		return err
@@ -211,7 +213,9 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 		switch {
 		case err != nil:
 			said.refuse(err)
-			said.missed = said.missed || reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST
+			if reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
+				said.missed = view.Token
+			}
 		case turned:
 			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
 		}
@@ -234,8 +238,9 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 type words struct {
 	sequence      uint64
 	has           *coordinatorv1.ShownState
-	again, missed bool
-	refusals      []*rootv1.ErrorDetail
+	again    bool
+	missed   state.Token
+	refusals []*rootv1.ErrorDetail
 }
 
 func (w *words) refuse(err error) {

@@ -127,7 +127,10 @@ func (t *members) took(m *memberStream, said words, f HeardFrame) {
 			h.load = f.Load
 		}
 	}
-	m.taken, m.again, m.missed = said.sequence, m.again || said.again, m.missed || said.missed
+	m.taken, m.again = said.sequence, m.again || said.again
+	if said.missed.Compare(m.missed) > 0 {
+		m.missed = said.missed
+	}
 	if said.has != nil {
 		m.has = said.has
 	}

@@ -180,7 +180,8 @@ func (c *Core) show(s *stream, set *coordinatorv1.ShownSet, now clock.Instant) e
 	parts, ended := s.parts, s.ended
 	s.parts, s.ended, s.broken = nil, nil, false
 	s.count(parts, ended, whole)
-	s.token, s.urgent = token, s.urgent || whole
+	// Where a move is on its way, somebody waits to hear that this set is taken, too.
+	s.token, s.urgent = token, s.urgent || whole || slices.ContainsFunc(parts, func(p *shown) bool { return p.role != 0 })
 	newer := token.Compare(c.obeyed)
 	if newer < 0 || newer == 0 && !whole {
 		c.counts.SetsIgnored++
