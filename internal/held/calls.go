@@ -246,7 +246,7 @@ func (c *Core) Drained(id rooted.RegionID, now clock.Instant) {
 	}
 }
 
-// bounded is an error in a report: valid text of MaxErrorBytes at most.
+// bounded is what the application says, as a frame can have it: valid text of MaxErrorBytes at most.
 func bounded(why string) string {
 	if len(why) > MaxErrorBytes {
 		why = why[:MaxErrorBytes]

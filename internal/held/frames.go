@@ -96,13 +96,13 @@ func (c *Core) SetLoad(l Load) {
 
 // Goodbye says with every frame that the process wants to leave by a deadline.
 func (c *Core) Goodbye(deadline clock.Instant, reason string) {
-	c.goodbye = &goodbye{deadline: deadline, reason: reason}
+	c.goodbye = &goodbye{deadline: deadline, reason: bounded(reason)}
 	c.allUrgent()
 }
 
 // Gone says with every frame that the process serves nothing any more and ends.
 func (c *Core) Gone(reason string) {
-	c.goodbye = &goodbye{reason: reason, gone: true}
+	c.goodbye = &goodbye{reason: bounded(reason), gone: true}
 	c.allUrgent()
 }
 

@@ -44,7 +44,7 @@ const (
 	MaxRegions = 1 << 20
 	// MaxFrameBytes bounds a frame; what does not fit goes into the next one.
 	MaxFrameBytes = 256 << 10
-	// MaxErrorBytes bounds what a region's report says of an error.
+	// MaxErrorBytes bounds what a frame says in words: of an error, or of why the process ends.
 	MaxErrorBytes = 512
 	// MaxHotKeys is the most keys that a region's report names.
 	MaxHotKeys = 16
