@@ -9,7 +9,6 @@ import (
 
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/held"
-	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 

@@ -57,3 +57,34 @@ func TestAKeyIsTheNewestRegions(t *testing.T) {
 		})
 	}
 }
+
+// The name of a keyspace that was deleted leads to the one that was created under it.
+func TestAKeyspaceCreatedAnew(t *testing.T) {
+	for i := range 32 { // what is wrong is so for some orders only
+		c := serving(t, 1, rootv1.Fence_FENCE_ERA)
+		points2 := points(1)
+		points2.Token = at(20)
+		points2.Regions[0].Region.Id, points2.Regions[0].Region.KeyspaceId = 2, 2
+		answer := func(a *coordinatorv1.MemberAnswer) {
+			if a.Era = 1; c.Answer(0, a, 4) != nil {
+				t.Fatal(a)
+			}
+		}
+		answer(&coordinatorv1.MemberAnswer{Terms: &coordinatorv1.MemberTerms{Keyspaces: []*coordinatorv1.KeyspaceTerms{{
+			KeyspaceId: 2, Name: "k", Layout: &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}},
+		}}}, Set: points2})
+		for range 2 {
+			for _, call := range c.Calls(10, 5) {
+				c.Done(call.ID, held.Result{}, 5)
+			}
+		}
+		if phase, _ := c.Phase(2); phase != coordinatorv1.RegionPhase_REGION_PHASE_SERVING {
+			t.Fatal(phase)
+		}
+		g, no := c.Table().Admit(held.Request{Keyspace: "k", Key: []byte("player/00000000")}, clock.NewMonotonic())
+		if no != nil {
+			t.Fatalf("the %d. time, its key is refused: %v", i+1, *no)
+		}
+		c.Table().Leave(g)
+	}
+}
