@@ -195,7 +195,8 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	// What goes on behind the end of ctx, bounded by time: releasing, and saying so.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation})
+	_, evicts := h.(Evicter)
+	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts})
 	m.mu.Lock()
 	m.core, m.incarnation, m.over, m.handling, m.tasks, m.busy = core, incarnation, nil, after, map[uint64]*task{}, 0
 	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED

@@ -126,7 +126,7 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	for _, id := range c.ids() {
 		r := c.regions[id]
 		word(uint64(id), uint64(r.phase), uint64(r.kindNow()), uint64(min(r.tries, 1)))
-		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined)
+		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined, r.evicted)
 		text(r.frontier, r.transition, r.whole)
 		if r.at != nil {
 			epoch(r.at.Epoch)

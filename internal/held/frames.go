@@ -208,10 +208,7 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 	p := &coordinatorv1.RegionReport{
 		RegionId: uint64(r.id), Epoch: at.Epoch.Proto(), Phase: r.phase, TransitionId: r.transition, Error: r.err,
 	}
-	switch {
-	case r.kindNow() == Evict:
-		p.Phase = phaseReleasing
-	case r.phase == phaseNone:
+	if r.phase == phaseNone {
 		p.Phase = phaseAcquiring // its terms have not come
 	}
 	if r.fronted {

@@ -42,7 +42,7 @@ func TestScripts(t *testing.T) {
 			return
 		}
 		m := &machine{clock: &clock.Manual{Elapsed: 1}, work: map[uint64][]*held.Grant{}}
-		m.core = held.New(held.Config{Member: "m1", Incarnation: 8})
+		m.core = held.New(held.Config{Member: "m1", Incarnation: 8, Evicts: true})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			m.t = t
 			return m.run(d)

@@ -430,7 +430,7 @@ func (c *Core) publish(r *region, w want) {
 	if g.Region == nil {
 		g.Region = &r.shown.region
 	}
-	open := r.phase == phaseServing && r.fits() && (w == wantOwn || w == wantGive) && r.kindNow() != Evict && !r.gate.ended()
+	open := r.phase == phaseServing && r.fits() && (w == wantOwn || w == wantGive) && !r.gate.ended()
 	if open {
 		g.gate = r.gate
 		g.hot = r.hot
@@ -440,7 +440,7 @@ func (c *Core) publish(r *region, w want) {
 	c.table.put(g)
 	switch {
 	case open || r.gate == nil:
-	case r.fits() && (w == wantGive || w == wantOwn) && r.kindNow() != Evict:
+	case r.fits() && (w == wantGive || w == wantOwn):
 		r.gate.close()
 	default:
 		r.gate.end()
