@@ -27,7 +27,8 @@
 //     are found through it.
 //  6. A verdict that this process has failed ends what it holds, and it registers anew.
 //     Another process under the same id ends Run with ErrSuperseded.
-//  7. The probe address answers until nothing is served any more, and not longer.
+//  7. The probe address answers until nothing is let in any more and no work is said to be
+//     good, and not longer: also where calls or requests do not return (ErrStuck).
 //
 // What the fence of an epoch protects is the resource's to check: package fence.
 package member

@@ -27,9 +27,10 @@ var ErrSuperseded = errors.New("another process registered under this member's i
 // ErrRemoved ends Run: an operator removed the member.
 var ErrRemoved = errors.New("the member was removed by an operator")
 
-// ErrStuck ends Run: calls to the Handler do not return, so that what they hold can
-// neither be released nor begun anew. The process should end.
-var ErrStuck = errors.New("calls to the application do not return: end the process")
+// ErrStuck ends Run: calls to the Handler, or requests, do not return, so that what they hold
+// can neither be released nor begun anew. None of them is said to be good any more. The
+// process should end.
+var ErrStuck = errors.New("calls to the application, or requests, do not return: end the process")
 
 // errOver says that this incarnation is over; errFailed that the verdict was that it is
 // dead: the member registers anew.

@@ -100,8 +100,10 @@ func (c *Core) Goodbye(deadline clock.Instant, reason string) {
 	c.allUrgent()
 }
 
-// Gone says with every frame that the process serves nothing any more and ends.
+// Gone says with every frame that the process serves nothing any more and ends. That is so
+// before it is said: what it has is granted to others at once.
 func (c *Core) Gone(reason string) {
+	c.end()
 	c.goodbye = &goodbye{reason: bounded(reason), gone: true}
 	c.allUrgent()
 }

@@ -233,10 +233,15 @@ func (c *Core) Retire(now clock.Instant) {
 	if c.over {
 		return
 	}
+	c.end()
+	c.settleAll(now)
+}
+
+// end lets nothing be admitted any more, and no work be good.
+func (c *Core) end() {
 	c.over = true
 	c.table.retired.Store(true)
 	c.table.wakeAll()
-	c.settleAll(now)
 }
 
 // Over says that the incarnation has ended.

@@ -94,6 +94,11 @@ var members = []mutation{
 		[]string{sdk},
 	},
 	{
+		26, "who said that it is gone goes on", "internal/held/frames.go",
+		"	c.end()\n	c.goodbye = ", "	c.goodbye = ",
+		[]string{holds, sdk},
+	},
+	{
 		26, "a region is released before that is due", "internal/held/held.go",
 		"s.releaseNow && s.role != coordinatorv1.MoveRole_MOVE_ROLE_UNSPECIFIED", "s.role != coordinatorv1.MoveRole_MOVE_ROLE_UNSPECIFIED",
 		[]string{holds, sdk},
