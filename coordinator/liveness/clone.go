@@ -97,7 +97,7 @@ func (f *fingerprint) member(m *member) {
 	f.number(uint64(m.state))
 	f.flag(m.judged)
 	f.number(uint64(m.held))
-	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered} {
+	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
 		f.at(i)
 	}
 	f.number(uint64(len(m.failures)))

@@ -100,16 +100,17 @@ type member struct {
 	// when the last of them was followed by a registration.
 	failures  []clock.Instant
 	recovered clock.Instant
-	// past are incarnations before this one, oldest first.
-	past []life
+	// past are incarnations before this one, oldest first; forgotten is when one of those
+	// that are not among them any more was last confirmed.
+	past      []life
+	forgotten clock.Instant
 
 	// place is that in timers, -1 for none.
 	place int32
 }
 
 const (
-	// maxPast bounds the incarnations that are remembered beside the current one; of
-	// those before, the newest word counts for all.
+	// maxPast bounds the incarnations that are remembered beside the current one.
 	maxPast = 4
 	// maxFailures bounds the failures that are remembered of a member.
 	maxFailures = 16
@@ -188,17 +189,12 @@ func (m *member) begin(incarnation uint64, now clock.Instant) {
 	m.question, m.wondered, m.told, m.judged, m.held = 0, 0, 0, false, NotHeld
 }
 
-// remember keeps an incarnation that is over. The oldest two become one, of whom
-// no more is claimed than of both.
+// remember keeps an incarnation that is over. Of the oldest is kept for how long its
+// fence runs: what else is known is of nobody else.
 func (m *member) remember(l life) {
 	m.past = append(m.past, l)
 	if len(m.past) > maxPast {
-		a, b := &m.past[0], &m.past[1]
-		b.answered = max(a.answered, b.answered)
-		if !a.proven() {
-			b.signals &^= proofs
-			b.address = ""
-		}
+		m.forgotten = max(m.forgotten, m.past[0].answered)
 		m.past = slices.Delete(m.past, 0, 1)
 	}
 }
@@ -215,16 +211,15 @@ func (m *member) accepting() bool {
 	return m.state == rootv1.MemberState_MEMBER_STATE_ACTIVE || m.state == rootv1.MemberState_MEMBER_STATE_DRAINING
 }
 
-// lifeOf is what is known of an incarnation: its own record, or that of later ones
-// that it was joined with; nil when nothing is.
+// lifeOf is what is known of an incarnation; nil when nothing is.
 func (m *member) lifeOf(incarnation uint64) *life {
-	for i := range m.past {
-		if incarnation <= m.past[i].incarnation {
-			return &m.past[i]
-		}
-	}
 	if incarnation == m.incarnation {
 		return &m.life
+	}
+	for i := range m.past {
+		if incarnation == m.past[i].incarnation {
+			return &m.past[i]
+		}
 	}
 	return nil
 }
@@ -237,16 +232,13 @@ func (c *Core) current(id rooted.MemberID, incarnation uint64) *member {
 	return nil
 }
 
-// own returns the record of exactly that incarnation, and its member.
+// own returns the record of an incarnation, and its member.
 func (c *Core) own(id rooted.MemberID, incarnation uint64) (*member, *life) {
 	m := c.members[id]
 	if m == nil {
 		return nil, nil
 	}
-	if l := m.lifeOf(incarnation); l != nil && l.incarnation == incarnation {
-		return m, l
-	}
-	return nil, nil
+	return m, m.lifeOf(incarnation)
 }
 
 // Begin tells that this process holds the Tenure of an era from now on. No silence
@@ -393,7 +385,7 @@ func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, ttl time.Duration
 	case l != nil && l.proven():
 		return 0
 	default:
-		return c.runsOut(l, ttl)
+		return c.runsOut(m, l, ttl)
 	}
 }
 
@@ -403,11 +395,13 @@ func (c *Core) Clear(id rooted.MemberID, incarnation uint64, ttl time.Duration, 
 }
 
 // runsOut is when an incarnation's fence has certainly run out: an earlier holder
-// confirmed nobody after this era began.
-func (c *Core) runsOut(l *life, ttl time.Duration) clock.Instant {
-	since := c.began
+// confirmed nobody after this era began. One of which nothing is known, nil, may be any
+// that was forgotten.
+func (c *Core) runsOut(m *member, l *life, ttl time.Duration) clock.Instant {
+	since, answered := c.began, m.forgotten
 	if l != nil {
-		since = max(since, l.answered)
+		answered = l.answered
 	}
+	since = max(since, answered)
 	return since.Add(c.s.stretched(ttl))
 }

@@ -247,7 +247,7 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 	}
 	dueAt := last.Add(patience)
 	if ttl := c.longestFence(&m.life); ttl > 0 {
-		dueAt = max(dueAt, c.runsOut(&m.life, ttl))
+		dueAt = max(dueAt, c.runsOut(m, &m.life, ttl))
 	}
 	if now < dueAt {
 		return min(next, dueAt)

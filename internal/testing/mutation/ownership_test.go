@@ -79,12 +79,12 @@ var ownership = []mutation{
 
 	{
 		21, "a verdict does not wait for the fence", "coordinator/liveness/turn.go",
-		"dueAt = max(dueAt, c.runsOut(&m.life, ttl))", "dueAt = max(dueAt, 0*c.runsOut(&m.life, ttl))",
+		"dueAt = max(dueAt, c.runsOut(m, &m.life, ttl))", "dueAt = max(dueAt, 0*c.runsOut(m, &m.life, ttl))",
 		[]string{detects},
 	},
 	{
 		21, "an answer does not extend the wait", "coordinator/liveness/core.go",
-		"since = max(since, l.answered)", "since = max(since, 0)",
+		"answered = l.answered", "answered = 0*l.answered",
 		[]string{detects},
 	},
 	{
