@@ -3,7 +3,6 @@ package assigner
 import (
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
@@ -159,10 +158,10 @@ func (o observed) Takes(id state.MemberID) bool {
 }
 
 // ClearAt implements placement.Observed.
-func (o observed) ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
+func (o observed) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.core.ClearAt(id, incarnation, ttl)
+	return o.core.ClearAt(id, incarnation, f)
 }
 
 // Report implements placement.Observed. A stream carries what changed: what was said on
