@@ -278,7 +278,8 @@ func (w *Work) inNeed(r *state.Region) {
 
 func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	id := state.RegionID(t.GetRegionId())
-	if !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
+	ends := gone || t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING
+	if !ends && !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
 		return
 	}
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
