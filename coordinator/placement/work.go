@@ -29,8 +29,13 @@ type move struct {
 	id       string
 	from, to state.MemberID
 	keyspace state.KeyspaceID
-	seen     clock.Instant
+	// planned is the entry that planned it: one that was given up and planned anew has the
+	// same id.
+	planned uint64
+	seen    clock.Instant
 }
+
+func (x move) same(o move) bool { return x.id == o.id && x.planned == o.planned }
 
 func newMoves() *Moves {
 	return &Moves{
@@ -72,7 +77,7 @@ func (m *Moves) follow(t *rootv1.Transition, r *state.Region, gone bool, now clo
 		}
 		return ended
 	}
-	x := move{id: t.GetId(), keyspace: state.KeyspaceID(t.GetKeyspaceId()), seen: now}
+	x := move{id: t.GetId(), keyspace: state.KeyspaceID(t.GetKeyspaceId()), planned: t.GetPlannedAt().GetIndex(), seen: now}
 	owner := state.MemberID(t.GetOwner().GetMemberId())
 	switch t.GetKind() {
 	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
@@ -88,7 +93,7 @@ func (m *Moves) follow(t *rootv1.Transition, r *state.Region, gone bool, now clo
 	default:
 		return false
 	}
-	if known && old.id == x.id {
+	if known && old.same(x) {
 		x.seen = old.seen
 	}
 	if known {
@@ -166,6 +171,19 @@ func NewWork(st *state.State, now clock.Instant) *Work {
 		return true
 	})
 	return w
+}
+
+// Jump goes on to a state without knowing what changed in between: what comes is as from
+// NewWork, but that it knows since when transitions are under way.
+func (w *Work) Jump(st *state.State, now clock.Instant) *Work {
+	next := NewWork(st, now)
+	for id, x := range next.moves.byRegion {
+		if old, ok := w.moves.byRegion[id]; ok && old.same(x) {
+			x.seen = old.seen
+			next.moves.byRegion[id] = x
+		}
+	}
+	return next
 }
 
 // Follow goes on to a state, by what changed in between.
