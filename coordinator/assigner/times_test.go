@@ -14,8 +14,36 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
+
+// Rule 8: a goodbye says how much time the process has left, and its regions are given away
+// in that, also if those that take them do not get ready.
+func TestRule8GoodbyesDeadline(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.hosts(3, 3)
+		w.claim(self, life)
+		w.pass(time.Second, "m1", "m2", "m3")
+		const left = 2 * time.Second
+		w.frame("m1", func(f *server.HeardFrame) {
+			f.Goodbye = &coordinatorv1.Goodbye{DeadlineMillis: uint64(left.Milliseconds()), Reason: "upgrade"}
+		})
+		w.pass(left, "m1", "m2", "m3")
+		released := false
+		w.now().Transitions(func(x *rootv1.Transition) bool {
+			released = released || x.GetReadyAt() != nil
+			if most := time.Duration(x.GetPrepareMaxMillis()) * time.Millisecond; most >= left {
+				t.Errorf("region %d: the next owner may prepare for %v, the process has %v", x.GetRegionId(), most, left)
+			}
+			return true
+		})
+		if !released {
+			t.Errorf("%v behind the goodbye nobody is told to let go", left)
+		}
+		synctest.Wait()
+	})
+}
 
 type streamless struct{}
 

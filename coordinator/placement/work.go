@@ -134,6 +134,8 @@ type Work struct {
 	lives map[state.MemberID]uint64
 	// draining members that own something.
 	draining map[state.MemberID]struct{}
+	// leaves are current incarnations that have not failed and said when they end.
+	leaves map[state.MemberID]Leave
 	// later is when regions are to be looked at again; alarms has all of these, and some
 	// that are over.
 	later  map[state.RegionID]clock.Instant
@@ -149,7 +151,7 @@ type Work struct {
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
 		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
-		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
+		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{}, leaves: map[state.MemberID]Leave{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
 	}
 	st.Orphans(func(r *state.Region) bool {
@@ -183,6 +185,9 @@ func (w *Work) Jump(st *state.State, now clock.Instant) *Work {
 			next.moves.byRegion[id] = x
 		}
 	}
+	for id, l := range w.leaves {
+		next.Leave(id, w.lives[id], l)
+	}
 	return next
 }
 
@@ -196,6 +201,7 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 		case state.ChangeMember:
 			if c.Removed {
 				delete(w.lives, state.MemberID(c.Member.GetId()))
+				delete(w.leaves, state.MemberID(c.Member.GetId()))
 				continue
 			}
 			w.member(c.Member)
@@ -246,12 +252,33 @@ func (w *Work) member(m *rootv1.Member) {
 	}
 	if m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
 		w.MarkIncarnation(m.GetIncarnation())
+		delete(w.leaves, id)
 	}
 	if old := w.lives[id]; old != 0 && old != m.GetIncarnation() {
 		w.MarkIncarnation(old)
+		delete(w.leaves, id)
 	}
 	w.lives[id] = m.GetIncarnation()
 	w.MarkMember(id)
+}
+
+// Leave notes that a member's incarnation said when its process ends. It says so again and
+// again: of its words the one counts that leaves it the least time, from when it said the
+// first.
+func (w *Work) Leave(id state.MemberID, incarnation uint64, l Leave) {
+	m := w.st.Member(id)
+	if m.GetIncarnation() != incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		return
+	}
+	old, known := w.leaves[id]
+	if known {
+		l.Said, l.Ends = old.Said, min(old.Ends, l.Ends)
+	}
+	w.leaves[id] = l
+	if !known {
+		w.MarkMember(id)
+		w.again = true
+	}
 }
 
 // MarkMember looks at the changes of owners under way that a member has to do with: it
@@ -360,7 +387,7 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 			draining = slices.Delete(draining, i, i+1)
 		}
 	}
-	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy}
+	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy, Leaves: w.leaves}
 }
 
 // Planned notes what a plan asks for, so that nothing else is planned for those regions
