@@ -128,7 +128,7 @@ func (t *members) mayConfirm(m *memberStream, sequence uint64) bool {
 // answer makes what there is to be said to a member; nil: nothing, or not now.
 func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	t.mu.Lock()
-	left, busy := m.left, !m.unwritten.IsZero()
+	left, busy := m.left || t.replacedLocked(m), !m.unwritten.IsZero()
 	m.waits = m.waits || busy
 	t.mu.Unlock()
 	switch {
@@ -136,6 +136,7 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 		if m.shown != nil {
 			t.core.Close(m.shown)
 			delete(t.streams, m.shown)
+			m.shown = nil
 		}
 		return nil
 	case m.shown == nil:

@@ -236,8 +236,8 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 
 // words are what a frame leaves to be answered.
 type words struct {
-	sequence      uint64
-	has           *coordinatorv1.ShownState
+	sequence uint64
+	has      *coordinatorv1.ShownState
 	again    bool
 	missed   state.Token
 	refusals []*rootv1.ErrorDetail

@@ -24,6 +24,9 @@ type members struct {
 	streams map[*shown.Stream]*memberStream
 	terms   terms
 
+	// opening has streams open one by one, so that all hear of them in their order.
+	opening sync.Mutex
+
 	mu sync.Mutex
 	// Guarded by mu. heard has no member that is not rooted; opened numbers streams;
 	// ready are those that run has to look at.
@@ -47,6 +50,8 @@ func newMembers(s *Server) *members {
 
 // open begins a stream, in the place of an older one of the member.
 func (t *members) open(m *memberStream) error {
+	t.opening.Lock()
+	defer t.opening.Unlock()
 	now := t.server.cfg.Clock.Now()
 	t.mu.Lock()
 	h := t.heard[m.id]
@@ -73,6 +78,13 @@ func (t *members) open(m *memberStream) error {
 		e.Opened(m.id, m.incarnation, m.number, now)
 	}
 	return nil
+}
+
+// replacedLocked reports whether another stream took the place of this one, which may have
+// come further than its end.
+func (t *members) replacedLocked(m *memberStream) bool {
+	h := t.heard[m.id]
+	return h != nil && h.stream != m
 }
 
 func (t *members) close(m *memberStream) {
