@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -32,6 +33,8 @@ type heard struct {
 type goodbye struct {
 	incarnation uint64
 	reason      string
+	// leave is when the process ends; zero: it did not say.
+	leave placement.Leave
 }
 
 func newHeard() heard {
@@ -76,7 +79,7 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	if g := f.Goodbye; g != nil {
 		a.core.Goodbye(f.Member, f.Incarnation, g.GetGone(), now)
 		if a.heard.wanted && !g.GetGone() {
-			a.heard.goodbyes[f.Member] = goodbye{f.Incarnation, g.GetReason()}
+			a.heard.goodbyes[f.Member] = goodbye{f.Incarnation, g.GetReason(), leaveOf(g, now)}
 		}
 	}
 	if a.heard.wanted {
@@ -91,6 +94,15 @@ func (a *Raw) Frame(f server.HeardFrame) {
 		}
 	}
 	a.noticeLocked()
+}
+
+// leaveOf is what a goodbye that came now says of when the process ends.
+func leaveOf(g *coordinatorv1.Goodbye, now clock.Instant) placement.Leave {
+	left := time.Duration(min(g.GetDeadlineMillis(), state.MaxMillis)) * time.Millisecond
+	if left == 0 {
+		return placement.Leave{}
+	}
+	return placement.Leave{Said: now, Ends: now.Add(left)}
 }
 
 // Answered implements server.MemberEvents.
@@ -142,7 +154,11 @@ func (a *Raw) attend() {
 		})
 	}
 	for _, id := range slices.Sorted(maps.Keys(h.goodbyes)) {
-		a.leave(id, h.goodbyes[id])
+		g := h.goodbyes[id]
+		if g.leave != (placement.Leave{}) {
+			a.work.Leave(id, g.incarnation, g.leave)
+		}
+		a.leave(id, g)
 	}
 }
 
@@ -159,10 +175,10 @@ func (o observed) Takes(id state.MemberID) bool {
 }
 
 // ClearAt implements placement.Observed.
-func (o observed) ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
+func (o observed) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.core.ClearAt(id, incarnation, ttl)
+	return o.core.ClearAt(id, incarnation, f)
 }
 
 // Report implements placement.Observed. A stream carries what changed: what was said on

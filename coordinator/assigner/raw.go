@@ -186,7 +186,7 @@ func (a *Raw) Jump(v *rootview.View) {
 	a.mu.Unlock()
 	a.fed, a.st, a.at = true, v.State, v.Token
 	if a.work != nil {
-		a.work = placement.NewWork(a.st, now) // what is on its way is refused by its epoch
+		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func (c *Core) Clone() *Core {
 	n := *c
 	n.pools = newPools()
-	n.pools.stale = c.pools.stale
+	n.pools.stale, n.pools.changes = c.pools.stale, c.pools.changes
 	for id, k := range c.pools.byID {
 		n.pools.byID[id] = new(*k)
 	}
@@ -53,7 +53,7 @@ func (c *Core) AppendFingerprint(dst []byte, now clock.Instant, horizon time.Dur
 	f.number(uint64(c.passed))
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
 		m := c.members[id]
-		f.member(m)
+		f.member(m, c.pools.changes)
 		if f.flag(m.place >= 0); m.place >= 0 {
 			f.at(c.timers[m.place].at)
 		}
@@ -91,13 +91,13 @@ func (f *fingerprint) text(s string) {
 	f.dst = append(f.dst, s...)
 }
 
-func (f *fingerprint) member(m *member) {
+func (f *fingerprint) member(m *member, changes uint64) {
 	f.text(string(m.id))
 	f.text(m.class.key)
 	f.number(uint64(m.state))
 	f.flag(m.judged)
 	f.number(uint64(m.held))
-	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered} {
+	for _, i := range [...]clock.Instant{m.known, m.heard, m.elsewhere, m.vanished, m.doubted, m.wondered, m.told, m.recovered, m.forgotten} {
 		f.at(i)
 	}
 	f.number(uint64(len(m.failures)))
@@ -106,12 +106,13 @@ func (f *fingerprint) member(m *member) {
 	}
 	f.number(uint64(len(m.past)))
 	for i := range m.past {
-		f.life(&m.past[i])
+		f.life(&m.past[i], changes)
 	}
-	f.life(&m.life)
+	f.life(&m.life, changes)
 }
 
-func (f *fingerprint) life(l *life) {
+func (f *fingerprint) life(l *life, changes uint64) {
+	f.flag(l.fences == changes)
 	f.number(l.incarnation)
 	f.text(l.address)
 	f.number(uint64(l.stream))
@@ -119,7 +120,7 @@ func (f *fingerprint) life(l *life) {
 	f.flag(l.untold)
 	f.number(uint64(l.refused))
 	f.number(uint64(l.tries))
-	for _, i := range [...]clock.Instant{l.answered, l.asked, l.next} {
+	for _, i := range [...]clock.Instant{l.answered, l.formerly(changes), l.asked, l.next} {
 		f.at(i)
 	}
 }

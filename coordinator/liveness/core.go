@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"slices"
-	"time"
 
 	"github.com/nokv/nokv/internal/clock"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -59,9 +58,11 @@ type life struct {
 	address string
 	// stream is its open stream here; 0: none.
 	stream StreamID
-	// answered is when it was last confirmed from here; 0: never.
-	answered clock.Instant
-	signals  Signals
+	// answered is when it was last confirmed from here; 0: never. older is when it last may
+	// have been by fences from before pools.changes was fences.
+	answered, older clock.Instant
+	fences          uint64
+	signals         Signals
 	// untold: it may have been proven dead since somebody was told.
 	untold bool
 
@@ -73,6 +74,15 @@ type life struct {
 }
 
 func (l *life) proven() bool { return l.signals&proofs != 0 }
+
+// formerly is when it last may have been confirmed by fences that were others than those
+// of now.
+func (l *life) formerly(changes uint64) clock.Instant {
+	if l.fences == changes {
+		return l.older
+	}
+	return l.answered
+}
 
 // member is what is known of one member.
 type member struct {
@@ -100,16 +110,17 @@ type member struct {
 	// when the last of them was followed by a registration.
 	failures  []clock.Instant
 	recovered clock.Instant
-	// past are incarnations before this one, oldest first.
-	past []life
+	// past are incarnations before this one, oldest first; forgotten is when one of those
+	// that are not among them any more was last confirmed.
+	past      []life
+	forgotten clock.Instant
 
 	// place is that in timers, -1 for none.
 	place int32
 }
 
 const (
-	// maxPast bounds the incarnations that are remembered beside the current one; of
-	// those before, the newest word counts for all.
+	// maxPast bounds the incarnations that are remembered beside the current one.
 	maxPast = 4
 	// maxFailures bounds the failures that are remembered of a member.
 	maxFailures = 16
@@ -146,7 +157,7 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	case r.GetIncarnation() < m.incarnation:
 		return
 	case r.GetIncarnation() > m.incarnation:
-		m.begin(r.GetIncarnation(), now)
+		m.begin(r.GetIncarnation(), c.pools.changes, now)
 	}
 	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && m.accepting() {
 		m.fail(now)
@@ -171,8 +182,9 @@ func (c *Core) DropMember(id rooted.MemberID) {
 	}
 }
 
-// begin makes a newer incarnation the current one.
-func (m *member) begin(incarnation uint64, now clock.Instant) {
+// begin makes a newer incarnation the current one. It is told nothing that was changed
+// before it was rooted.
+func (m *member) begin(incarnation, fences uint64, now clock.Instant) {
 	if m.incarnation != 0 {
 		if m.accepting() && m.signals&(Goodbye|Gone) == 0 {
 			m.fail(now)
@@ -182,23 +194,18 @@ func (m *member) begin(incarnation uint64, now clock.Instant) {
 		}
 		m.remember(m.life)
 	}
-	m.life = life{incarnation: incarnation}
+	m.life = life{incarnation: incarnation, fences: fences}
 	m.state = rootv1.MemberState_MEMBER_STATE_ACTIVE
 	m.known, m.heard, m.elsewhere, m.vanished, m.doubted = now, 0, 0, 0, 0
 	m.question, m.wondered, m.told, m.judged, m.held = 0, 0, 0, false, NotHeld
 }
 
-// remember keeps an incarnation that is over. The oldest two become one, of whom
-// no more is claimed than of both.
+// remember keeps an incarnation that is over. Of the oldest is kept for how long its
+// fence runs: what else is known is of nobody else.
 func (m *member) remember(l life) {
 	m.past = append(m.past, l)
 	if len(m.past) > maxPast {
-		a, b := &m.past[0], &m.past[1]
-		b.answered = max(a.answered, b.answered)
-		if !a.proven() {
-			b.signals &^= proofs
-			b.address = ""
-		}
+		m.forgotten = max(m.forgotten, m.past[0].answered)
 		m.past = slices.Delete(m.past, 0, 1)
 	}
 }
@@ -215,16 +222,15 @@ func (m *member) accepting() bool {
 	return m.state == rootv1.MemberState_MEMBER_STATE_ACTIVE || m.state == rootv1.MemberState_MEMBER_STATE_DRAINING
 }
 
-// lifeOf is what is known of an incarnation: its own record, or that of later ones
-// that it was joined with; nil when nothing is.
+// lifeOf is what is known of an incarnation; nil when nothing is.
 func (m *member) lifeOf(incarnation uint64) *life {
-	for i := range m.past {
-		if incarnation <= m.past[i].incarnation {
-			return &m.past[i]
-		}
-	}
 	if incarnation == m.incarnation {
 		return &m.life
+	}
+	for i := range m.past {
+		if incarnation == m.past[i].incarnation {
+			return &m.past[i]
+		}
 	}
 	return nil
 }
@@ -237,16 +243,13 @@ func (c *Core) current(id rooted.MemberID, incarnation uint64) *member {
 	return nil
 }
 
-// own returns the record of exactly that incarnation, and its member.
+// own returns the record of an incarnation, and its member.
 func (c *Core) own(id rooted.MemberID, incarnation uint64) (*member, *life) {
 	m := c.members[id]
 	if m == nil {
 		return nil, nil
 	}
-	if l := m.lifeOf(incarnation); l != nil && l.incarnation == incarnation {
-		return m, l
-	}
-	return nil, nil
+	return m, m.lifeOf(incarnation)
 }
 
 // Begin tells that this process holds the Tenure of an era from now on. No silence
@@ -357,6 +360,9 @@ func (c *Core) Answered(id rooted.MemberID, incarnation uint64, now clock.Instan
 	if m == nil || !c.holding || !m.accepting() || m.judged || m.proven() {
 		return false
 	}
+	if m.fences != c.pools.changes { // this answer may have been made before the change was known
+		m.fences, m.older = c.pools.changes, now
+	}
 	m.answered = now
 	return true
 }
@@ -370,19 +376,19 @@ func (c *Core) Withdraw(id rooted.MemberID, incarnation uint64, now clock.Instan
 	}
 }
 
-// ClearAt is when regions of an incarnation, whose keyspace has that fence ttl, may be
+// ClearAt is when regions of an incarnation, whose keyspace has that fence, may be
 // granted elsewhere: 0 for at once, and a moment that never comes while it may still
 // be confirmed, or while this process does not hold the Tenure.
-func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
+func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, f Fence) clock.Instant {
 	if !c.holding {
 		return never
 	}
-	if ttl == 0 {
+	if f == (Fence{}) {
 		return 0
 	}
 	m := c.members[id]
 	if m == nil {
-		return c.began.Add(c.s.stretched(ttl))
+		return c.runsOut(0, 0, f)
 	}
 	l := m.lifeOf(incarnation)
 	switch {
@@ -392,22 +398,27 @@ func (c *Core) ClearAt(id rooted.MemberID, incarnation uint64, ttl time.Duration
 		return never
 	case l != nil && l.proven():
 		return 0
+	case l == nil: // it may be any that was forgotten
+		return c.runsOut(m.forgotten, m.forgotten, f)
 	default:
-		return c.runsOut(l, ttl)
+		return c.lifeEnds(l, f)
 	}
 }
 
 // Clear reports whether ClearAt has come.
-func (c *Core) Clear(id rooted.MemberID, incarnation uint64, ttl time.Duration, now clock.Instant) bool {
-	return c.ClearAt(id, incarnation, ttl) <= now
+func (c *Core) Clear(id rooted.MemberID, incarnation uint64, f Fence, now clock.Instant) bool {
+	return c.ClearAt(id, incarnation, f) <= now
 }
 
-// runsOut is when an incarnation's fence has certainly run out: an earlier holder
-// confirmed nobody after this era began.
-func (c *Core) runsOut(l *life, ttl time.Duration) clock.Instant {
+// lifeEnds is when an incarnation's fence has certainly run out.
+func (c *Core) lifeEnds(l *life, f Fence) clock.Instant {
+	return c.runsOut(l.answered, l.formerly(c.pools.changes), f)
+}
+
+// runsOut is when a fence has certainly run out of whom this process confirmed last at
+// answered, and formerly by what the fence was: an earlier holder confirmed nobody after
+// this era began.
+func (c *Core) runsOut(answered, formerly clock.Instant, f Fence) clock.Instant {
 	since := c.began
-	if l != nil {
-		since = max(since, l.answered)
-	}
-	return since.Add(c.s.stretched(ttl))
+	return max(max(since, answered).Add(c.s.stretched(f.TTL)), max(since, formerly).Add(c.s.stretched(f.Former)))
 }

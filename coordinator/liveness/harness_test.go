@@ -206,5 +206,5 @@ func always(r liveness.ProbeResult) func(liveness.Probe) liveness.ProbeResult {
 }
 
 func (w *ward) clear(id string, incarnation uint64, ttl time.Duration) bool {
-	return w.core.Clear(rooted.MemberID(id), incarnation, ttl, w.now)
+	return w.core.Clear(rooted.MemberID(id), incarnation, liveness.Fence{TTL: ttl}, w.now)
 }

@@ -15,7 +15,7 @@ type pool struct {
 	id   rooted.KeyspaceID
 	name string
 	terms
-	ttl          time.Duration
+	fence        Fence
 	massPermille uint64
 	massWindow   time.Duration
 	// named are the classes that name it; those that take every keyspace do not.
@@ -40,6 +40,8 @@ type pools struct {
 	classes map[string]*class
 	// stale: classes do not say what keyspaces say.
 	stale bool
+	// changes counts those of fences.
+	changes uint64
 	// common stands for those that no class names, as strict as the strictest; nil: none.
 	common *pool
 	// named are the others, by id.
@@ -56,9 +58,12 @@ func (p *pools) set(k *rootv1.Keyspace) {
 		p.drop(id)
 		return
 	}
-	g := s.GetGuards()
+	g, fence := s.GetGuards(), FenceOf(k)
+	if old := p.byID[id]; old == nil || old.fence != fence {
+		p.changes++
+	}
 	p.byID[id] = &pool{
-		id: id, name: k.GetName(), terms: termsOf(s), ttl: FenceTTL(s),
+		id: id, name: k.GetName(), terms: termsOf(s), fence: fence,
 		massPermille: orDefault(g.GetMassPermille(), 500), massWindow: millis(orDefault(g.GetMassWindowMillis(), 10_000)),
 	}
 	p.stale = true

@@ -274,6 +274,40 @@ func TestRule6RestartInPlaceSparesTheFence(t *testing.T) {
 	}
 }
 
+// Rule 5, rule 6: that one process of an id is proven dead says nothing of an earlier one on
+// another machine, which this holder has never known.
+func TestRule6AProofIsOfOneIncarnation(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		prove func(w *ward)
+	}{
+		{"gone", func(w *ward) { w.core.Goodbye("m1", 3, true, w.now) }},
+		{"its address is another's", func(w *ward) { w.address = always(liveness.AnsweredOther) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWard(t)
+			w.owned[2] = map[rooted.KeyspaceID]int{fenced: 1}
+			w.owned[3] = map[rooted.KeyspaceID]int{fenced: 1}
+			w.root("m1", 3, active, "fenced") // 2 is over since before this era, and was confirmed until then
+			w.connect("m1", 3)
+			began := w.now
+			if w.clear("m1", 2, 20*time.Second) {
+				t.Fatal("2 is clear at once")
+			}
+			c.prove(w)
+			w.cut("m1", 3)
+			w.root("m1", 4, active, "fenced")
+			w.run(time.Second)
+			if !w.clear("m1", 3, 20*time.Second) {
+				t.Fatal("3 is not proven dead")
+			}
+			if w.clear("m1", 2, 20*time.Second) {
+				t.Errorf("2 is clear %v behind the begin of the era: it may act for 20s", w.now.Sub(began))
+			}
+		})
+	}
+}
+
 // What is forgotten of many incarnations makes nothing clear too early.
 func TestManyIncarnationsAreForgottenSafely(t *testing.T) {
 	w := fencedWard(t)

@@ -54,6 +54,21 @@ func FenceTTL(s *rootv1.KeyspaceSettings) time.Duration {
 	return millis(o.GetTtlMillis())
 }
 
+// Fence is how long an owner of a keyspace's regions may act without being confirmed.
+type Fence struct {
+	// TTL by the settings, see FenceTTL. Former is the longest that earlier settings had,
+	// and may be what owners were told; 0: not longer than TTL.
+	TTL, Former time.Duration
+}
+
+// FenceOf is the fence of a keyspace as rooted.
+func FenceOf(k *rootv1.Keyspace) Fence {
+	return Fence{TTL: FenceTTL(k.GetSettings()), Former: millis(k.GetFormerTtlMillis())}
+}
+
+// longest is a fence that runs for as long as both.
+func (f Fence) longest(o Fence) Fence { return Fence{max(f.TTL, o.TTL), max(f.Former, o.Former)} }
+
 // millis is a duration of a setting, which is bounded by state.MaxMillis.
 func millis(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
 

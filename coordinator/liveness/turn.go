@@ -246,8 +246,8 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 		patience = m.class.suspect
 	}
 	dueAt := last.Add(patience)
-	if ttl := c.longestFence(&m.life); ttl > 0 {
-		dueAt = max(dueAt, c.runsOut(&m.life, ttl))
+	if f := c.longestFence(&m.life); f != (Fence{}) {
+		dueAt = max(dueAt, c.lifeEnds(&m.life, f))
 	}
 	if now < dueAt {
 		return min(next, dueAt)
@@ -276,16 +276,16 @@ func (c *Core) pursue(m *member, b *Batch, now clock.Instant) clock.Instant {
 // probed reports whether the member's address is asked when its stream breaks.
 func (c *Core) probed(m *member) bool { return m.class.probe && m.address != "" }
 
-// longestFence is the longest fence ttl of what the incarnation owns.
-func (c *Core) longestFence(l *life) (ttl time.Duration) {
+// longestFence is the longest fence of what the incarnation owns.
+func (c *Core) longestFence(l *life) (f Fence) {
 	if c.owned != nil {
 		c.owned.IncarnationKeyspaces(l.incarnation, func(ks rooted.KeyspaceID, _ int) {
 			if k := c.pools.byID[ks]; k != nil {
-				ttl = max(ttl, k.ttl)
+				f = f.longest(k.fence)
 			}
 		})
 	}
-	return ttl
+	return f
 }
 
 func (c *Core) pass(m *member, b *Batch, proven bool, now clock.Instant) {

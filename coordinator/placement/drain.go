@@ -16,6 +16,9 @@ const maxScan = 16_384
 // Leave is when a member said that its process ends, and when it does.
 type Leave struct{ Said, Ends clock.Instant }
 
+// enough is when it is to have given everything away: when four fifths of its time are over.
+func (l Leave) enough() clock.Instant { return l.Said.Add(l.Ends.Sub(l.Said) / 5 * 4) }
+
 // wave is how many moves from a draining member may be under way, and how long the next
 // owners may prepare.
 type wave struct {
@@ -74,14 +77,14 @@ func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 }
 
 // wave is what a member may give away at a time. One whose process ends is to have given
-// everything away when four fifths of its time are over, also if nobody gets ready: in
+// everything away in time, also if nobody gets ready: in
 // as many waves as there is time for.
 func (p *planner) wave(k *settings, id state.MemberID) wave {
 	l, ends := p.Leaves[id]
 	if !ends {
 		return wave{k.inFlight, k.prepareMax}
 	}
-	left := max(l.Said.Add(l.Ends.Sub(l.Said)/5*4).Sub(p.Now), 0)
+	left := max(l.enough().Sub(p.Now), 0)
 	prepare := max(min(k.prepareMax, left/2), time.Millisecond)
 	waves := max(int(left/(prepare+releaseTime)), 1)
 	rest := p.State.MemberRegionCount(id) - p.Moves.Gives(id) // what begins in this plan is of the same wave

@@ -3,10 +3,10 @@ package placement_test
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -58,8 +58,8 @@ type cluster struct {
 
 func (c *cluster) Takes(id state.MemberID) bool { return !c.shy[id] }
 
-func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
-	if ttl == 0 {
+func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
+	if f == (liveness.Fence{}) {
 		return 0
 	}
 	if at, ok := c.fences[fmt.Sprint(id, "/", incarnation)]; ok {

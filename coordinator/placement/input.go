@@ -3,6 +3,7 @@ package placement
 import (
 	"time"
 
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/coordinator/placement/propose"
@@ -47,9 +48,9 @@ type Observed interface {
 	// Takes reports whether the member may get something new: it is heard, and neither
 	// suspected nor damped nor leaving.
 	Takes(id state.MemberID) bool
-	// ClearAt is when regions of the incarnation, whose keyspace has that fence ttl, may
+	// ClearAt is when regions of the incarnation, whose keyspace has that fence, may
 	// be granted elsewhere: see liveness.Core.
-	ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant
+	ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant
 	// Report is what the member last reported of the region.
 	Report(region state.RegionID, member state.MemberID) (Report, bool)
 }

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -110,7 +111,7 @@ func (c *cluster) safe(t *rapid.T, plan placement.Plan) {
 			if m.GetIncarnation() == old.Incarnation && (m.GetState() == active || m.GetState() == draining) {
 				t.Fatalf("%+v takes a region from %+v, which is there", o, old)
 			}
-			if at := c.ClearAt(old.Member, old.Incarnation, 20*time.Second); o.Keyspace == 3 && at > c.now {
+			if at := c.ClearAt(old.Member, old.Incarnation, liveness.Fence{TTL: 20 * time.Second}); o.Keyspace == 3 && at > c.now {
 				t.Fatalf("%+v takes a region from %+v before its fence has run out", o, old)
 			}
 		}

@@ -116,6 +116,44 @@ func TestRule8Deadline(t *testing.T) {
 	c.one(c.round(), placement.PlanMove) // it still drains
 }
 
+// A move that is under way when its old owner says that its process ends has half of the
+// time that is left, and a fifth is spared: also if the planner jumps meanwhile. What another
+// incarnation says, or would have it take longer, does not count.
+func TestRule8AMoveUnderWayWhenItsOwnerLeaves(t *testing.T) {
+	c, _ := moving(t, eraFence())
+	c.refusal(c.plan(), placement.NotReady)
+	c.now = c.now.Add(time.Second)
+	m1 := c.st.Member("m1").GetIncarnation()
+	ends := func(after time.Duration) placement.Leave { return placement.Leave{Said: c.now, Ends: c.now.Add(after)} }
+	c.work.Leave("m1", m1+1, ends(time.Millisecond))
+	c.work.Leave("m1", m1, ends(5*time.Second))
+	due := c.now.Add(2 * time.Second)
+	c.refusal(c.plan(), placement.NotReady)
+	c.now = c.now.Add(time.Second)
+	c.work.Leave("m1", m1, ends(time.Hour))
+	c.work = c.work.Jump(c.st, c.now)
+	c.refusal(c.plan(), placement.NotReady)
+	if at := c.work.Due(c.now); at != due {
+		t.Fatalf("it is looked at in %v, want %v", at.Sub(c.now), due.Sub(c.now))
+	}
+	c.now = due
+	c.one(c.round(), placement.Ready)
+}
+
+// Who began again is not leaving.
+func TestRule8AGoodbyeIsOfOneIncarnation(t *testing.T) {
+	c := newCluster(t)
+	m1 := c.join("m1")
+	c.work.Leave("m1", m1, placement.Leave{Said: c.now, Ends: c.now.Add(time.Second)})
+	if in := c.work.Take(c, c.now); len(in.Leaves) != 1 {
+		t.Fatalf("%v leave", in.Leaves)
+	}
+	c.join("m1")
+	if in := c.work.Take(c, c.now); len(in.Leaves) != 0 {
+		t.Fatalf("%v leave", in.Leaves)
+	}
+}
+
 // Released in time and heard of late is done all the same.
 func TestRule8ReleasedAtTheDeadline(t *testing.T) {
 	c, id := moving(t, eraFence())

@@ -125,7 +125,7 @@ func (p *planner) repair(k *settings, r *state.Region) {
 // clear reports whether the fence of an owner that is not alive has run out; it refuses
 // otherwise.
 func (p *planner) clear(k *settings, r *state.Region, o state.Owner) bool {
-	at := p.Observed.ClearAt(o.Member, o.Incarnation, k.ttl)
+	at := p.Observed.ClearAt(o.Member, o.Incarnation, k.fence)
 	if at <= p.Now {
 		return true
 	}

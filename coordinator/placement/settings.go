@@ -14,7 +14,7 @@ import (
 type settings struct {
 	id        state.KeyspaceID
 	name      string
-	ttl       time.Duration
+	fence     liveness.Fence
 	maxOwners int
 	// prepareMax and deadline of its moves, and how many of them at a time.
 	prepareMax, deadline time.Duration
@@ -52,7 +52,7 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 	s := record.GetSettings()
 	m := s.GetMoves()
 	k := &settings{
-		id: state.KeyspaceID(record.GetId()), name: record.GetName(), ttl: liveness.FenceTTL(s),
+		id: state.KeyspaceID(record.GetId()), name: record.GetName(), fence: liveness.FenceOf(record),
 		maxOwners:  int(cmp.Or(s.GetOwnership().GetMaxOwners(), 1)),
 		prepareMax: time.Duration(cmp.Or(m.GetPrepareMaxMillis(), 10_000)) * time.Millisecond,
 		deadline:   time.Duration(cmp.Or(m.GetDeadlineMillis(), 60_000)) * time.Millisecond,

@@ -97,7 +97,7 @@ func (p *planner) stepMove(x *passage) bool {
 	case x.t.GetReadyAt() == nil && p.prepared(x):
 		p.proceed(x, Operation{Kind: Ready})
 	case x.t.GetReadyAt() == nil:
-		p.wait(x, NotReady, x.prepareMax(), x.deadline())
+		p.wait(x, NotReady, p.prepareMax(x), x.deadline())
 	default:
 		p.wait(x, NotReleased, x.deadline())
 	}
@@ -173,7 +173,20 @@ func (p *planner) serves(r *state.Region, o state.Owner) bool {
 // prepared reports whether the next owner is ready, or had time enough.
 func (p *planner) prepared(x *passage) bool {
 	_, said := p.told(x, x.to, ready)
-	return said || p.over(x, x.prepareMax())
+	return said || p.over(x, p.prepareMax(x))
+}
+
+// prepareMax is the passage's own, but for a move that was under way when its old owner
+// said that its process ends: half of the time that it has to give everything away.
+func (p *planner) prepareMax(x *passage) time.Duration {
+	most := x.prepareMax()
+	if l, ends := p.Leaves[x.from.Member]; ends && x.seen < l.Said {
+		half := l.Said.Add(l.enough().Sub(l.Said) / 2).Sub(x.seen)
+		if most == 0 || half < most {
+			return half
+		}
+	}
+	return most
 }
 
 // prepareMax and deadline are the transition's own, or those of the keyspace where it

@@ -29,8 +29,13 @@ type move struct {
 	id       string
 	from, to state.MemberID
 	keyspace state.KeyspaceID
-	seen     clock.Instant
+	// planned is the entry that planned it: one that was given up and planned anew has the
+	// same id.
+	planned uint64
+	seen    clock.Instant
 }
+
+func (x move) same(o move) bool { return x.id == o.id && x.planned == o.planned }
 
 func newMoves() *Moves {
 	return &Moves{
@@ -72,7 +77,7 @@ func (m *Moves) follow(t *rootv1.Transition, r *state.Region, gone bool, now clo
 		}
 		return ended
 	}
-	x := move{id: t.GetId(), keyspace: state.KeyspaceID(t.GetKeyspaceId()), seen: now}
+	x := move{id: t.GetId(), keyspace: state.KeyspaceID(t.GetKeyspaceId()), planned: t.GetPlannedAt().GetIndex(), seen: now}
 	owner := state.MemberID(t.GetOwner().GetMemberId())
 	switch t.GetKind() {
 	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
@@ -88,7 +93,7 @@ func (m *Moves) follow(t *rootv1.Transition, r *state.Region, gone bool, now clo
 	default:
 		return false
 	}
-	if known && old.id == x.id {
+	if known && old.same(x) {
 		x.seen = old.seen
 	}
 	if known {
@@ -129,6 +134,8 @@ type Work struct {
 	lives map[state.MemberID]uint64
 	// draining members that own something.
 	draining map[state.MemberID]struct{}
+	// leaves are current incarnations that have not failed and said when they end.
+	leaves map[state.MemberID]Leave
 	// later is when regions are to be looked at again; alarms has all of these, and some
 	// that are over.
 	later  map[state.RegionID]clock.Instant
@@ -144,7 +151,7 @@ type Work struct {
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
 		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
-		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{},
+		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{}, leaves: map[state.MemberID]Leave{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
 	}
 	st.Orphans(func(r *state.Region) bool {
@@ -168,6 +175,22 @@ func NewWork(st *state.State, now clock.Instant) *Work {
 	return w
 }
 
+// Jump goes on to a state without knowing what changed in between: what comes is as from
+// NewWork, but that it knows since when transitions are under way.
+func (w *Work) Jump(st *state.State, now clock.Instant) *Work {
+	next := NewWork(st, now)
+	for id, x := range next.moves.byRegion {
+		if old, ok := w.moves.byRegion[id]; ok && old.same(x) {
+			x.seen = old.seen
+			next.moves.byRegion[id] = x
+		}
+	}
+	for id, l := range w.leaves {
+		next.Leave(id, w.lives[id], l)
+	}
+	return next
+}
+
 // Follow goes on to a state, by what changed in between.
 func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant) {
 	w.st = st
@@ -178,6 +201,7 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 		case state.ChangeMember:
 			if c.Removed {
 				delete(w.lives, state.MemberID(c.Member.GetId()))
+				delete(w.leaves, state.MemberID(c.Member.GetId()))
 				continue
 			}
 			w.member(c.Member)
@@ -228,12 +252,33 @@ func (w *Work) member(m *rootv1.Member) {
 	}
 	if m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
 		w.MarkIncarnation(m.GetIncarnation())
+		delete(w.leaves, id)
 	}
 	if old := w.lives[id]; old != 0 && old != m.GetIncarnation() {
 		w.MarkIncarnation(old)
+		delete(w.leaves, id)
 	}
 	w.lives[id] = m.GetIncarnation()
 	w.MarkMember(id)
+}
+
+// Leave notes that a member's incarnation said when its process ends. It says so again and
+// again: of its words the one counts that leaves it the least time, from when it said the
+// first.
+func (w *Work) Leave(id state.MemberID, incarnation uint64, l Leave) {
+	m := w.st.Member(id)
+	if m.GetIncarnation() != incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
+		return
+	}
+	old, known := w.leaves[id]
+	if known {
+		l.Said, l.Ends = old.Said, min(old.Ends, l.Ends)
+	}
+	w.leaves[id] = l
+	if !known {
+		w.MarkMember(id)
+		w.again = true
+	}
 }
 
 // MarkMember looks at the changes of owners under way that a member has to do with: it
@@ -278,7 +323,8 @@ func (w *Work) inNeed(r *state.Region) {
 
 func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	id := state.RegionID(t.GetRegionId())
-	if !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
+	ends := gone || t.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING
+	if !ends && !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
 		return
 	}
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
@@ -341,7 +387,7 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 			draining = slices.Delete(draining, i, i+1)
 		}
 	}
-	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy}
+	return Input{State: w.st, Observed: observed, Moves: w.moves, Now: now, Regions: regions, Draining: draining, Busy: w.busy, Leaves: w.leaves}
 }
 
 // Planned notes what a plan asks for, so that nothing else is planned for those regions

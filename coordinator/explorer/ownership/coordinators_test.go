@@ -258,7 +258,7 @@ func (t *detectors) look(d *detector) {
 				d.heard[i] = uint8(age/unit) + 1
 			}
 		}
-		if d.core.Clear(id, incarnation, t.fence(), d.now) {
+		if d.core.Clear(id, incarnation, liveness.Fence{TTL: t.fence()}, d.now) {
 			d.clear |= 1 << i
 		}
 	}
@@ -341,8 +341,8 @@ func (o *observed) current(id state.MemberID) int {
 	return r.processOf(uint8(r.st.Member(id).GetIncarnation()))
 }
 
-func (o *observed) ClearAt(_ state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant {
-	if ttl == 0 || o.off == verdictWaits || o.p.clear&(1<<o.roots.at(o.p.view).processOf(uint8(incarnation))) != 0 {
+func (o *observed) ClearAt(_ state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
+	if f == (liveness.Fence{}) || o.off == verdictWaits || o.p.clear&(1<<o.roots.at(o.p.view).processOf(uint8(incarnation))) != 0 {
 		return 0
 	}
 	return never

@@ -79,18 +79,33 @@ var ownership = []mutation{
 
 	{
 		21, "a verdict does not wait for the fence", "coordinator/liveness/turn.go",
-		"dueAt = max(dueAt, c.runsOut(&m.life, ttl))", "dueAt = max(dueAt, 0*c.runsOut(&m.life, ttl))",
+		"dueAt = max(dueAt, c.lifeEnds(&m.life, f))", "dueAt = max(dueAt, 0*c.lifeEnds(&m.life, f))",
 		[]string{detects},
 	},
 	{
 		21, "an answer does not extend the wait", "coordinator/liveness/core.go",
-		"since = max(since, l.answered)", "since = max(since, 0)",
+		"return c.runsOut(l.answered, ", "return c.runsOut(0*l.answered, ",
 		[]string{detects},
 	},
 	{
 		21, "a new holder does not wait", "coordinator/liveness/core.go",
 		"	since := c.began\n", "	since := 0 * c.began\n",
 		[]string{detects},
+	},
+	{
+		21, "a ttl that was longer is forgotten", "coordinator/liveness/core.go",
+		"Add(c.s.stretched(f.Former))", "Add(0*c.s.stretched(f.Former))",
+		[]string{detects},
+	},
+	{
+		21, "an answer of before the change counts as one of behind it", "coordinator/liveness/core.go",
+		"m.fences, m.older = c.pools.changes, now", "m.fences = c.pools.changes",
+		[]string{detects},
+	},
+	{
+		21, "the root forgets a longer ttl", "meta/root/state/keyspace.go",
+		"max(k.GetFormerTtlMillis(), fenceTTL(k.GetSettings()))", "fenceTTL(k.GetSettings())",
+		[]string{state},
 	},
 	{
 		21, "the drift of clocks is not waited for", "coordinator/liveness/settings.go",

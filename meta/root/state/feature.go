@@ -120,6 +120,9 @@ func recordLevel(r *rootv1.Record) uint32 {
 		r.GetPinKey().GetSealed() || r.GetTokenKey() != nil || r.GetRevokedToken() != nil {
 		return restrictedLevel
 	}
+	if r.GetKeyspace().GetFormerTtlMillis() > 0 {
+		return membersLevel
+	}
 	return max(memberLevel(r.GetMember()), settingsLevel(r.GetKeyspace().GetSettings()))
 }
 

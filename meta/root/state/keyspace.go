@@ -163,6 +163,9 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
 		Settings: e.GetSettings(), Revision: t.token.Index,
 	}
+	if t.FeatureLevel() >= membersLevel {
+		next.FormerTtlMillis = formerTTL(k.record, e.GetSettings())
+	}
 	updated := *k
 	updated.record = next
 	t.setKeyspace(&updated)
@@ -178,6 +181,24 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	r.Keyspace = next
 	t.change(Change{Kind: ChangeKeyspace, Keyspace: next})
 	return applied
+}
+
+// formerTTL is the longest ttl that owners may have been told before settings become
+// others; 0 if it is no longer than theirs.
+func formerTTL(k *rootv1.Keyspace, next *rootv1.KeyspaceSettings) uint64 {
+	if longest := max(k.GetFormerTtlMillis(), fenceTTL(k.GetSettings())); longest > fenceTTL(next) {
+		return longest
+	}
+	return 0
+}
+
+// fenceTTL is how long, in milliseconds, a confirmed owner may act.
+func fenceTTL(s *rootv1.KeyspaceSettings) uint64 {
+	o := s.GetOwnership()
+	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || o.GetMaxOwners() > 1 || o.GetFence() != rootv1.Fence_FENCE_TTL {
+		return 0
+	}
+	return o.GetTtlMillis()
 }
 
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
