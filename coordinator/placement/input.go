@@ -50,6 +50,9 @@ type Observed interface {
 	// ClearAt is when regions of the incarnation, whose keyspace has that fence ttl, may
 	// be granted elsewhere: see liveness.Core.
 	ClearAt(id state.MemberID, incarnation uint64, ttl time.Duration) clock.Instant
+	// Shown is the token of the newest set of regions that the incarnation has taken, and
+	// obeys; zero: not known.
+	Shown(id state.MemberID, incarnation uint64) state.Token
 	// Report is what the member last reported of the region.
 	Report(region state.RegionID, member state.MemberID) (Report, bool)
 }

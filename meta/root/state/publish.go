@@ -67,7 +67,7 @@ func (t *turn) regionPublished(e *rootv1.RegionPublished, r *EventResult) verdic
 // wanted is the region that a request describes.
 func (t *turn) wanted(p *rootv1.Region) *Region {
 	want := RegionFromProto(p)
-	want.Revision = t.token.Index
+	want.Revision, want.Former = t.token.Index, nil
 	if want.Epoch == (Epoch{}) {
 		want.Epoch = Epoch{Version: 1, ConfVersion: 1}
 	}
@@ -159,7 +159,7 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	if want.Frontier == "" {
 		want.Frontier = old.Frontier
 	}
-	want.Start, want.End = at.start, at.end
+	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
 	r.Transition = t.settle(old, want)
 	if taken != nil {
 		t.removeRegion(taken)
