@@ -165,6 +165,9 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	}
 	updated := *k
 	updated.record = next
+	if d := t.placedAnew(k, &updated); d != nil {
+		return verdict{reject: d}
+	}
 	t.setKeyspace(&updated)
 	if was := k.assigned(); was != updated.assigned() {
 		for _, region := range t.regionsOf(k.id(), k.regions) {
@@ -178,6 +181,23 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	r.Keyspace = next
 	t.change(Change{Kind: ChangeKeyspace, Keyspace: next})
 	return applied
+}
+
+// placedAnew refuses another placement while owners act for regions: they would lose them,
+// as those of an assigned keyspace are incarnations, and those of a reported one are not.
+func (t *turn) placedAnew(k, next *keyspace) *rootv1.ErrorDetail {
+	switch {
+	case t.FeatureLevel() < membersLevel || k.assigned() == next.assigned():
+		return nil
+	case k.assigned() && k.regions > k.orphans:
+		return refuse(rootv1.Reason_REASON_NOT_EMPTY,
+			"members act for %d regions of keyspace %q, and would lose them with what they have not saved: stop these members first, see nokv region list", k.regions-k.orphans, k.record.GetName())
+	case !k.assigned() && k.owned > 0:
+		return refuse(rootv1.Reason_REASON_NOT_EMPTY,
+			"%d regions of keyspace %q have owners, who would lose them: publish them without owners first", k.owned, k.record.GetName())
+	default:
+		return nil
+	}
 }
 
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
