@@ -156,6 +156,9 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	if d := t.owners(k, old.Owners, want.Owners, false); d != nil {
 		return verdict{reject: d}
 	}
+	if d := t.mayLose(k, old, want); d != nil {
+		return verdict{reject: d}
+	}
 	if want.Frontier == "" {
 		want.Frontier = old.Frontier
 	}
@@ -167,6 +170,21 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	t.putRegion(old, want)
 	r.Region = want
 	return applied
+}
+
+// mayLose refuses a descriptor that takes an exclusive region from an owner who acts for it:
+// regions are assigned by those who ask it to let go, or say that they do not.
+func (t *turn) mayLose(k *keyspace, old, want *Region) *rootv1.ErrorDetail {
+	if !t.carried(k) {
+		return nil
+	}
+	loses := func(o Owner) bool { return t.Acts(o) && !slices.Contains(want.Owners, o) }
+	acts := slices.IndexFunc(old.Owners, loses)
+	if acts < 0 {
+		return nil
+	}
+	return withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH,
+		"member %q acts for region %d of keyspace %q: use region assign, or region assign --now, which does not wait for it", old.Owners[acts].Member, old.ID, k.record.GetName())
 }
 
 // newer refuses a descriptor that does not follow the rooted one.
