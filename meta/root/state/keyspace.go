@@ -201,7 +201,7 @@ func (t *turn) placedAnew(k, next *keyspace) *rootv1.ErrorDetail {
 }
 
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
-// empty. Already applied: there was one of that id, and it is gone. Of a name
+// empty, and with force all slots do. Already applied: there was one of that id, and it is gone. Of a name
 // nobody can tell.
 func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	k, d := t.keyspaceNamed(e.GetKeyspaceId(), e.GetName())
@@ -215,7 +215,10 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		return verdict{reject: versionStale(k.record, x)}
 	}
 	id, slots := k.id(), k.layout().GetSlots() != nil
-	if k.owned > 0 || k.regions > 0 && !slots {
+	if slots && k.owned > 0 && !e.GetForce() {
+		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d slots, %d of them owned: --force takes them from their owners, who lose what they have not saved", k.record.GetName(), k.regions, k.owned)
+	}
+	if k.regions > 0 && !slots {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned", k.record.GetName(), k.regions, k.owned)
 	}
 	regions := t.regionsOf(id, k.regions)
