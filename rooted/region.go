@@ -70,6 +70,32 @@ type Region struct {
 	Frontier string
 	// Revision is the index of the entry that last changed the record.
 	Revision uint64
+	// Former is whom the region was taken from, or nil. It is never written to.
+	Former *FormerOwner
+}
+
+// FormerOwner is who owned a region that has no owner now, and may still act for it.
+type FormerOwner struct {
+	Member      MemberID
+	Incarnation uint64
+	// Revision is the index of the entry that took the region from it.
+	Revision uint64
+}
+
+// Proto is the former owner on the wire; nil gives nil.
+func (f *FormerOwner) Proto() *rootv1.FormerOwner {
+	if f == nil {
+		return nil
+	}
+	return &rootv1.FormerOwner{MemberId: string(f.Member), Incarnation: f.Incarnation, Revision: f.Revision}
+}
+
+// FormerOwnerFromProto reads a former owner from the wire; nil gives nil.
+func FormerOwnerFromProto(f *rootv1.FormerOwner) *FormerOwner {
+	if f == nil {
+		return nil
+	}
+	return &FormerOwner{Member: MemberID(f.GetMemberId()), Incarnation: f.GetIncarnation(), Revision: f.GetRevision()}
 }
 
 // Clone returns a Region that may be changed, with its own owners.
@@ -99,7 +125,7 @@ func (r *Region) Proto() *rootv1.Region {
 	}
 	p := &rootv1.Region{
 		Id: uint64(r.ID), KeyspaceId: uint32(r.Keyspace), Epoch: r.Epoch.Proto(), Revision: r.Revision,
-		StartKey: keyBytes(r.Start), EndKey: keyBytes(r.End), Frontier: keyBytes(r.Frontier),
+		StartKey: keyBytes(r.Start), EndKey: keyBytes(r.End), Frontier: keyBytes(r.Frontier), Former: r.Former.Proto(),
 	}
 	if len(r.Owners) > 0 {
 		p.Owners = make([]*rootv1.Owner, len(r.Owners))
@@ -135,6 +161,7 @@ func (r *Region) Read(p *rootv1.Region) {
 		ID: RegionID(p.GetId()), Keyspace: KeyspaceID(p.GetKeyspaceId()),
 		Start: string(p.GetStartKey()), End: string(p.GetEndKey()), Frontier: string(p.GetFrontier()),
 		Epoch: EpochFromProto(p.GetEpoch()), Revision: p.GetRevision(), Owners: r.Owners[:0],
+		Former: FormerOwnerFromProto(p.GetFormer()),
 	}
 	for _, o := range p.GetOwners() {
 		r.Owners = append(r.Owners, OwnerFromProto(o))

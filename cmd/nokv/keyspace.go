@@ -119,11 +119,25 @@ func keyspaceList() *command {
 	}
 }
 
+// deleteKeyspace deletes a keyspace; what it takes to do so with force, only an event says.
+func deleteKeyspace(ctx context.Context, cl *client.Client, e *rootv1.KeyspaceDeleted) (*rootv1.RootToken, error) {
+	if !e.GetForce() {
+		r, err := cl.DeleteKeyspace(ctx, e.GetName(), e.GetExpectedVersion())
+		return r.GetToken(), err
+	}
+	r, err := cl.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: e}})
+	return r.GetToken(), err
+}
+
 func keyspaceDelete() *command {
 	return &command{
 		name: "delete", args: "NAME [flags]", summary: "delete a keyspace that has no regions",
+		long: `
+Slots that have no owner count for nothing. With --force those that have one are taken from it:
+their owners are shown that they end, and what they have not saved is lost.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "delete only this `version` of it; 0: any")
+			force := f.Bool("force", false, "of slots: take them from their owners")
 			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -131,14 +145,14 @@ func keyspaceDelete() *command {
 					return usagef("name one keyspace")
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					r, err := cl.DeleteKeyspace(ctx, args[0], *version)
+					at, err := deleteKeyspace(ctx, cl, &rootv1.KeyspaceDeleted{Name: args[0], ExpectedVersion: *version, Force: *force})
 					if err != nil {
 						return err
 					}
 					out := struct {
 						Name  string `json:"name"`
 						Token string `json:"token"`
-					}{args[0], showToken(r.Token)}
+					}{args[0], showToken(at)}
 					return e.print(out, func(w *tabwriter.Writer) { row(w, fmt.Sprintf("deleted keyspace %s at %s", out.Name, out.Token)) })
 				})
 			}

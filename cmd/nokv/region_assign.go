@@ -39,6 +39,15 @@ alive without waiting: with fence ttl, that one may serve it until its ttl is ov
 						return moveTo(ctx, cl, r, member)
 					}
 				}
+				if f := r.Former; !*now && f != nil && f.Member != member {
+					alive, err := acts(ctx, cl, rooted.Owner{Member: f.Member, Incarnation: f.Incarnation})
+					if err != nil {
+						return nil, err
+					}
+					if alive {
+						return nil, fmt.Errorf("region %d was taken from %s, which may still serve it: it gets another owner once that has let go; --now gives it at once", r.ID, f.Member)
+					}
+				}
 				return assignment(r, []rooted.Owner{{Member: member}}), nil
 			})
 		},
@@ -63,8 +72,9 @@ func regionRemoveOwner() *command {
 	return &command{
 		name: "remove-owner", args: "ID MEMBER [flags]", summary: "take a region of an assigned keyspace from an owner, without waiting for it",
 		long: `
-Without an owner, a region gets another one at once, or, in a keyspace that gives regions to
-who asks for them, when somebody does. To empty a member, drain it.`,
+Without an owner, a region gets another one once the member has been shown that it is not
+its own any more, or with fence ttl its ttl is over, or, in a keyspace that gives regions to who
+asks for them, when somebody does. What was not saved is lost. To empty a member, drain it.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			return regionOwners(f, func(_ context.Context, _ *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {
 				owners := slices.DeleteFunc(slices.Clone(known.Region.Owners), func(o rooted.Owner) bool { return o.Member == member })

@@ -80,6 +80,9 @@ split, the owner of both lets go of them first, where they have one.`,
 func regionRemove() *command {
 	return &command{
 		name: "remove", args: "ID [flags]", summary: "remove a region",
+		long: `
+Its owner is not asked: it is shown that the region ends, and what it has not saved is lost. A
+region that is published in its place is another one, and waits for no fence ttl of that owner.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "remove only at this epoch `version`")
 			conf := f.Uint64("conf-version", 0, "remove only at this epoch conf `version`")

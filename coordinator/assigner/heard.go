@@ -181,6 +181,12 @@ func (o observed) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fenc
 	return o.core.ClearAt(id, incarnation, f)
 }
 
+// Shown implements placement.Observed.
+func (o observed) Shown(id state.MemberID, incarnation uint64) state.Token {
+	token, _ := o.cfg.Streams.Shown(id, incarnation)
+	return token
+}
+
 // Report implements placement.Observed. A stream carries what changed: what was said on
 // it stands for every set that the member has taken there since.
 func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {

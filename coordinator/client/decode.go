@@ -296,6 +296,11 @@ func decodeRegion(r *rooted.Region, b []byte, owners *[]rooted.Owner) error {
 			r.Frontier = text(part)
 		case 8:
 			r.Revision = v
+		case 9:
+			r.Former = &rooted.FormerOwner{}
+			if err := decodeFormer(r.Former, part); err != nil {
+				return err
+			}
 		}
 	}
 	if end := len(*owners); end > first {
@@ -316,6 +321,25 @@ func decodeEpoch(e *rooted.Epoch, b []byte) error {
 			e.Version = v
 		case 2:
 			e.ConfVersion = v
+		}
+	}
+	return nil
+}
+
+func decodeFormer(f *rooted.FormerOwner, b []byte) error {
+	for len(b) > 0 {
+		n, v, part, size := field(b)
+		if size < 0 {
+			return protowire.ParseError(size)
+		}
+		b = b[size:]
+		switch n {
+		case 1:
+			f.Member = rooted.MemberID(text(part))
+		case 2:
+			f.Incarnation = v
+		case 3:
+			f.Revision = v
 		}
 	}
 	return nil

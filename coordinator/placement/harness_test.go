@@ -52,6 +52,8 @@ type cluster struct {
 	shy     map[state.MemberID]bool
 	fences  map[string]clock.Instant
 	reports map[spot]placement.Report
+	// taken is the newest set that an incarnation took.
+	taken map[string]state.Token
 	// follows is told what changed, too.
 	follows func([]state.Change)
 }
@@ -68,13 +70,17 @@ func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fenc
 	return never
 }
 
+func (c *cluster) Shown(id state.MemberID, incarnation uint64) state.Token {
+	return c.taken[fmt.Sprint(id, "/", incarnation)]
+}
+
 func (c *cluster) Report(region state.RegionID, member state.MemberID) (placement.Report, bool) {
 	r, ok := c.reports[spot{region, member}]
 	return r, ok
 }
 
 func newCluster(t failer) *cluster {
-	c := &cluster{failer: t, st: state.New(), now: 1, shy: map[state.MemberID]bool{}, fences: map[string]clock.Instant{}, reports: map[spot]placement.Report{}}
+	c := &cluster{failer: t, st: state.New(), now: 1, shy: map[state.MemberID]bool{}, fences: map[string]clock.Instant{}, reports: map[spot]placement.Report{}, taken: map[string]state.Token{}}
 	c.work = placement.NewWork(c.st, c.now)
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{Cluster: &rootv1.Cluster{
 		ClusterId: 1, Incarnation: 1, Peers: []*rootv1.RootPeer{{NodeId: 1, Incarnation: 1, TransportAddress: "h:1"}},

@@ -51,6 +51,9 @@ type Observed interface {
 	// ClearAt is when regions of the incarnation, whose keyspace has that fence, may
 	// be granted elsewhere: see liveness.Core.
 	ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant
+	// Shown is the token of the newest set of regions that the incarnation has taken, and
+	// obeys; zero: not known.
+	Shown(id state.MemberID, incarnation uint64) state.Token
 	// Report is what the member last reported of the region.
 	Report(region state.RegionID, member state.MemberID) (Report, bool)
 }

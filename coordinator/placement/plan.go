@@ -8,6 +8,7 @@ import (
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // Make says what to do about the regions and draining members of an Input.
@@ -117,9 +118,21 @@ func (p *planner) repair(k *settings, r *state.Region) {
 			return
 		}
 	}
+	if f := r.Former; f != nil {
+		h.reason = rootv1.OperationReason_OPERATION_REASON_ORPHANED
+		if !p.letGo(f) && !p.clear(k, r, state.Owner{Member: f.Member, Incarnation: f.Incarnation}) {
+			return
+		}
+	}
 	if len(h.keep) < len(r.Owners) || len(r.Owners) == 0 {
 		p.homeless[r.Keyspace] = append(p.homeless[r.Keyspace], h)
 	}
+}
+
+// letGo reports whether whom a region was taken from has been shown that, and obeys it.
+func (p *planner) letGo(f *rooted.FormerOwner) bool {
+	shown := p.Observed.Shown(f.Member, f.Incarnation)
+	return shown.Incarnation == p.State.Token().Incarnation && shown.Index >= f.Revision
 }
 
 // clear reports whether the fence of an owner that is not alive has run out; it refuses

@@ -131,6 +131,48 @@ func TestRule5RegionsWaitForTheFence(t *testing.T) {
 	}
 }
 
+// A region that is taken from an owner is given to nobody while that one may act for it:
+// until it has been shown that it is not its own, or its fence has run out.
+func TestRule5TakenFromAnOwnerThatMayAct(t *testing.T) {
+	for name, ends := range map[string]func(*cluster){
+		"shown": func(c *cluster) {
+			c.taken["m1/1"] = c.st.Token()
+			c.work.MarkMember("m1")
+		},
+		"proof": func(c *cluster) {
+			c.fences["m1/1"] = 0
+			c.work.MarkIncarnation(1)
+		},
+		"fence": func(c *cluster) {
+			c.fences["m1/1"] = c.now
+			c.now = c.work.Due(c.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.join("m1")
+			ks := c.keyspace("ks", slots(1), ttlFence())
+			c.settle()
+			id := c.first(ks).ID
+			c.join("m2")
+			c.taken["m1/1"] = c.st.Token()
+			c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{RegionId: uint64(id)}}}}})
+			if f := c.refusal(c.plan(), placement.FenceRuns); f.Region != id || f.Member != "m1" || f.At <= c.now {
+				t.Fatalf("the refusal is %+v", f)
+			}
+			c.work = placement.NewWork(c.st, c.now) // the next holder waits as well
+			c.refusal(c.plan(), placement.FenceRuns)
+			ends(c)
+			if o := c.one(c.round(), placement.Assign); o.Reason != orphaned {
+				t.Errorf("the reason is %s", o.Reason)
+			}
+			if c.st.Region(id).Former != nil {
+				t.Errorf("it is granted, and still %+v's", c.st.Region(id).Former)
+			}
+		})
+	}
+}
+
 // A proof that comes while the fence is waited for ends the wait.
 func TestRule6ProofEndsTheWait(t *testing.T) {
 	c := newCluster(t)

@@ -7,6 +7,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // MaxRegions bounds the regions of one plan.
@@ -132,6 +133,8 @@ type Work struct {
 	busy map[state.RegionID]struct{}
 	// lives are the incarnations of members that were current last.
 	lives map[state.MemberID]uint64
+	// taken are the regions without an owner that may have one who acts for them still.
+	taken map[state.RegionID]*rooted.FormerOwner
 	// draining members that own something.
 	draining map[state.MemberID]struct{}
 	// leaves are current incarnations that have not failed and said when they end.
@@ -152,10 +155,12 @@ func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
 		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
 		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{}, leaves: map[state.MemberID]Leave{},
+		taken: map[state.RegionID]*rooted.FormerOwner{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
 	}
 	st.Orphans(func(r *state.Region) bool {
 		w.Mark(r.ID)
+		w.follow(r)
 		return true
 	})
 	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
@@ -220,6 +225,7 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 func (w *Work) region(c *state.Change) {
 	id := c.Region.ID
 	delete(w.starving, id)
+	delete(w.taken, id)
 	if c.Removed {
 		delete(w.dirty, id)
 		delete(w.later, id)
@@ -229,6 +235,7 @@ func (w *Work) region(c *state.Change) {
 		return
 	}
 	w.inNeed(c.Region)
+	w.follow(c.Region)
 	if _, under := w.moves.byRegion[id]; under {
 		w.Mark(id)
 	}
@@ -237,6 +244,13 @@ func (w *Work) region(c *state.Change) {
 		return yes
 	}
 	w.again = w.again || slices.ContainsFunc(c.Region.Owners, drains) || c.OldRegion != nil && slices.ContainsFunc(c.OldRegion.Owners, drains)
+}
+
+// follow notes whom a region was taken from. A point waits for a caller as well.
+func (w *Work) follow(r *state.Region) {
+	if r.Former != nil && w.st.Keyspace(r.Keyspace).GetSettings().GetLayout().GetPoints() == nil {
+		w.taken[r.ID] = r.Former
+	}
 }
 
 // member looks at what incarnations owned that are over now.
@@ -281,9 +295,14 @@ func (w *Work) Leave(id state.MemberID, incarnation uint64, l Leave) {
 	}
 }
 
-// MarkMember looks at the changes of owners under way that a member has to do with: it
-// has taken what it was shown since.
+// MarkMember looks at the changes of owners under way that a member has to do with, and
+// at what was taken from it: it has taken what it was shown since.
 func (w *Work) MarkMember(id state.MemberID) {
+	for region, f := range w.taken {
+		if f.Member == id {
+			w.Mark(region)
+		}
+	}
 	if w.moves.Gives(id)+w.moves.Takes(id) == 0 {
 		return
 	}
@@ -301,6 +320,11 @@ func (w *Work) MarkIncarnation(incarnation uint64) {
 		w.Mark(r.ID)
 		return true
 	})
+	for region, f := range w.taken {
+		if f.Incarnation == incarnation {
+			w.Mark(region)
+		}
+	}
 }
 
 // keyspace looks at the regions of a keyspace whose settings changed that are in need.

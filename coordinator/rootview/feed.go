@@ -147,6 +147,9 @@ func regionBytes(r *state.Region) int {
 	for i := range r.Owners {
 		n += bytesOfOwner + len(r.Owners[i].Member)
 	}
+	if r.Former != nil {
+		n += bytesOfOwner + len(r.Former.Member)
+	}
 	return n
 }
 

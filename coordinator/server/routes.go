@@ -436,6 +436,9 @@ func regionBytes(r *state.Region) int {
 	for i := range r.Owners {
 		n += 16 + len(r.Owners[i].Member)
 	}
+	if r.Former != nil {
+		n += 16 + len(r.Former.Member)
+	}
 	return n
 }
 

@@ -123,6 +123,14 @@ func appendRegion(b []byte, num protowire.Number, r *state.Region) []byte {
 	}
 	b = appendString(b, 7, r.Frontier)
 	b = appendUint(b, 8, r.Revision)
+	if f := r.Former; f != nil {
+		var former int
+		b, former = open(b, 9)
+		b = appendString(b, 1, f.Member)
+		b = appendUint(b, 2, f.Incarnation)
+		b = appendUint(b, 3, f.Revision)
+		b = shut(b, former)
+	}
 	return shut(b, at)
 }
 

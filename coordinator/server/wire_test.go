@@ -68,6 +68,12 @@ func drawRegion(t *rapid.T) *state.Region {
 			Incarnation: rapid.Uint64().Draw(t, "granted"), Role: rootv1.OwnerRole(rapid.IntRange(0, 2).Draw(t, "role")),
 		})
 	}
+	if rapid.Bool().Draw(t, "taken") {
+		r.Former = &rooted.FormerOwner{
+			Member: state.MemberID(rapid.String().Draw(t, "former")), Incarnation: rapid.Uint64().Draw(t, "former incarnation"),
+			Revision: rapid.Uint64().Draw(t, "taken at"),
+		}
+	}
 	return r
 }
 

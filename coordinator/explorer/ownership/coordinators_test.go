@@ -348,6 +348,13 @@ func (o *observed) ClearAt(_ state.MemberID, incarnation uint64, f liveness.Fenc
 	return never
 }
 
+func (o *observed) Shown(_ state.MemberID, incarnation uint64) state.Token {
+	if at := o.p.shown[o.roots.at(o.p.view).processOf(uint8(incarnation))]; at != 0 {
+		return o.roots.at(at - 1).st.Token()
+	}
+	return state.Token{}
+}
+
 func (o *observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
 	process := o.current(id)
 	r := o.roots.at(o.p.view)

@@ -75,10 +75,28 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	if d := t.owners(k, old.Owners, next.Owners, true); d != nil {
 		return verdict{reject: d}
 	}
+	next.Former = t.takenFrom(k, old, next)
+	if a.GetSetFrontier() && len(old.Owners) > 0 {
+		next.Former = nil // the owner let go of it
+	}
 	r.Transition = t.settle(old, next)
 	t.putRegion(old, next)
 	r.Region = next
 	return applied
+}
+
+// takenFrom is whom a region is taken from that is next's: from its owner, if it has none
+// any more, which says nothing of how far it got; and for as long as it has none.
+func (t *turn) takenFrom(k *keyspace, old, next *Region) *rooted.FormerOwner {
+	switch {
+	case len(next.Owners) > 0:
+		return nil
+	case len(old.Owners) == 0:
+		return old.Former
+	case !t.carried(k) || old.Owners[0].Incarnation == 0:
+		return nil
+	}
+	return &rooted.FormerOwner{Member: old.Owners[0].Member, Incarnation: old.Owners[0].Incarnation, Revision: t.token.Index}
 }
 
 func (t *turn) assignedAlready(k *keyspace, old, next *Region, expected *rootv1.RegionEpoch) bool {

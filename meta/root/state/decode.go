@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -140,6 +141,7 @@ const (
 	keyRegionOwner    = 6<<3 | wireBytes
 	keyRegionFrontier = 7<<3 | wireBytes
 	keyRegionRevision = 8<<3 | wireVarint
+	keyRegionFormer   = 9<<3 | wireBytes
 
 	keyEpochVersion     = 1<<3 | wireVarint
 	keyEpochConfVersion = 2<<3 | wireVarint
@@ -148,6 +150,10 @@ const (
 	keyOwnerPeer        = 2<<3 | wireVarint
 	keyOwnerIncarnation = 3<<3 | wireVarint
 	keyOwnerRole        = 4<<3 | wireVarint
+
+	keyFormerMember      = 1<<3 | wireBytes
+	keyFormerIncarnation = 2<<3 | wireVarint
+	keyFormerRevision    = 3<<3 | wireVarint
 )
 
 // decode returns the region of a record; nil: it is another one, or one that was
@@ -172,6 +178,11 @@ func (d *regionDecoder) decode(record []byte) *Region {
 	}
 	frontier := w.bytes(keyRegionFrontier)
 	few.Revision = w.number(keyRegionRevision)
+	if w.at(keyRegionFormer) {
+		if few.Former = formerOwner(w.bytes(keyRegionFormer)); few.Former == nil {
+			return nil
+		}
+	}
 	if !w.whole() || !epoch.whole() || keyspace > math.MaxUint32 {
 		return nil
 	}
@@ -190,6 +201,15 @@ func (d *regionDecoder) decode(record []byte) *Region {
 	}
 	d.end = r.End
 	return r
+}
+
+func formerOwner(b []byte) *rooted.FormerOwner {
+	w := wire{b: b}
+	f := &rooted.FormerOwner{Member: MemberID(w.bytes(keyFormerMember)), Incarnation: w.number(keyFormerIncarnation), Revision: w.number(keyFormerRevision)}
+	if !w.whole() || !utf8.ValidString(string(f.Member)) {
+		return nil
+	}
+	return f
 }
 
 func (d *regionDecoder) owner(o *Owner, b []byte) bool {

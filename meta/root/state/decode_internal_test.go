@@ -35,6 +35,9 @@ func TestRegionDecoder(t *testing.T) {
 		for range rng.IntN(10) {
 			p.Owners = append(p.Owners, &rootv1.Owner{MemberId: "m1", PeerId: number(), Incarnation: number(), Role: rootv1.OwnerRole(rng.IntN(3))})
 		}
+		if rng.IntN(8) == 0 {
+			p.Former = &rootv1.FormerOwner{MemberId: "m2", Incarnation: number(), Revision: number()}
+		}
 		r := &rootv1.Record{Kind: &rootv1.Record_Region{Region: p}}
 		if rng.IntN(50) == 0 {
 			r.Kind = &rootv1.Record_Member{Member: &rootv1.Member{Id: "m1"}}
@@ -77,7 +80,7 @@ func TestRegionDecoder(t *testing.T) {
 // every region would take the long way.
 func TestRegionDecoderKnowsEveryField(t *testing.T) {
 	for m, last := range map[protoreflect.Message]int{
-		(&rootv1.Region{}).ProtoReflect(): keyRegionRevision >> 3, (&rootv1.RegionEpoch{}).ProtoReflect(): keyEpochConfVersion >> 3, (&rootv1.Owner{}).ProtoReflect(): keyOwnerRole >> 3,
+		(&rootv1.Region{}).ProtoReflect(): keyRegionFormer >> 3, (&rootv1.FormerOwner{}).ProtoReflect(): keyFormerRevision >> 3, (&rootv1.RegionEpoch{}).ProtoReflect(): keyEpochConfVersion >> 3, (&rootv1.Owner{}).ProtoReflect(): keyOwnerRole >> 3,
 	} {
 		if n := m.Descriptor().Fields().Len(); n != last {
 			t.Errorf("%s has %d fields, the decoder knows %d", m.Descriptor().Name(), n, last)

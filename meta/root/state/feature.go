@@ -18,8 +18,8 @@ const (
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
 	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, steps
 	// that name the plan they are of, the coordinator that names an actor, and the time of an
-	// entry, judges each event of an actor by what those before it in its command made, and
-	// has owners let go of what is split or merged.
+	// entry, keeps whom a region was taken from, judges each event of an actor by what those
+	// before it in its command made, and has owners let go of what is split or merged.
 	FeatureLevel = 4
 
 	movesLevel      = 2
@@ -86,6 +86,14 @@ func eventLevel(e *rootv1.Event) uint32 {
 		return settingsLevel(k.KeyspaceCreated.GetSettings())
 	case *rootv1.Event_KeyspaceUpdated:
 		return settingsLevel(k.KeyspaceUpdated.GetSettings())
+	case *rootv1.Event_RegionBootstrapped:
+		return regionLevel(k.RegionBootstrapped.GetRegion())
+	case *rootv1.Event_RegionPublished:
+		return regionLevel(k.RegionPublished.GetRegion())
+	case *rootv1.Event_KeyspaceDeleted:
+		if k.KeyspaceDeleted.GetForce() {
+			return membersLevel
+		}
 	case *rootv1.Event_TenureEnded, *rootv1.Event_ClusterSettingsChanged, *rootv1.Event_AccessGranted, *rootv1.Event_AccessRevoked,
 		*rootv1.Event_TokenKeyRotated, *rootv1.Event_TokenRevoked:
 		return restrictedLevel
@@ -123,7 +131,7 @@ func recordLevel(r *rootv1.Record) uint32 {
 	if r.GetKeyspace().GetFormerTtlMillis() > 0 {
 		return membersLevel
 	}
-	return max(memberLevel(r.GetMember()), settingsLevel(r.GetKeyspace().GetSettings()))
+	return max(memberLevel(r.GetMember()), settingsLevel(r.GetKeyspace().GetSettings()), regionLevel(r.GetRegion()))
 }
 
 func memberLevel(m *rootv1.Member) uint32 {
@@ -135,6 +143,13 @@ func memberLevel(m *rootv1.Member) uint32 {
 
 func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
 	if s.GetMoves() != nil || s.GetGuards() != nil {
+		return membersLevel
+	}
+	return BaseFeatureLevel
+}
+
+func regionLevel(r *rootv1.Region) uint32 {
+	if r.GetFormer() != nil {
 		return membersLevel
 	}
 	return BaseFeatureLevel

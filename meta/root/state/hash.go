@@ -178,6 +178,13 @@ func appendRegion(b []byte, r *Region) []byte {
 	}
 	b = appendStringField(b, 7, r.Frontier)
 	b = appendUintField(b, 8, r.Revision)
+	if f := r.Former; f != nil {
+		b = append(b, 9)
+		b = appendStringField(b, 1, string(f.Member))
+		b = appendUintField(b, 2, f.Incarnation)
+		b = appendUintField(b, 3, f.Revision)
+		b = append(b, 0)
+	}
 	return append(b, 0)
 }
 

@@ -27,6 +27,12 @@ func TestRegionHash(t *testing.T) {
 				Incarnation: rapid.Uint64().Draw(t, "incarnation"), Role: rootv1.OwnerRole(rapid.IntRange(0, 2).Draw(t, "role")),
 			})
 		}
+		if rapid.Bool().Draw(t, "taken") {
+			r.Former = &rooted.FormerOwner{
+				Member: MemberID(rapid.String().Draw(t, "former")), Incarnation: rapid.Uint64().Draw(t, "former incarnation"),
+				Revision: rapid.Uint64().Draw(t, "taken at"),
+			}
+		}
 		if fast, slow := hashRegion(r), hashRecord(tagRegion, r.Proto()); fast != slow {
 			t.Fatalf("fast %x, by definition %x: %+v", fast, slow, r)
 		}

@@ -168,6 +168,9 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	}
 	updated := *k
 	updated.record = next
+	if d := t.placedAnew(k, &updated); d != nil {
+		return verdict{reject: d}
+	}
 	t.setKeyspace(&updated)
 	if was := k.assigned(); was != updated.assigned() {
 		for _, region := range t.regionsOf(k.id(), k.regions) {
@@ -201,8 +204,25 @@ func fenceTTL(s *rootv1.KeyspaceSettings) uint64 {
 	return o.GetTtlMillis()
 }
 
+// placedAnew refuses another placement while owners act for regions: they would lose them,
+// as those of an assigned keyspace are incarnations, and those of a reported one are not.
+func (t *turn) placedAnew(k, next *keyspace) *rootv1.ErrorDetail {
+	switch {
+	case t.FeatureLevel() < membersLevel || k.assigned() == next.assigned():
+		return nil
+	case k.assigned() && k.regions > k.orphans:
+		return refuse(rootv1.Reason_REASON_NOT_EMPTY,
+			"members act for %d regions of keyspace %q, and would lose them with what they have not saved: stop these members first, see nokv region list", k.regions-k.orphans, k.record.GetName())
+	case !k.assigned() && k.owned > 0:
+		return refuse(rootv1.Reason_REASON_NOT_EMPTY,
+			"%d regions of keyspace %q have owners, who would lose them: publish them without owners first", k.owned, k.record.GetName())
+	default:
+		return nil
+	}
+}
+
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
-// empty. Already applied: there was one of that id, and it is gone. Of a name
+// empty, and with force all slots do. Already applied: there was one of that id, and it is gone. Of a name
 // nobody can tell.
 func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	k, d := t.keyspaceNamed(e.GetKeyspaceId(), e.GetName())
@@ -216,7 +236,10 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		return verdict{reject: versionStale(k.record, x)}
 	}
 	id, slots := k.id(), k.layout().GetSlots() != nil
-	if k.owned > 0 || k.regions > 0 && !slots {
+	if slots && k.owned > 0 && !e.GetForce() {
+		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d slots, %d of them owned: --force takes them from their owners, who lose what they have not saved", k.record.GetName(), k.regions, k.owned)
+	}
+	if k.regions > 0 && !slots {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned", k.record.GetName(), k.regions, k.owned)
 	}
 	regions := t.regionsOf(id, k.regions)

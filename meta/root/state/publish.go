@@ -67,7 +67,7 @@ func (t *turn) regionPublished(e *rootv1.RegionPublished, r *EventResult) verdic
 // wanted is the region that a request describes.
 func (t *turn) wanted(p *rootv1.Region) *Region {
 	want := RegionFromProto(p)
-	want.Revision = t.token.Index
+	want.Revision, want.Former = t.token.Index, nil
 	if want.Epoch == (Epoch{}) {
 		want.Epoch = Epoch{Version: 1, ConfVersion: 1}
 	}
@@ -156,10 +156,13 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	if d := t.owners(k, old.Owners, want.Owners, false); d != nil {
 		return verdict{reject: d}
 	}
+	if d := t.mayLose(k, old, want); d != nil {
+		return verdict{reject: d}
+	}
 	if want.Frontier == "" {
 		want.Frontier = old.Frontier
 	}
-	want.Start, want.End = at.start, at.end
+	want.Start, want.End, want.Former = at.start, at.end, t.takenFrom(k, old, want)
 	r.Transition = t.settle(old, want)
 	if taken != nil {
 		t.removeRegion(taken)
@@ -167,6 +170,21 @@ func (t *turn) replace(k *keyspace, old, want *Region, expected *rootv1.RegionEp
 	t.putRegion(old, want)
 	r.Region = want
 	return applied
+}
+
+// mayLose refuses a descriptor that takes an exclusive region from an owner who acts for it:
+// regions are assigned by those who ask it to let go, or say that they do not.
+func (t *turn) mayLose(k *keyspace, old, want *Region) *rootv1.ErrorDetail {
+	if !t.carried(k) {
+		return nil
+	}
+	loses := func(o Owner) bool { return t.Acts(o) && !slices.Contains(want.Owners, o) }
+	acts := slices.IndexFunc(old.Owners, loses)
+	if acts < 0 {
+		return nil
+	}
+	return withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH,
+		"member %q acts for region %d of keyspace %q: use region assign, or region assign --now, which does not wait for it", old.Owners[acts].Member, old.ID, k.record.GetName())
 }
 
 // newer refuses a descriptor that does not follow the rooted one.

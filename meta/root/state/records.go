@@ -134,7 +134,15 @@ func appendRegionRecord(b []byte, r *Region) []byte {
 			})
 		}
 		b = appendWireString(b, 7, r.Frontier)
-		return appendWireUint(b, 8, r.Revision)
+		b = appendWireUint(b, 8, r.Revision)
+		if f := r.Former; f != nil {
+			b = appendNested(b, 9, func(b []byte) []byte {
+				b = appendWireString(b, 1, string(f.Member))
+				b = appendWireUint(b, 2, f.Incarnation)
+				return appendWireUint(b, 3, f.Revision)
+			})
+		}
+		return b
 	})
 }
 

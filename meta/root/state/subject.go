@@ -63,7 +63,11 @@ const (
 func aboutPublished(h uint64, p *rootv1.RegionPublished) uint64 {
 	r := p.GetRegion()
 	h = aboutEpoch(aboutEpoch(numbers(h, aboutKindPublished, r.GetId(), uint64(r.GetKeyspaceId()), r.GetRevision()), r.GetEpoch()), p.GetExpectedEpoch())
-	return aboutOwners(text(text(text(h, r.GetStartKey()), r.GetEndKey()), r.GetFrontier()), r.GetOwners())
+	h = aboutOwners(text(text(text(h, r.GetStartKey()), r.GetEndKey()), r.GetFrontier()), r.GetOwners())
+	if f := r.GetFormer(); f != nil { // without it, the digest is that of builds of lower levels
+		h = text(numbers(h, f.GetIncarnation(), f.GetRevision()), f.GetMemberId())
+	}
+	return h
 }
 
 func aboutAssignments(h uint64, all []*rootv1.Assignment) uint64 {

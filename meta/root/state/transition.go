@@ -129,6 +129,7 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 	}
 	*next = *region
 	next.Owners, next.Revision = owners, t.token.Index
+	next.Former = t.takenFrom(k, region, next)
 	next.Epoch.ConfVersion = t.raise(k, region.Epoch).ConfVersion + 1
 	return next, nil
 }
@@ -182,6 +183,8 @@ func (t *turn) mayMerge(k *keyspace, left *Region, p *rootv1.Transition) *rootv1
 		return epochStale(right, EpochFromProto(p.GetRightBaseEpoch()))
 	case left.Keyspace != right.Keyspace || left.End == "" || left.End != right.Start:
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "region %d is not the right neighbour of region %d", right.ID, left.ID)
+	case left.Former != nil && right.Former != nil && (left.Former.Member != right.Former.Member || left.Former.Incarnation != right.Former.Incarnation):
+		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d were taken from different owners: wait until they have new ones", left.ID, right.ID)
 	case t.carried(k) && !sameOwners(left.Owners, right.Owners):
 		return withRegion(right, rootv1.Reason_REASON_INVALID_RANGE, "regions %d and %d have different owners: move one of them first", left.ID, right.ID)
 	default:
@@ -322,6 +325,9 @@ func (t *turn) merge(k *keyspace, left, right *Region, e *rootv1.TransitionCompl
 	whole := letGoAt(left, e).Clone()
 	whole.End, whole.Revision = right.End, t.token.Index
 	whole.Epoch.Version = t.raise(k, join(left.Epoch, right.Epoch)).Version + 1
+	if f := right.Former; f != nil && len(whole.Owners) == 0 && (whole.Former == nil || whole.Former.Revision < f.Revision) {
+		whole.Former = f
+	}
 	t.removeRegion(right)
 	t.putRegion(left, whole)
 }

@@ -1839,14 +1839,16 @@ func (x *KeyspaceUpdated) GetName() string {
 }
 
 // KeyspaceDeleted removes a keyspace that has no regions, or only its slots
-// with no owners.
+// with no owners; with force, one of slots, whoever owns them.
 type KeyspaceDeleted struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	KeyspaceId uint32                 `protobuf:"varint,1,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
 	// 0: any.
 	ExpectedVersion uint64 `protobuf:"varint,2,opt,name=expected_version,json=expectedVersion,proto3" json:"expected_version,omitempty"`
 	// Name instead of an id.
-	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Take its slots from their owners, which are shown that they end. Of feature level 4.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1900,6 +1902,13 @@ func (x *KeyspaceDeleted) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *KeyspaceDeleted) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 // RegionBootstrapped publishes a region only if its keyspace has none.
@@ -3513,12 +3522,13 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"keyspaceId\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12:\n" +
 	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"q\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\x87\x01\n" +
 	"\x0fKeyspaceDeleted\x12\x1f\n" +
 	"\vkeyspace_id\x18\x01 \x01(\rR\n" +
 	"keyspaceId\x12)\n" +
 	"\x10expected_version\x18\x02 \x01(\x04R\x0fexpectedVersion\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"B\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"B\n" +
 	"\x12RegionBootstrapped\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\"\x81\x01\n" +
 	"\x0fRegionPublished\x12,\n" +

@@ -3925,7 +3925,10 @@ type Region struct {
 	// How far the previous owner got: opaque to the root.
 	Frontier []byte `protobuf:"bytes,7,opt,name=frontier,proto3" json:"frontier,omitempty"`
 	// Descriptor revision: index of the entry that last changed the record.
-	Revision      uint64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Whom the region was taken from, while it has no owner: that one may still act for
+	// it. Kept by the root; in requests it says nothing. Of feature level 4.
+	Former        *FormerOwner `protobuf:"bytes,9,opt,name=former,proto3" json:"former,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4016,6 +4019,77 @@ func (x *Region) GetRevision() uint64 {
 	return 0
 }
 
+func (x *Region) GetFormer() *FormerOwner {
+	if x != nil {
+		return x.Former
+	}
+	return nil
+}
+
+// FormerOwner is who owned an exclusive region that was taken from it: it did not say
+// how far it got.
+type FormerOwner struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	MemberId string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Member incarnation that the region was granted to.
+	Incarnation uint64 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Index of the entry that took the region from it.
+	Revision      uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FormerOwner) Reset() {
+	*x = FormerOwner{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FormerOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FormerOwner) ProtoMessage() {}
+
+func (x *FormerOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FormerOwner.ProtoReflect.Descriptor instead.
+func (*FormerOwner) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *FormerOwner) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *FormerOwner) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *FormerOwner) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // Transition is a planned change of one region.
 type Transition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4057,7 +4131,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4143,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4156,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Transition) GetId() string {
@@ -4230,7 +4304,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +4316,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4329,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4308,7 +4382,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4320,7 +4394,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4333,7 +4407,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4383,7 +4457,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4395,7 +4469,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4408,7 +4482,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -4474,7 +4548,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4486,7 +4560,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4499,7 +4573,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -4567,7 +4641,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4579,7 +4653,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4592,7 +4666,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -4875,7 +4949,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4887,7 +4961,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4900,7 +4974,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -4932,7 +5006,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5018,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4970,7 +5044,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4982,7 +5056,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5013,7 +5087,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5025,7 +5099,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5286,7 +5360,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x17\n" +
 	"\apeer_id\x18\x02 \x01(\x04R\x06peerId\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\x12+\n" +
-	"\x04role\x18\x04 \x01(\x0e2\x17.nokv.root.v1.OwnerRoleR\x04role\"\x85\x02\n" +
+	"\x04role\x18\x04 \x01(\x0e2\x17.nokv.root.v1.OwnerRoleR\x04role\"\xb8\x02\n" +
 	"\x06Region\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1f\n" +
 	"\vkeyspace_id\x18\x02 \x01(\rR\n" +
@@ -5296,7 +5370,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12+\n" +
 	"\x06owners\x18\x06 \x03(\v2\x13.nokv.root.v1.OwnerR\x06owners\x12\x1a\n" +
 	"\bfrontier\x18\a \x01(\fR\bfrontier\x12\x1a\n" +
-	"\brevision\x18\b \x01(\x04R\brevision\"\xa0\x06\n" +
+	"\brevision\x18\b \x01(\x04R\brevision\x121\n" +
+	"\x06former\x18\t \x01(\v2\x19.nokv.root.v1.FormerOwnerR\x06former\"h\n" +
+	"\vFormerOwner\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"\xa0\x06\n" +
 	"\n" +
 	"Transition\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x120\n" +
@@ -5532,7 +5611,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -5582,19 +5661,20 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*RegionEpoch)(nil),        // 45: nokv.root.v1.RegionEpoch
 	(*Owner)(nil),              // 46: nokv.root.v1.Owner
 	(*Region)(nil),             // 47: nokv.root.v1.Region
-	(*Transition)(nil),         // 48: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 49: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 50: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 51: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 52: nokv.root.v1.Counters
-	(*Record)(nil),             // 53: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 54: nokv.root.v1.RevokedToken
-	nil,                        // 55: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 56: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 57: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 58: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 59: nokv.root.v1.Layout.Points
-	nil,                        // 60: nokv.root.v1.LabelRule.LabelsEntry
+	(*FormerOwner)(nil),        // 48: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 49: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 50: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 51: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 52: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 53: nokv.root.v1.Counters
+	(*Record)(nil),             // 54: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 55: nokv.root.v1.RevokedToken
+	nil,                        // 56: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 57: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 58: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 59: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 60: nokv.root.v1.Layout.Points
+	nil,                        // 61: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
@@ -5622,7 +5702,7 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	16, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	16, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	16, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	55, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	56, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	34, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	35, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
@@ -5632,56 +5712,57 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	40, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
 	43, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
 	44, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	56, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	57, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
 	38, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
 	39, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	57, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	58, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	59, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	58, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	59, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	60, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
 	7,  // 41: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
 	8,  // 42: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
 	9,  // 43: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
 	10, // 44: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
 	41, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
 	42, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	60, // 47: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	61, // 47: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
 	11, // 48: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
 	45, // 49: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
 	46, // 50: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	12, // 51: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	14, // 52: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	45, // 53: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 54: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	45, // 55: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	16, // 56: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	16, // 57: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	46, // 58: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	16, // 59: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	13, // 60: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	45, // 61: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 62: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	19, // 63: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	23, // 64: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	52, // 65: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	25, // 66: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	30, // 67: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	32, // 68: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	31, // 69: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	33, // 70: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	47, // 71: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	48, // 72: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	49, // 73: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	51, // 74: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	50, // 75: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	27, // 76: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	28, // 77: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	49, // 78: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	54, // 79: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	80, // [80:80] is the sub-list for method output_type
-	80, // [80:80] is the sub-list for method input_type
-	80, // [80:80] is the sub-list for extension type_name
-	80, // [80:80] is the sub-list for extension extendee
-	0,  // [0:80] is the sub-list for field type_name
+	48, // 51: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	12, // 52: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	14, // 53: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	45, // 54: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 55: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	45, // 56: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	16, // 57: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	16, // 58: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	46, // 59: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	16, // 60: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	13, // 61: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	45, // 62: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	45, // 63: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	19, // 64: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	23, // 65: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	53, // 66: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	25, // 67: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	30, // 68: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	32, // 69: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	31, // 70: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	33, // 71: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	47, // 72: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	49, // 73: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	50, // 74: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	52, // 75: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	51, // 76: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	27, // 77: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	28, // 78: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	50, // 79: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	55, // 80: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	81, // [81:81] is the sub-list for method output_type
+	81, // [81:81] is the sub-list for method input_type
+	81, // [81:81] is the sub-list for extension type_name
+	81, // [81:81] is the sub-list for extension extendee
+	0,  // [0:81] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -5694,7 +5775,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[37].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[38].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -5719,7 +5800,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      16,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
