@@ -91,8 +91,8 @@ type bubble struct {
 	cluster *fakecoordinator.Cluster
 	// coordinators are c1, c2 and c3.
 	coordinators []*fakecoordinator.Coordinator
-	client  *client.Client
-	ends    []func()
+	client       *client.Client
+	ends         []func()
 }
 
 // inBubble runs a test with coordinators c1, c2 and c3, of which c1 holds the Tenure;
