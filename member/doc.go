@@ -17,7 +17,8 @@
 //  3. Calls to the Handler of one region never overlap; those of different regions do,
 //     Config.Workers at a time. Do overlaps everything: Acquire returns before the first
 //     request of a region is let in, Release is called behind the last. Evict is called
-//     while requests may still run: they are told by Leaving, and fail behind the work.
+//     while requests may still run: they are told by Leaving, and fail behind the work;
+//     what comes next of the region waits for them.
 //  4. A call that fails is made again after a pause, and its error reported. One that
 //     panics has failed. One that does not return within Config.HandlerTimeout is
 //     reported and gives its worker back; nothing else is asked of that region before
@@ -26,7 +27,8 @@
 //     are found through it.
 //  6. A verdict that this process has failed ends what it holds, and it registers anew.
 //     Another process under the same id ends Run with ErrSuperseded.
-//  7. The probe address answers until nothing is served any more, and not longer.
+//  7. The probe address answers until nothing is let in any more and no work is said to be
+//     good, and not longer: also where calls or requests do not return (ErrStuck).
 //
 // What the fence of an epoch protects is the resource's to check: package fence.
 package member

@@ -27,9 +27,10 @@ var ErrSuperseded = errors.New("another process registered under this member's i
 // ErrRemoved ends Run: an operator removed the member.
 var ErrRemoved = errors.New("the member was removed by an operator")
 
-// ErrStuck ends Run: calls to the Handler do not return, so that what they hold can
-// neither be released nor begun anew. The process should end.
-var ErrStuck = errors.New("calls to the application do not return: end the process")
+// ErrStuck ends Run: calls to the Handler, or requests, do not return, so that what they hold
+// can neither be released nor begun anew. None of them is said to be good any more. The
+// process should end.
+var ErrStuck = errors.New("calls to the application, or requests, do not return: end the process")
 
 // errOver says that this incarnation is over; errFailed that the verdict was that it is
 // dead: the member registers anew.
@@ -198,7 +199,8 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	// What goes on behind the end of ctx, bounded by time: releasing, and saying so.
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation})
+	_, evicts := h.(Evicter)
+	core := held.New(held.Config{Member: rooted.MemberID(m.cfg.ID), Incarnation: incarnation, Evicts: evicts})
 	m.mu.Lock()
 	m.core, m.incarnation, m.over, m.handling, m.tasks, m.busy = core, incarnation, nil, after, map[uint64]*task{}, 0
 	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED

@@ -208,7 +208,9 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 		r.joined, r.whole = true, res.Frontier
 	case Prepare:
 		r.phase = phaseReady
-	case Evict, Abandon:
+	case Evict:
+		r.evicted = true
+	case Abandon:
 		c.leave(r)
 	case Checkpoint:
 		r.frontier, r.fronted = res.Frontier, true
@@ -241,12 +243,12 @@ func (c *Core) Overdue(id uint64, why string) {
 
 // Drained says that the last admitted work of a region has ended.
 func (c *Core) Drained(id rooted.RegionID, now clock.Instant) {
-	if r := c.regions[id]; r != nil && r.phase == phaseReleasing {
+	if r := c.regions[id]; r != nil {
 		c.settle(r, now)
 	}
 }
 
-// bounded is an error in a report: valid text of MaxErrorBytes at most.
+// bounded is what the application says, as a frame can have it: valid text of MaxErrorBytes at most.
 func bounded(why string) string {
 	if len(why) > MaxErrorBytes {
 		why = why[:MaxErrorBytes]

@@ -31,14 +31,13 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	c.table.mu.Unlock()
 	n.queue, n.cancels, n.timers, n.calls = slices.Clone(c.queue), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
 	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
-	names := map[string]*keyspace{}
 	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))
 	for id, k := range c.keyspaces {
 		copied := &keyspace{call: k.call, stopped: k.stopped, told: k.told, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
 		copied.now.Store(k.now.Load())
-		n.keyspaces[id], names[copied.now.Load().Name] = copied, copied
+		n.keyspaces[id] = copied
 	}
-	n.table.names.Store(&names)
+	n.name()
 	for i, s := range c.streams {
 		if s == nil {
 			continue
@@ -127,7 +126,7 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	for _, id := range c.ids() {
 		r := c.regions[id]
 		word(uint64(id), uint64(r.phase), uint64(r.kindNow()), uint64(min(r.tries, 1)))
-		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined)
+		flag(r.at != nil, r.shown != nil, r.cancelled, r.idle, r.fronted, r.command != nil, r.err != "", r.joined, r.evicted)
 		text(r.frontier, r.transition, r.whole)
 		if r.at != nil {
 			epoch(r.at.Epoch)

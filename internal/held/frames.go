@@ -96,13 +96,15 @@ func (c *Core) SetLoad(l Load) {
 
 // Goodbye says with every frame that the process wants to leave by a deadline.
 func (c *Core) Goodbye(deadline clock.Instant, reason string) {
-	c.goodbye = &goodbye{deadline: deadline, reason: reason}
+	c.goodbye = &goodbye{deadline: deadline, reason: bounded(reason)}
 	c.allUrgent()
 }
 
-// Gone says with every frame that the process serves nothing any more and ends.
+// Gone says with every frame that the process serves nothing any more and ends. That is so
+// before it is said: what it has is granted to others at once.
 func (c *Core) Gone(reason string) {
-	c.goodbye = &goodbye{reason: reason, gone: true}
+	c.end()
+	c.goodbye = &goodbye{reason: bounded(reason), gone: true}
 	c.allUrgent()
 }
 
@@ -208,10 +210,7 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 	p := &coordinatorv1.RegionReport{
 		RegionId: uint64(r.id), Epoch: at.Epoch.Proto(), Phase: r.phase, TransitionId: r.transition, Error: r.err,
 	}
-	switch {
-	case r.kindNow() == Evict:
-		p.Phase = phaseReleasing
-	case r.phase == phaseNone:
+	if r.phase == phaseNone {
 		p.Phase = phaseAcquiring // its terms have not come
 	}
 	if r.fronted {

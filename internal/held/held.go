@@ -44,7 +44,7 @@ const (
 	MaxRegions = 1 << 20
 	// MaxFrameBytes bounds a frame; what does not fit goes into the next one.
 	MaxFrameBytes = 256 << 10
-	// MaxErrorBytes bounds what a region's report says of an error.
+	// MaxErrorBytes bounds what a frame says in words: of an error, or of why the process ends.
 	MaxErrorBytes = 512
 	// MaxHotKeys is the most keys that a region's report names.
 	MaxHotKeys = 16
@@ -60,6 +60,9 @@ const (
 type Config struct {
 	Member      rooted.MemberID
 	Incarnation uint64
+	// Evicts: the application can be asked to drop what was lost while requests still run.
+	// If not, Evict waits for them, as Release does.
+	Evicts bool
 	// RetryMin and RetryMax bound the pause before a call that failed is made again; it
 	// doubles. 0: 100 ms and 10 s.
 	RetryMin, RetryMax time.Duration
@@ -136,6 +139,8 @@ type region struct {
 	phase Phase
 	// gate counts the work that was admitted; one for each time it is acquired.
 	gate *gate
+	// evicted: it was lost, and the application has dropped it.
+	evicted bool
 	// frontier is what the application said last; exact when it has released.
 	frontier string
 	fronted  bool
@@ -228,10 +233,15 @@ func (c *Core) Retire(now clock.Instant) {
 	if c.over {
 		return
 	}
+	c.end()
+	c.settleAll(now)
+}
+
+// end lets nothing be admitted any more, and no work be good.
+func (c *Core) end() {
 	c.over = true
 	c.table.retired.Store(true)
 	c.table.wakeAll()
-	c.settleAll(now)
 }
 
 // Over says that the incarnation has ended.
@@ -332,7 +342,7 @@ func (c *Core) step(r *region, w want, now clock.Instant) bool {
 		case w == wantGive && r.fits():
 			return c.giving(r, now)
 		}
-		return c.retry(r, Evict, now)
+		return c.lose(r, w, now)
 	default: // phaseReleased
 		if w == wantGive && r.fits() {
 			if r.transition != r.shown.transition {
@@ -382,6 +392,23 @@ func (c *Core) giving(r *region, now clock.Instant) bool {
 	return c.retry(r, Release, now)
 }
 
+// lose drops a region that is not the member's at this epoch any more. It is left behind
+// the last admitted work, so that nothing of it overlaps what comes next of the region.
+func (c *Core) lose(r *region, w want, now clock.Instant) bool {
+	if r.phase == phaseServing || !r.gate.ended() {
+		r.phase = phaseReleasing
+		c.publish(r, w) // ends the gate: from here on the count only falls
+		c.changed(r)
+	}
+	switch {
+	case r.gate.busy() && (r.evicted || !c.cfg.Evicts):
+		return false
+	case r.evicted:
+		return c.leave(r)
+	}
+	return c.retry(r, Evict, now)
+}
+
 // reopen takes back what was to be given: the move was cancelled.
 func (c *Core) reopen(r *region) bool {
 	r.phase, r.transition, r.err, r.tries = phaseServing, "", "", 0
@@ -419,7 +446,7 @@ func (c *Core) joins(r *region) bool {
 // leave forgets what was made of a region, and looks at what is wanted now. What it
 // was released at is known until it is acquired again.
 func (c *Core) leave(r *region) bool {
-	r.phase, r.gate, r.transition, r.joined, r.idle, r.err, r.tries, r.retryAt = phaseNone, nil, "", false, false, "", 0, 0
+	r.phase, r.gate, r.evicted, r.transition, r.joined, r.idle, r.err, r.tries, r.retryAt = phaseNone, nil, false, "", false, false, "", 0, 0
 	if !r.fits() {
 		r.at, r.fronted, r.frontier = nil, false, ""
 	}
@@ -435,7 +462,7 @@ func (c *Core) forget(r *region) {
 // adopt goes on at another epoch where the member stays an owner beside others and
 // the range is the same: nothing was taken from it.
 func (c *Core) adopt(r *region, w want) {
-	if r.phase != phaseServing && r.phase != phaseReleasing || w != wantOwn && w != wantGive || r.fits() {
+	if r.phase != phaseServing && r.phase != phaseReleasing || w != wantOwn && w != wantGive || r.fits() || r.gate.ended() {
 		return
 	}
 	next := &r.shown.region

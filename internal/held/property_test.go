@@ -53,10 +53,11 @@ type job struct {
 // an application that fails and is slow.
 type walk struct {
 	*rapid.T
-	core  *held.Core
-	clock *clock.Manual
-	log   []truth // by index; the first is nothing
-	conf  map[rooted.RegionID]uint64
+	evicts bool
+	core   *held.Core
+	clock  *clock.Manual
+	log    []truth // by index; the first is nothing
+	conf   map[rooted.RegionID]uint64
 
 	position [2]int // shown on the stream; -1: it is closed
 	sequence [2]uint64
@@ -71,8 +72,9 @@ type walk struct {
 const ttl = time.Second
 
 func newWalk(t *rapid.T) *walk {
+	evicts := rapid.Bool().Draw(t, "evicts")
 	w := &walk{
-		T: t, core: held.New(held.Config{Member: "m1", Incarnation: 3}), clock: &clock.Manual{Elapsed: 1},
+		T: t, evicts: evicts, core: held.New(held.Config{Member: "m1", Incarnation: 3, Evicts: evicts}), clock: &clock.Manual{Elapsed: 1},
 		log: []truth{nil, {}}, conf: map[rooted.RegionID]uint64{}, position: [2]int{-1, -1},
 		calls: map[uint64]held.Call{}, released: map[string]bool{},
 	}
@@ -335,6 +337,13 @@ func (w *walk) take(most int) {
 			for _, j := range w.jobs {
 				if j.grant.Region.ID == c.Region.ID && j.conf == c.Region.Epoch.ConfVersion {
 					w.Fatalf("region %d is released, and work goes on", c.Region.ID)
+				}
+			}
+		}
+		if c.Kind == held.Acquire || c.Kind == held.Evict && !w.evicts {
+			for _, j := range w.jobs {
+				if j.grant.Region.ID == c.Region.ID {
+					w.Fatalf("%s of region %d at %s, and work goes on that was let in at %d", c.Kind, c.Region.ID, c.Region.Epoch, j.conf)
 				}
 			}
 		}

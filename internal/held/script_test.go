@@ -33,7 +33,7 @@ import (
 //	report REGION load=N    what the application tells
 //	after D                 time passes, and is told
 //	admit, check, leave REGION [epoch=E] [key=K]
-//	goodbye D, stop, retire
+//	goodbye D, gone, stop, retire
 //
 // Each command but admit is followed by what was made of the regions.
 func TestScripts(t *testing.T) {
@@ -42,7 +42,7 @@ func TestScripts(t *testing.T) {
 			return
 		}
 		m := &machine{clock: &clock.Manual{Elapsed: 1}, work: map[uint64][]*held.Grant{}}
-		m.core = held.New(held.Config{Member: "m1", Incarnation: 8})
+		m.core = held.New(held.Config{Member: "m1", Incarnation: 8, Evicts: true})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			m.t = t
 			return m.run(d)
@@ -168,6 +168,8 @@ func (m *machine) run(d *datadriven.TestData) string {
 		m.core.Tick(m.clock.Now())
 	case "goodbye":
 		m.core.Goodbye(now.Add(m.duration(words[0])), "the host goes away")
+	case "gone":
+		m.core.Gone("the process ends")
 	case "stop":
 		m.core.Stop(now)
 	case "retire":

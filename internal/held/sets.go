@@ -328,13 +328,13 @@ func (c *Core) mergeTerms(now clock.Instant) {
 			m.Hold = max(m.Hold, k.Hold)
 		}
 	}
-	came := false
+	changed := c.dropKeyspaces(merged)
 	for id, m := range merged {
 		k := c.keyspaces[id]
 		if k == nil {
 			k = &keyspace{stopped: true, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
 			c.keyspaces[id] = k
-			came = true
+			changed = true
 		}
 		k.now.Store(m)
 		c.table.hold.Store(max(c.table.hold.Load(), int64(m.Hold)))
@@ -342,14 +342,46 @@ func (c *Core) mergeTerms(now clock.Instant) {
 	for _, id := range c.spaces() {
 		c.tell(c.keyspaces[id], now)
 	}
-	if came {
-		names := make(map[string]*keyspace, len(c.keyspaces))
-		for _, k := range c.keyspaces {
-			names[k.now.Load().Name] = k
-		}
-		c.table.names.Store(&names)
+	if changed {
+		c.name()
 		c.settleAll(now)
 	}
+}
+
+// dropKeyspaces forgets keyspaces that no terms name and no region is in. True: there were
+// such.
+func (c *Core) dropKeyspaces(named map[rooted.KeyspaceID]*Keyspace) bool {
+	gone := map[rooted.KeyspaceID]struct{}{}
+	for id, k := range c.keyspaces {
+		if named[id] == nil && k.call == 0 {
+			gone[id] = struct{}{}
+		}
+	}
+	if len(gone) == 0 {
+		return false
+	}
+	for _, r := range c.regions {
+		if r.at != nil {
+			delete(gone, r.at.Keyspace)
+		}
+		if r.shown != nil {
+			delete(gone, r.shown.region.Keyspace)
+		}
+	}
+	for id := range gone {
+		delete(c.keyspaces, id)
+	}
+	return len(gone) > 0
+}
+
+// name lets names lead to keyspaces: to the one that was created last, where others had
+// the name before it.
+func (c *Core) name() {
+	names := make(map[string]*keyspace, len(c.keyspaces))
+	for _, id := range c.spaces() {
+		names[c.keyspaces[id].now.Load().Name] = c.keyspaces[id]
+	}
+	c.table.names.Store(&names)
 }
 
 // spaces are all keyspaces, ascending.

@@ -138,6 +138,9 @@ type Grant struct {
 	space *keyspace
 	gate  *gate // nil: refused
 	why   *Refusal
+	// shown: the newest set names the region. Only then it is found by its keys: they may
+	// be another one's by now.
+	shown bool
 	hot   *hotkeys.Sketch
 }
 
@@ -423,11 +426,11 @@ func (c *Core) publish(r *region, w want) {
 	if k == nil {
 		return
 	}
-	g := &Grant{space: k, Region: r.at}
+	g := &Grant{space: k, Region: r.at, shown: r.shown != nil}
 	if g.Region == nil {
 		g.Region = &r.shown.region
 	}
-	open := r.phase == phaseServing && r.fits() && (w == wantOwn || w == wantGive) && r.kindNow() != Evict && !r.gate.ended()
+	open := r.phase == phaseServing && r.fits() && (w == wantOwn || w == wantGive) && !r.gate.ended()
 	if open {
 		g.gate = r.gate
 		g.hot = r.hot
@@ -437,7 +440,7 @@ func (c *Core) publish(r *region, w want) {
 	c.table.put(g)
 	switch {
 	case open || r.gate == nil:
-	case r.fits() && (w == wantGive || w == wantOwn) && r.kindNow() != Evict:
+	case r.fits() && (w == wantGive || w == wantOwn):
 		r.gate.close()
 	default:
 		r.gate.end()
@@ -576,6 +579,9 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 
 // index replaces a grant by another one, or by none.
 func (k *keyspace) index(old, new *Grant) {
+	if new != nil && !new.shown {
+		new = nil
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if old != nil && (new == nil || old.Region.Start != new.Region.Start) {

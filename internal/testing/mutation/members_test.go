@@ -84,6 +84,21 @@ var members = []mutation{
 		[]string{holds, sdk},
 	},
 	{
+		26, "a region is acquired while requests run that were let in before it was lost", "internal/held/held.go",
+		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && !r.evicted && !c.cfg.Evicts:",
+		[]string{holds, sdk},
+	},
+	{
+		26, "an application that cannot evict releases what it lost while requests run", "internal/held/held.go",
+		"case r.gate.busy() && (r.evicted || !c.cfg.Evicts):", "case r.gate.busy() && r.evicted:",
+		[]string{sdk},
+	},
+	{
+		26, "who said that it is gone goes on", "internal/held/frames.go",
+		"	c.end()\n	c.goodbye = ", "	c.goodbye = ",
+		[]string{holds, sdk},
+	},
+	{
 		26, "a region is released before that is due", "internal/held/held.go",
 		"s.releaseNow && s.role != coordinatorv1.MoveRole_MOVE_ROLE_UNSPECIFIED", "s.role != coordinatorv1.MoveRole_MOVE_ROLE_UNSPECIFIED",
 		[]string{holds, sdk},
