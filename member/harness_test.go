@@ -89,8 +89,10 @@ func (a *app) Resumed(ctx context.Context, keyspace string) {
 type bubble struct {
 	*testing.T
 	cluster *fakecoordinator.Cluster
-	client  *client.Client
-	ends    []func()
+	// coordinators are c1, c2 and c3.
+	coordinators []*fakecoordinator.Coordinator
+	client       *client.Client
+	ends         []func()
 }
 
 // inBubble runs a test with coordinators c1, c2 and c3, of which c1 holds the Tenure;
@@ -99,7 +101,7 @@ func inBubble(t *testing.T, keyspace *coordinatorv1.KeyspaceTerms, test func(*bu
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{T: t, cluster: fakecoordinator.New(keyspace)}
 		for _, address := range []string{"c1", "c2", "c3"} {
-			b.cluster.Start(address)
+			b.coordinators = append(b.coordinators, b.cluster.Start(address))
 		}
 		var err error
 		b.client, err = client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(b.cluster.Dial)}})

@@ -3,11 +3,13 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -264,6 +266,13 @@ func (l *line) ended(ctx context.Context, err error) {
 	case rootv1.Reason_REASON_MEMBER_RETIRED, rootv1.Reason_REASON_UNHEALTHY_MEMBER:
 		m.endLocked(errOver)
 		return
+	case rootv1.Reason_REASON_PERMISSION_DENIED:
+		// It is about this process's certificate, which no time mends, unless somebody else
+		// takes what it says.
+		if !slices.ContainsFunc(m.lines[:], func(l *line) bool { return l != nil && l.answered }) {
+			m.endLocked(fmt.Errorf("%w: the process needs a certificate of the role member with the name %s: %s: %s", client.ErrPermissionDenied, m.cfg.ID, l.address, d.GetMessage()))
+			return
+		}
 	}
 	t := m.troubles[l.address]
 	if t == nil {

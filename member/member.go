@@ -47,8 +47,9 @@ type Member struct {
 	table atomic.Pointer[held.Table]
 	// waiting is how many requests wait in Do.
 	waiting atomic.Int64
-	// wake is a level: there may be something to do for Run.
+	// wake is a level: there may be something to do for Run, which closes ended.
 	wake    chan struct{}
+	ended   chan struct{}
 	running sync.WaitGroup
 
 	mu sync.Mutex
@@ -83,14 +84,16 @@ func New(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), troubles: map[string]*trouble{}}, nil
+	return &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}}, nil
 }
 
 // Run registers the member and keeps it going until the context ends: then nothing more
 // is let in, every region is released, coordinators are told, and Run returns nil.
 // Drain before that gives the regions away without a gap. Other errors: ErrSuperseded,
-// ErrRemoved, ErrStuck, and what makes the registration impossible. It may be called once.
+// ErrRemoved, ErrStuck, and what makes the registration or a stream impossible, such as
+// client.ErrPermissionDenied. It may be called once.
 func (m *Member) Run(ctx context.Context, h Handler) error {
+	defer close(m.ended)
 	p, address, err := listenProbe(ctx, m.cfg)
 	if err != nil {
 		return err
@@ -334,7 +337,7 @@ func kick(level chan struct{}) {
 // Drain asks for the member's regions to be moved to others, and returns when they have
 // been: the process can end then without anybody noticing. The context needs a deadline,
 // which is told: it is the time that the process has left. An error says how many regions
-// are left. The member takes no more from then on, until it runs anew.
+// are left, or that Run has ended. The member takes no more from then on, until it runs anew.
 func (m *Member) Drain(ctx context.Context, why string) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -355,6 +358,8 @@ func (m *Member) Drain(ctx context.Context, why string) error {
 	select {
 	case <-d.done:
 		return nil
+	case <-m.ended:
+		return errors.New("drain: the member has ended")
 	case <-ctx.Done():
 		return fmt.Errorf("drain: %d regions are left: %w", m.Status().Regions, ctx.Err())
 	}

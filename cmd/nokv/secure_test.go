@@ -205,6 +205,11 @@ func TestServersWantTheirOwnCertificates(t *testing.T) {
 		}
 		wantWords(t, c.Name(member), r.Stderr, "root/7", own, "nokv cert issue")
 	}
+	r := c.Run("worker", "--id", "w1", "--coordinator-addr", c.Coordinators()) // with an operator's
+	if r.Code != exitUsage || strings.Contains(r.Stdout, "starts") {
+		t.Errorf("exit status %d, want %d\n%s%s", r.Code, exitUsage, r.Stdout, r.Stderr)
+	}
+	wantWords(t, "the worker", r.Stderr, "operator/", "member/w1", "nokv cert issue")
 }
 
 // Without certificates a process listens where others reach it when it is told to,

@@ -234,8 +234,8 @@ func (w *worker) demo(i int, t target) (*demo, error) {
 				return nil, err
 			}
 		}
-		if who := d.certs.Principal(); who.Role == principal.Member && who.Name != d.id {
-			return nil, usagef("the certificate in %s is that of member %s, not of %s: give --id %s, or folders member-NAME", d.certs.Dir(), who.Name, d.id, who.Name)
+		if who := d.certs.Principal(); who.Role != principal.Member || who.Name != d.id {
+			return nil, usagef("the certificate in %s is that of %s, not of member/%s: nokv cert issue --role member --name %s makes one, for --certs or a folder member-%s in it", d.certs.Dir(), who, d.id, d.id, d.id)
 		}
 	}
 	var err error

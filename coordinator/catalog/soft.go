@@ -101,8 +101,8 @@ func NewSoft(cfg SoftConfig) *Soft {
 //
 //	REASON_INVALID_REQUEST    no incarnation
 //	REASON_REGISTER_FIRST     the member is not registered
-//	REASON_MEMBER_RETIRED     it is removed, or a newer incarnation registered
 //	REASON_ROOT_LAG_EXCEEDED  the incarnation is newer than this view: report again later
+//	REASON_MEMBER_RETIRED     it is removed, or a newer incarnation registered
 func Sender(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Member, error) {
 	m := st.Member(id)
 	switch {
@@ -110,16 +110,16 @@ func Sender(st *state.State, id state.MemberID, incarnation uint64) (*rootv1.Mem
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "a report of member %.64q names no incarnation", string(id))
 	case m == nil:
 		return nil, reason.New(rootv1.Reason_REASON_REGISTER_FIRST, "member %.64q is not registered", string(id))
-	case m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED:
-		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "member %.64q is removed", string(id))
-	case incarnation < m.GetIncarnation():
-		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED,
-			"incarnation %d of member %.64q is over: %d registered", incarnation, string(id), m.GetIncarnation())
 	case incarnation > m.GetIncarnation():
 		e := reason.New(rootv1.Reason_REASON_ROOT_LAG_EXCEEDED,
 			"this coordinator knows incarnation %d of member %.64q, not %d yet", m.GetIncarnation(), string(id), incarnation)
 		e.Detail.CurrentToken = st.Token().Proto()
 		return nil, e
+	case m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED:
+		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED, "member %.64q is removed", string(id))
+	case incarnation < m.GetIncarnation():
+		return nil, reason.New(rootv1.Reason_REASON_MEMBER_RETIRED,
+			"incarnation %d of member %.64q is over: %d registered", incarnation, string(id), m.GetIncarnation())
 	}
 	return m, nil
 }

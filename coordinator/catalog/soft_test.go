@@ -51,6 +51,7 @@ func TestStoreHeartbeats(t *testing.T) {
 	send(heartbeat("m1", next, 1), 14, true) // a newer incarnation counts from its own start
 	w.apply(removed("m1"))
 	refuse(heartbeat("m1", next, 2), rootv1.Reason_REASON_MEMBER_RETIRED)
+	refuse(heartbeat("m1", next+1, 1), rootv1.Reason_REASON_ROOT_LAG_EXCEEDED) // it registered since, which is not known here
 	s.Sweep(w.st)
 	if members, _ := s.Len(); members != 0 {
 		t.Fatalf("%d members after a sweep", members)

@@ -104,9 +104,6 @@ func (p *planner) look(id state.RegionID) {
 
 // repair finds out whether owners of a region are gone, and may be replaced.
 func (p *planner) repair(k *settings, r *state.Region) {
-	if len(r.Owners) == 0 && k.byTouch {
-		return
-	}
 	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r)}
 	for _, o := range r.Owners {
 		if p.alive(o) {

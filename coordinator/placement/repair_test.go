@@ -33,17 +33,20 @@ func TestFirstTouchOfSlots(t *testing.T) {
 	}
 }
 
-// A point that nobody owns waits for a caller: it was released because nobody used it.
-func TestPointsWithoutOwnersWaitForACaller(t *testing.T) {
+// A point that nobody owns is given to a member as any other region; without one that may
+// take it, it is said so.
+func TestPointsWithoutOwnersGetOne(t *testing.T) {
 	c := newCluster(t)
-	c.join("m1")
 	ks := c.keyspace("ks", points(), eraFence())
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
 		KeyspaceId: uint32(ks), StartKey: []byte("a"), EndKey: []byte("a\x00"),
 	}}}})
-	if plan := c.plan(); len(plan.Operations)+len(plan.Refusals) != 0 {
-		t.Errorf("the plan is %+v", plan)
+	if r := c.plan().Refusals; len(r) != 1 || r[0].Why != placement.NoEligibleMember {
+		t.Errorf("without members the refusals are %+v", r)
 	}
+	c.join("m1")
+	c.settle()
+	c.wantCounts([]int{1}, "m1")
 }
 
 // P-39: only the regions of the member that failed go elsewhere, evenly: 1,024 of four are

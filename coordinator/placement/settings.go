@@ -24,8 +24,6 @@ type settings struct {
 	strategy rootv1.Strategy
 	vnodes   int
 	policy   balance.Policy
-	// byTouch: a region without owners waits for whoever asks for its key.
-	byTouch bool
 }
 
 // keyspace returns the settings of an assigned keyspace, nil of others.
@@ -60,7 +58,6 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		interval:   time.Duration(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000)) * time.Millisecond,
 		strategy:   s.GetPolicy().GetStrategy(),
 		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
-		byTouch:    s.GetLayout().GetPoints() != nil,
 	}
 	k.policy = policyOf(s, k)
 	return k

@@ -165,9 +165,11 @@ type Coordinator struct {
 	server   *grpc.Server
 	serving  sync.WaitGroup
 
-	// Guarded by cluster.mu. mute: it answers nothing. Streams counts those that are open.
+	// Guarded by cluster.mu. mute: it answers nothing. refuses is what every stream ends
+	// with; nil: none does. Streams counts those that are open.
 	commands map[string][]*coordinatorv1.MemberCommand
 	mute     bool
+	refuses  error
 	streams  int
 }
 
@@ -218,6 +220,13 @@ func (k *Coordinator) Mute(mute bool) {
 	defer k.cluster.mu.Unlock()
 	k.mute = mute
 	k.cluster.tellLocked()
+}
+
+// Refuse ends every stream that begins with an error, until one that is nil.
+func (k *Coordinator) Refuse(err error) {
+	k.cluster.mu.Lock()
+	defer k.cluster.mu.Unlock()
+	k.refuses = err
 }
 
 // Streams is how many members' streams are open.
@@ -296,6 +305,7 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 	}
 	c, hello := k.cluster, first.GetHello()
 	c.mu.Lock()
+	refuses := k.refuses
 	k.streams++
 	c.mu.Unlock()
 	defer func() {
@@ -303,6 +313,9 @@ func (k *Coordinator) MemberStream(s memberStream) error {
 		k.streams--
 		c.mu.Unlock()
 	}()
+	if refuses != nil {
+		return refuses
+	}
 	v := &view{k: k, hello: hello, last: map[uint64]*coordinatorv1.ShownRegion{}}
 	frames, broken := make(chan *coordinatorv1.MemberFrame), make(chan error, 1)
 	go func() {
