@@ -445,11 +445,7 @@ func TestRefusedCommandCostsItsNeighboursNothing(t *testing.T) {
 func TestRepetitionOfWhatIsNoLongerAllowed(t *testing.T) {
 	w := secureWorld(t)
 	c := coordinatorv1.NewCoordinatorClient(w.as(t, owner(principal.Member)))
-	assigned := &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
-		Id: 1, KeyspaceId: w.root.state.Region(1).Proto().GetKeyspaceId(), EndKey: []byte("m"), Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 2},
-		Owners: []*rootv1.Owner{{MemberId: "m2", PeerId: 2, Role: rootv1.OwnerRole_OWNER_ROLE_VOTER}},
-	}}}}
-	request := &coordinatorv1.PublishRootEventRequest{Event: assigned, Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: w.root.token().Index}}
+	request := &coordinatorv1.PublishRootEventRequest{Event: tombstone(1), Identity: &rootv1.CommandIdentity{Origin: 5, Sequence: 1, KnownIndex: w.root.token().Index}}
 	for range 2 {
 		if _, err := c.PublishRootEvent(within(t), request); err != nil {
 			t.Fatal(err)
