@@ -106,10 +106,7 @@ func failover(ctx context.Context, e *env, o experiment.Config, calls, svg strin
 	}
 	defer x.Close()
 	out, err := x.Run(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return errInterrupted
-	case err != nil:
+	if err := ended(ctx, err); err != nil {
 		return err
 	}
 	if calls != "" {
@@ -122,10 +119,23 @@ func failover(ctx context.Context, e *env, o experiment.Config, calls, svg strin
 			return err
 		}
 	}
-	if err := e.print(out, func(w *tabwriter.Writer) { failoverTable(out, w) }); err != nil {
+	return e.judged(out, func(w *tabwriter.Writer) { failoverTable(out, w) }, out.Violations)
+}
+
+// ended is how an experiment ended: a person who interrupts it wants no other reason.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
+	return err
+}
+
+// judged prints what an experiment saw; a promise that was broken in it is an error.
+func (e *env) judged(out any, table func(*tabwriter.Writer), violations int) error {
+	if err := e.print(out, table); err != nil {
 		return err
 	}
-	if out.Violations > 0 {
+	if violations > 0 {
 		return errPromise
 	}
 	return nil

@@ -50,10 +50,7 @@ func memberFailover(ctx context.Context, e *env, o experiment.MemberConfig, svg 
 		}
 		defer x.Close()
 		out, err := x.Run(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return errInterrupted
-		case err != nil:
+		if err := ended(ctx, err); err != nil {
 			return err
 		}
 		if svg != "" {
@@ -61,13 +58,7 @@ func memberFailover(ctx context.Context, e *env, o experiment.MemberConfig, svg 
 				return err
 			}
 		}
-		if err := e.print(out, func(w *tabwriter.Writer) { memberTable(out, w) }); err != nil {
-			return err
-		}
-		if out.Violations > 0 {
-			return errPromise
-		}
-		return nil
+		return e.judged(out, func(w *tabwriter.Writer) { memberTable(out, w) }, out.Violations)
 	})
 }
 
@@ -139,19 +130,10 @@ func move(ctx context.Context, e *env, o experiment.DrainConfig) error {
 	}
 	defer x.Close()
 	out, err := x.Run(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return errInterrupted
-	case err != nil:
+	if err := ended(ctx, err); err != nil {
 		return err
 	}
-	if err := e.print(out, func(w *tabwriter.Writer) { moveTable(out, w) }); err != nil {
-		return err
-	}
-	if out.Violations > 0 {
-		return errPromise
-	}
-	return nil
+	return e.judged(out, func(w *tabwriter.Writer) { moveTable(out, w) }, out.Violations)
 }
 
 func moveTable(out *experiment.DrainReport, w *tabwriter.Writer) {
@@ -233,10 +215,7 @@ func heartbeat(ctx context.Context, e *env, o experiment.HeartbeatConfig) error 
 	}
 	defer x.Close()
 	out, err := x.Run(ctx)
-	switch {
-	case ctx.Err() != nil:
-		return errInterrupted
-	case err != nil:
+	if err := ended(ctx, err); err != nil {
 		return err
 	}
 	return e.print(out, func(w *tabwriter.Writer) { heartbeatTable(out, w) })

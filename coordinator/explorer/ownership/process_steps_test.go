@@ -1,0 +1,319 @@
+package ownership
+
+import (
+	"github.com/nokv/nokv/internal/held"
+)
+
+func (m *model) lifeSteps(w *world, i uint8, p process) {
+	switch p.life {
+	case unborn:
+		if i > 0 && m.sameMachine(w, i) {
+			return // the address is in use
+		}
+		o := m.roots.do(w.root, m.roots.join(w.root, int(i)))
+		if !o.applied || m.full(w) {
+			return
+		}
+		s := m.add(w, start, i, 0)
+		s.world.root = o.to
+		s.fault = true
+		m.setProcess(s, i, process{life: alive, core: m.members.start(int(i), m.roots.at(o.to).incarnation(int(i)))})
+	case alive:
+		if w.crashes < m.config.crashes {
+			s := m.add(w, crash, i, 0)
+			s.world.crashes++
+			s.fault = true
+			p.life, p.core, p.data = deadNow, 0, [maxRegions]uint8{}
+			for c := range p.links {
+				p.links[c].leave()
+			}
+			m.setProcess(s, i, p)
+		}
+	}
+}
+
+// sameMachine says that the process before this one has its address, and lives.
+func (m *model) sameMachine(w *world, i uint8) bool {
+	return m.reused && m.processes.all[w.processes[i-1]].life == alive
+}
+
+// full says that the log has no room.
+func (m *model) full(w *world) bool { return m.roots.at(w.root).token() >= uint64(m.tokens) }
+
+// leave ends a stream at the member.
+func (l *link) leave() {
+	l.here, l.answer, l.has = false, answer{}, 0
+	if !l.there && l.frame == 0 {
+		*l = link{}
+	}
+}
+
+func (m *model) streamSteps(w *world, i, c uint8, p process) {
+	l := &p.links[c]
+	if p.life == alive && *l == (link{}) && !m.members.at(p.core).core.Over() {
+		o := m.members.tell(happening{from: p.core, what: opens, at: c})
+		s := m.add(w, openStream, i, c)
+		p := p
+		p.core = o.to
+		p.links[c] = link{here: true, frame: o.frame}
+		m.setProcess(s, i, p)
+	}
+	if l.here && l.frame == 0 && l.unanswered < maxUnanswered && m.mute[i]&(1<<c) == 0 {
+		m.frameStep(w, i, c, p)
+	}
+	if l.frame != 0 {
+		m.hearStep(w, i, c, p)
+	}
+	if l.here && l.answer.is != noAnswer {
+		m.answerStep(w, i, c, p)
+	}
+	if l.there && !l.here && l.frame == 0 {
+		m.endStep(w, i, c, p, hearEnd)
+	}
+	if l.there && l.here && w.breaks < m.config.breaks && m.prompt&(1<<i) == 0 {
+		s := m.endStep(w, i, c, p, breakStream)
+		s.world.breaks++
+		s.fault = true
+	}
+	if l.here && !l.there && l.frame == 0 {
+		s := m.add(w, endStream, i, c)
+		p := p
+		p.core = m.members.tell(happening{from: p.core, what: closes, at: c}).to
+		p.links[c].leave()
+		m.setProcess(s, i, p)
+	}
+}
+
+func (m *model) frameStep(w *world, i, c uint8, p process) {
+	o := m.members.tell(happening{from: p.core, what: says, at: c})
+	if !o.ok {
+		return
+	}
+	s := m.add(w, sendFrame, i, c)
+	p.core = o.to
+	l := &p.links[c]
+	l.frame, l.said = o.frame, l.has
+	l.unanswered++
+	if l.answer.is == answers {
+		l.answer.back++
+	}
+	m.setProcess(s, i, p)
+}
+
+// hearStep has a coordinator take a frame, and make the answer to it.
+func (m *model) hearStep(w *world, i, c uint8, p process) {
+	x := m.coordinators.all[w.coordinators[c]]
+	d := m.detectors.at(x.detector)
+	r := m.roots.at(d.view)
+	l := &p.links[c]
+	f := m.members.frames.at(l.frame)
+	switch {
+	case r.incarnation(int(i)) == 0: // not known here yet
+		return
+	case !r.actsAs(int(i)):
+		s := m.add(w, hearFrame, i, c)
+		if l.there {
+			x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
+			x.forget(i)
+		}
+		l.there, l.frame, l.said, l.owes = false, 0, 0, false
+		if l.here {
+			l.answer = answer{is: retired}
+		} else {
+			*l = link{}
+		}
+		m.setProcess(s, i, p)
+		m.setCoordinator(s, c, x)
+		return
+	}
+	s := m.add(w, hearFrame, i, c)
+	if f.first {
+		x.forget(i)
+		x.detector = m.detectors.tell(hint{from: x.detector, what: opened, at: i}).to
+		l.there = true
+	} else {
+		x.detector = m.detectors.tell(hint{from: x.detector, what: heardFrame, at: i}).to
+	}
+	x.take(i, f, l.said, m.members)
+	l.frame, l.said, l.owes = 0, 0, true
+	m.setProcess(s, i, p)
+	m.setCoordinator(s, c, x)
+}
+
+// answer makes the answer to the newest frame.
+func (m *model) answer(w *world, i, c uint8, x *coordinator, l *link) {
+	d := m.detectors.at(x.detector)
+	r := m.roots.at(d.view)
+	a := answer{is: answers, era: r.era, terms: l.told == 0}
+	l.owes = false
+	if l.frame != 0 {
+		a.back = 1
+	}
+	if l.told != d.view+1 {
+		l.told, a.set = d.view+1, d.view+1
+	}
+	if d.era != 0 {
+		o := m.detectors.tell(hint{from: x.detector, what: confirms, at: i})
+		x.detector = o.to
+		a.confirmed = o.ok && (m.roots.at(w.root).era == d.era || m.off == generateThenCheck)
+		if a.confirmed {
+			a.era = d.era
+		}
+	} else if m.off == holderConfirms {
+		a.confirmed = true
+	}
+	l.answer = a
+}
+
+// forget drops what was said on an earlier stream.
+func (x *coordinator) forget(i uint8) {
+	x.shown[i] = 0
+	for r := range x.soft {
+		x.soft[r][i] = 0
+	}
+}
+
+// take takes what a frame says.
+func (x *coordinator) take(i uint8, f *frame, said uint32, t *members) {
+	if said != 0 {
+		x.shown[i] = said
+	}
+	for r, n := range f.reports {
+		switch {
+		case n == 0 && !f.complete:
+		case n == 0 || t.reports.at(n).gone:
+			x.soft[r][i] = 0
+		default:
+			x.soft[r][i] = n
+		}
+	}
+}
+
+// speak has a coordinator say what it has to say to a process: the answer to the newest
+// frame, or what it sees and has not shown.
+func (m *model) speak(s *successor, i, c uint8, p *process) bool {
+	x := m.coordinators.all[s.world.coordinators[c]]
+	view := m.detectors.at(x.detector).view
+	l := &p.links[c]
+	if l.owes {
+		m.answer(&s.world, i, c, &x, l)
+		m.setCoordinator(s, c, x)
+		return true
+	}
+	if l.told == view+1 || l.told == 0 {
+		return false
+	}
+	r := m.roots.at(view)
+	if !r.actsAs(int(i)) {
+		x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
+		x.forget(i)
+		m.setCoordinator(s, c, x)
+		l.there, l.frame, l.said, l.owes, l.answer = false, 0, 0, false, answer{is: retired}
+		return true
+	}
+	// It answers no frame: it confirms nothing.
+	l.told, l.answer = view+1, answer{is: pushes, era: r.era, set: view + 1}
+	return true
+}
+
+func (m *model) answerStep(w *world, i, c uint8, p process) {
+	s := m.add(w, hearAnswer, i, c)
+	l := &p.links[c]
+	if l.answer.is == retired {
+		p.core = m.members.tell(happening{from: p.core, what: retires}).to
+		p.core = m.members.tell(happening{from: p.core, what: closes, at: c}).to
+		l.leave()
+		m.setProcess(s, i, p)
+		return
+	}
+	a := l.answer
+	p.core = m.members.tell(happening{
+		from: p.core, what: hears, at: c, back: a.back, era: a.era, confirmed: a.confirmed, terms: a.terms, push: a.is == pushes, set: a.set,
+	}).to
+	if a.set != 0 {
+		l.has = a.set
+	}
+	if a.is == answers {
+		l.unanswered = a.back
+	}
+	l.answer = answer{}
+	m.setProcess(s, i, p)
+}
+
+// endStep ends a stream at the coordinator. What it sent before still arrives.
+func (m *model) endStep(w *world, i, c uint8, p process, do action) *successor {
+	s := m.add(w, do, i, c)
+	x := m.coordinators.all[w.coordinators[c]]
+	x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
+	x.forget(i)
+	m.setCoordinator(s, c, x)
+	l := &p.links[c]
+	l.there, l.frame, l.said, l.owes = false, 0, 0, false
+	if !l.here {
+		*l = link{}
+	}
+	m.setProcess(s, i, p)
+	return s
+}
+
+// workSteps are the application's.
+func (m *model) workSteps(w *world, i uint8, p process) {
+	x := m.members.at(p.core)
+	for k := range x.calls {
+		s := m.add(w, answerCall, i, uint8(k))
+		m.setProcess(s, i, m.answerCall(p, uint8(k)))
+		if x.calls[k].unwanted {
+			s := m.add(w, refuseCall, i, uint8(k))
+			q := p
+			q.core = m.members.tell(happening{from: p.core, what: fails, at: uint8(k)}).to
+			m.setProcess(s, i, q)
+		}
+	}
+	if x.working == 0 {
+		for region := range m.config.regions {
+			if x.acts[region] != 0 && p.data[region] < m.work {
+				s := m.add(w, admitWork, i, region)
+				q := p
+				q.core = m.members.tell(happening{from: p.core, what: admits, at: region}).to
+				m.setProcess(s, i, q)
+			}
+		}
+		return
+	}
+	m.replyStep(w, i, p, x)
+}
+
+// answerCall has the application do what it was asked for.
+func (m *model) answerCall(p process, k uint8) process {
+	call := &m.members.at(p.core).calls[k]
+	region := regionIndex(call.Region.ID)
+	p.core = m.members.tell(happening{from: p.core, what: does, at: k, frontier: p.data[region]}).to
+	switch call.Kind {
+	case held.Acquire:
+		p.data[region] = number(call.Region.Frontier)
+	case held.Evict, held.Abandon:
+		p.data[region] = 0
+	}
+	return p
+}
+
+// replyStep ends work: it is replied to if its right still holds.
+func (m *model) replyStep(w *world, i uint8, p process, x *member) {
+	region := x.working - 1
+	s := m.add(w, reply, i, region)
+	o := m.members.tell(happening{from: p.core, what: checks})
+	p.core = o.to
+	if o.ok || m.off == checkBehind {
+		p.data[region]++
+		if p.data[region] > s.world.acknowledged[region] {
+			s.world.acknowledged[region] = p.data[region]
+		}
+		for k := range m.config.processes {
+			q := &m.processes.all[w.processes[k]]
+			if k != i && q.life == alive && m.members.at(q.core).acts[region] != 0 && m.fenced(region) {
+				m.breaks(s, oneAMoment)
+			}
+		}
+	}
+	m.setProcess(s, i, p)
+}
