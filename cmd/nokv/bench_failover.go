@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -62,6 +64,9 @@ region that two processes acquire at one epoch is a violation. --callers, --fenc
 					return usagef("--kill and --hang exclude each other")
 				}
 				o.Action, o.Victim = failoverAction(*kill, *hang)
+				if err := fits(f, isMember(o.Victim)); err != nil {
+					return err
+				}
 				if isMember(o.Victim) {
 					m.Action, m.Victim, m.Rounds, m.Coordinators, m.TTL, m.Steady, m.FenceTTL = o.Action, o.Victim, o.Rounds, o.Coordinators, *ttl, *duration, *fence
 					return memberFailover(ctx, e, m, *svg)
@@ -74,6 +79,27 @@ region that two processes acquire at one epoch is a violation. --callers, --fenc
 			}
 		},
 	}
+}
+
+// ofMembers are the flags of bench failover that are about members, ofHolders those about
+// who holds the Tenure, and its callers.
+var (
+	ofMembers = []string{"members", "regions", "preset", "callers", "fence-ttl", "probe"}
+	ofHolders = []string{"clients", "timeout", "max-reply-interval", "tls", "history"}
+)
+
+// fits refuses flags that the experiment has no use for.
+func fits(f *flags, members bool) (err error) {
+	others, when := ofMembers, "a member is taken away"
+	if members {
+		others, when = ofHolders, "no member is taken away"
+	}
+	f.Visit(func(given *flag.Flag) {
+		if slices.Contains(others, given.Name) {
+			err = usagef("--%s is for runs in which %s", given.Name, when)
+		}
+	})
+	return err
 }
 
 // failoverAction is what the flags ask for.

@@ -64,9 +64,9 @@ func (c *Config) Validate() error {
 	case c.Action == takeover.Restart && c.Victim == "":
 	case (c.Action == takeover.Kill || c.Action == takeover.Hang) && slices.Contains(victims, c.Victim):
 	case c.Action == takeover.Hang:
-		return fmt.Errorf("hang %q: use holder, leader or both", c.Victim)
+		return fmt.Errorf("hang %q: use holder, leader, both or member", c.Victim)
 	default:
-		return fmt.Errorf("kill %q: use holder, leader, both or restart", c.Victim)
+		return fmt.Errorf("kill %q: use holder, leader, both, restart, member or member+holder+leader", c.Victim)
 	}
 	switch {
 	case c.Rounds < 1 || c.Rounds > 10_000:
