@@ -35,7 +35,9 @@ func TestBenchFailoverMember(t *testing.T) {
 	if out.Action != "kill" || out.Victim != "member" || len(out.Each) != 2 || out.Violations != 0 || out.GrantEntries < 1 {
 		t.Errorf("%+v", out)
 	}
-	if !(0 < out.Rooted.P50Ms && out.Rooted.MaxMs <= out.Granted.MaxMs && out.Granted.MaxMs <= out.Told.MaxMs && out.Told.MaxMs <= out.MaxMs && out.Learned.MaxMs <= out.MaxMs) {
+	// A member may hear of a grant before the bench, which follows the log by itself, does:
+	// only what one observer saw has an order.
+	if !(0 < out.Rooted.P50Ms && out.Rooted.MaxMs <= out.Granted.MaxMs && 0 < out.Told.P50Ms && out.Told.MaxMs <= out.MaxMs && 0 < out.Learned.P50Ms && out.Learned.MaxMs <= out.MaxMs) {
 		t.Errorf("out of order: %+v", out)
 	}
 	if len(out.Parts) != 6 {

@@ -284,7 +284,8 @@ type MemberReport struct {
 	Violations int      `json:"violations"`
 	Broken     []string `json:"broken,omitempty"`
 	// From the action until: the verdict is rooted, the last region is another member's, the
-	// last one is served, the last caller knows.
+	// last one is served, the last caller knows. The first two are seen in the log, by the
+	// bench itself, which may hear of a grant a moment after the member that gets it.
 	Rooted  Quantiles `json:"rooted"`
 	Granted Quantiles `json:"granted"`
 	Told    Quantiles `json:"told"`
