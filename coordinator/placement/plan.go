@@ -167,8 +167,9 @@ func (p *planner) lost(o state.Owner) rootv1.OperationReason {
 // an owner last reported.
 func (p *planner) load(r *state.Region) (most uint64) {
 	if p.Loads != nil {
-		w, _ := p.Loads.Region(r.ID, p.Now)
-		return uint64(w.High / (load.One / 1000))
+		if w, known := p.Loads.Region(r.ID, p.Now); known {
+			return uint64(w.High / (load.One / 1000))
+		}
 	}
 	for _, o := range r.Owners {
 		if report, ok := p.Observed.Report(r.ID, o.Member); ok {
