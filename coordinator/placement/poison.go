@@ -12,8 +12,10 @@ const (
 	// poisonDeaths of owners in a row, each so soon after it got a region, quarantine it.
 	poisonDeaths = 3
 	poisonTime   = 60 * time.Second
-	// maxSuspects bounds the regions whose owners died soon.
+	// maxSuspects bounds the regions whose owners died soon, maxGranted those that got theirs
+	// lately: of more it is not noted.
 	maxSuspects = 65_536
+	maxGranted  = 262_144
 )
 
 // Poison finds regions that kill their owners, by the changes of views. It is for one
@@ -46,7 +48,7 @@ func (x *Poison) Follow(st *state.State, changes []state.Change, now clock.Insta
 			if c.Removed {
 				x.Release(c.Region.ID)
 				delete(x.granted, c.Region.ID)
-			} else if len(c.Region.Owners) > 0 && (c.OldRegion == nil || c.OldRegion.Epoch.ConfVersion != c.Region.Epoch.ConfVersion) {
+			} else if len(x.queue) < maxGranted && len(c.Region.Owners) > 0 && (c.OldRegion == nil || c.OldRegion.Epoch.ConfVersion != c.Region.Epoch.ConfVersion) {
 				x.granted[c.Region.ID] = now
 				x.queue = append(x.queue, alarm{now, c.Region.ID})
 			}
