@@ -72,6 +72,18 @@ func newShown(plan *placement.Plan, ids []state.KeyspaceID) map[state.KeyspaceID
 	return shown
 }
 
+// waits reports whether something was refused that time alone may allow, or a member that
+// is heard again.
+func (x *lastRound) waits() bool {
+	for why := range x.refused {
+		switch why {
+		case placement.BudgetSpent, placement.Resting, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember:
+			return true
+		}
+	}
+	return false
+}
+
 // showRounds lets others see them, and counts.
 func (a *Raw) showRounds(shown map[state.KeyspaceID]*lastRound) {
 	a.count.add(func() {

@@ -229,7 +229,7 @@ func (a *Raw) rounded(plan *placement.Plan, ids []state.KeyspaceID, now clock.In
 		if made {
 			x.budget, x.cold = out.Budget, a.coldOf(out.Total)
 		}
-		if len(out.Steps) > 0 {
+		if len(out.Steps) > 0 || shown[id].waits() {
 			x.until = now.Add(x.stays())
 		}
 		shown[id].at, shown[id].why = now, x.why
