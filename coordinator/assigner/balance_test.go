@@ -252,7 +252,9 @@ func TestScenario19RollingRestart(t *testing.T) {
 	gather(t, evened(64, &rootv1.Rebalance{MeanPermille: 1200, IntervalMillis: 10_000}), 4, func(t *testing.T, c *crowd) {
 		ids := []state.MemberID{"m1", "m2", "m3", "m4"}
 		for _, id := range ids {
-			c.frame(id, func(f *server.HeardFrame) { f.Goodbye = &coordinatorv1.Goodbye{DeadlineMillis: 30_000, Reason: "an upgrade"} })
+			c.frame(id, func(f *server.HeardFrame) {
+				f.Goodbye = &coordinatorv1.Goodbye{DeadlineMillis: 30_000, Reason: "an upgrade"}
+			})
 			c.run(24 * time.Second)
 			if n := len(c.owned(id)); n != 0 {
 				t.Errorf("%s has %d regions when its time is over", id, n)

@@ -39,10 +39,10 @@ type pastMove struct {
 	balance.Past
 }
 
-func newPast() past {
+func newPast(soon time.Duration) past {
 	return past{
 		joined: map[state.MemberID]clock.Instant{}, cut: map[state.RegionID]clock.Instant{}, pending: map[string]struct{}{},
-		poison: placement.NewPoison(),
+		poison: placement.NewPoison(soon),
 	}
 }
 
@@ -157,6 +157,7 @@ func (p *past) forget(now clock.Instant) {
 		return
 	}
 	p.clean = now.Add(time.Minute)
+	p.poison.Expire(now)
 	over := func(at clock.Instant) bool { return now.Sub(at) > pastTime }
 	maps.DeleteFunc(p.joined, func(_ state.MemberID, at clock.Instant) bool { return over(at) })
 	maps.DeleteFunc(p.cut, func(_ state.RegionID, at clock.Instant) bool { return over(at) })

@@ -78,7 +78,10 @@ func NewRaw(cfg RawConfig) *Raw {
 	if cfg.Settings.AskTime == 0 {
 		cfg.Settings.AskTime = askTime
 	}
-	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast()}
+	if cfg.PoisonTime == 0 {
+		cfg.PoisonTime = placement.PoisonTime
+	}
+	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime)}
 }
 
 // tickLocked is the moment for core: it never decreases.
@@ -295,6 +298,7 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.work.Wake()
 		a.starved = now.Add(starvePause)
 	}
+	a.past.forget(now)
 	uneven, next := a.rounds.take(a, now)
 	for (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
 		in := a.work.Take(observed{a}, now)

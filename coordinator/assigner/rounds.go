@@ -179,7 +179,9 @@ func (r *rounds) take(a *Raw, now clock.Instant) (ids []state.KeyspaceID, next c
 			next = min(next, x.due)
 		}
 	}
-	slices.SortFunc(ids, func(a, b state.KeyspaceID) int { return cmp.Or(cmp.Compare(r.of[a].due, r.of[b].due), cmp.Compare(a, b)) })
+	slices.SortFunc(ids, func(a, b state.KeyspaceID) int {
+		return cmp.Or(cmp.Compare(r.of[a].due, r.of[b].due), cmp.Compare(a, b))
+	})
 	if r.next = next; len(ids) > 0 {
 		r.next = 0
 	}

@@ -143,6 +143,9 @@ func (p *planner) clear(k *settings, r *state.Region, o state.Owner) bool {
 	return false
 }
 
+// poisonLook is how often a region in quarantine is looked at.
+const poisonLook = 30 * time.Second
+
 // fenceLook is how often a fence is looked at, of which it may not be known when it ends.
 const fenceLook = time.Second
 
@@ -201,7 +204,11 @@ func (p *planner) houseOne(k *settings, h homeless) {
 	if len(owners) == 0 {
 		c, why := p.target(k, h.region, false, 0)
 		if c == nil {
-			p.refuse(Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why})
+			f := Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why}
+			if why == PoisonSuspected {
+				f.At = p.Now.Add(poisonLook)
+			}
+			p.refuse(f)
 			return
 		}
 		owners = []state.Owner{c.owner()}

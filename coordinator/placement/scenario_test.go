@@ -37,7 +37,7 @@ type scene struct {
 
 func newScene(t *testing.T, regions uint32, p balance.Policy, members ...string) *scene {
 	s := &scene{
-		cluster: newCluster(t), t: t, book: load.NewBook(1 << 20), poison: placement.NewPoison(), policy: p,
+		cluster: newCluster(t), t: t, book: load.NewBook(1 << 20), poison: placement.NewPoison(placement.PoisonTime), policy: p,
 		leaves: map[state.MemberID]placement.Leave{}, joined: map[state.MemberID]clock.Instant{},
 		moved: map[rootv1.OperationReason]float64{}, moves: map[state.RegionID]int{}, load: func(*state.Region) float64 { return 1 },
 	}

@@ -20,7 +20,7 @@ type settings struct {
 	prepareMax, deadline time.Duration
 	inFlight             int
 	// maxAge is how old what a member says of its load may be.
-	maxAge time.Duration
+	maxAge   time.Duration
 	strategy rootv1.Strategy
 	vnodes   int
 	policy   balance.Policy

@@ -60,7 +60,7 @@ type HeardFrame struct {
 	Gone  []state.RegionID
 	// Complete: with this frame the member has said everything on this stream.
 	Complete bool
-	Replies []*coordinatorv1.MemberCommandReply
+	Replies  []*coordinatorv1.MemberCommandReply
 	// Goodbye is nil unless the member leaves.
 	Goodbye *coordinatorv1.Goodbye
 }
