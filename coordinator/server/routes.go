@@ -9,11 +9,13 @@ import (
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -61,7 +63,7 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 		return nil, err
 	}
 	if len(req.keys) > manyRegions {
-		if err := s.long.Take(ctx); err != nil {
+		if err := s.longAnswer(ctx); err != nil {
 			return nil, err
 		}
 		defer s.long.Pass()
@@ -402,6 +404,19 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 // manyRegions is how many regions an answer may be about that waits for no turn.
 const manyRegions = 64
 
+// longAnswer waits for the turn to make one, and refuses one that there is no room for,
+// before anything is made. Pass must follow when it returns nil.
+func (s *Server) longAnswer(ctx context.Context) error {
+	if err := s.long.Take(ctx); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	if err := gate.Room(ctx); err != nil {
+		s.long.Pass()
+		return err
+	}
+	return nil
+}
+
 // scanRegions answers ScanRegions. It writes the answer itself: a long one takes
 // milliseconds of a processor, in a turn that covers all of it.
 func (s *Server) scanRegions(ctx context.Context, req *coordinatorv1.ScanRegionsRequest) (*packet, error) {
@@ -425,7 +440,7 @@ func (s *Server) scanRegions(ctx context.Context, req *coordinatorv1.ScanRegions
 		return nil, err
 	}
 	if n := req.GetLimit(); n == 0 || n > manyRegions {
-		if err := s.long.Take(ctx); err != nil {
+		if err := s.longAnswer(ctx); err != nil {
 			return nil, err
 		}
 		defer s.long.Pass()

@@ -491,7 +491,7 @@ func (o *opening) turn() {
 				time.AfterFunc(pause, o.turn)
 				return
 			}
-			if turn.account.Take(partBytes) != nil {
+			if !turn.account.Spares() || turn.account.Take(partBytes) != nil {
 				o.callers = append(o.callers[1:], c)
 				if refused++; refused >= min(len(o.callers), roomAsked) {
 					time.AfterFunc(roomEvery, o.turn)
