@@ -486,21 +486,3 @@ func regionBytes(r *state.Region) int {
 	}
 	return n
 }
-
-// owners are the addresses of the regions' owners, each once, in the order met.
-func (v *served) owners(regions []*state.Region) []*coordinatorv1.OwnerAddress {
-	var out []*coordinatorv1.OwnerAddress
-	seen := map[state.MemberID]bool{}
-	for _, r := range regions {
-		for i := range r.Owners {
-			if id := r.Owners[i].Member; !seen[id] {
-				seen[id] = true
-				m := v.state.Member(id)
-				out = append(out, &coordinatorv1.OwnerAddress{
-					MemberId: string(id), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation(),
-				})
-			}
-		}
-	}
-	return out
-}
