@@ -33,9 +33,9 @@ func strategy(s rootv1.Strategy) *rootv1.KeyspaceSettings {
 	return settings
 }
 
-// R-05, P-56, P-58..P-60: every strategy gives out all regions, the same way every time, and nobody gets
+// Every strategy gives out all regions, the same way every time, and nobody gets
 // more than a quarter above its part by a strategy alone.
-func TestStrategiesGiveOutSlots(t *testing.T) {
+func TestA34StrategiesGiveOutSlots(t *testing.T) {
 	for _, x := range []rootv1.Strategy{
 		rootv1.Strategy_STRATEGY_BALANCED, rootv1.Strategy_STRATEGY_RING, rootv1.Strategy_STRATEGY_ROUND_ROBIN,
 		rootv1.Strategy_STRATEGY_LEAST_LOADED, rootv1.Strategy_STRATEGY_RANDOM, rootv1.Strategy_STRATEGY_TWO_CHOICES,
@@ -69,8 +69,8 @@ func TestStrategiesGiveOutSlots(t *testing.T) {
 	}
 }
 
-// P-55: a region goes to who has the labels that its key asks for, and waits for such a member.
-func TestLabelRulesHoldForNewRegions(t *testing.T) {
+// A region goes to who has the labels that its key asks for, and waits for such a member.
+func TestP55LabelRulesHoldForNewRegions(t *testing.T) {
 	c := newCluster(t)
 	c.join("old")
 	s := eraFence()
@@ -112,9 +112,9 @@ func TestCapacitiesCount(t *testing.T) {
 	}
 }
 
-// P-61: what an application or a hook names is taken if that member may take it; a dead one, one with
+// What an application or a hook names is taken if that member may take it; a dead one, one with
 // too much, or none at all is not, and the region has an owner nevertheless.
-func TestWhatIsBroughtOnlyProposes(t *testing.T) {
+func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"m1", "m2", "m3", "m4", "m5", "m6"} {
 		c.join(id)

@@ -127,7 +127,7 @@ const (
 )
 
 // A member's death: who failed and by which proof, and what went where and why.
-func TestAFailureIsTold(t *testing.T) {
+func TestC26A08A09AFailureIsTold(t *testing.T) {
 	h := newHistory(t)
 	h.add(changed("m1", 1, failed, "its own address refuses connections", "stream_closed", "probe_refused"))
 	h.entry(&rootv1.Command{Events: []*rootv1.Event{assigned(becauseFailed, 1, "m2", "m3")}, Actor: "coordinator/c1"})
@@ -156,7 +156,7 @@ func TestAHoldIsTold(t *testing.T) {
 	h.want(chronicle.Filter{}, "m1 and m2 stay active")
 }
 
-func TestADrainIsTold(t *testing.T) {
+func TestC43A09ADrainIsTold(t *testing.T) {
 	h := newHistory(t)
 	move := func(id uint64, to string) *rootv1.Event {
 		return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{

@@ -9,9 +9,9 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// TestPresets compares the presets with the table of the design: layout,
+// TestA39N85R06R25R28Presets compares the presets with the table of the design: layout,
 // slots, placement, owners, fence, liveness in ms, strategy, vnodes.
-func TestPresets(t *testing.T) {
+func TestA39N85R06R25R28Presets(t *testing.T) {
 	type row struct {
 		slots                   uint32
 		points                  bool
