@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/nokv/nokv/coordinator/placement"
@@ -155,3 +156,45 @@ func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 type always int
 
 func (a always) Propose(*propose.Question) (int, bool) { return int(a), true }
+
+// asked is a strategy that notes the regions that it was asked for.
+type asked map[state.RegionID]int
+
+func (a asked) Propose(q *propose.Question) (int, bool) {
+	a[q.Region]++
+	return 0, false
+}
+
+// A strategy is asked for a region that has no owner, the first time or because its owner
+// failed, and never for one that has.
+func TestP56StrategyIsAskedForWhatHasNoOwner(t *testing.T) {
+	c := newCluster(t)
+	c.join("m1")
+	c.join("m2")
+	ks := c.keyspace("ks", slots(10), eraFence())
+	round := func() asked {
+		all := asked{}
+		in := c.work.Take(c, c.now)
+		in.Strategies = map[state.KeyspaceID]propose.Strategy{ks: all}
+		plan := placement.Make(in)
+		c.work.Planned(&plan)
+		c.root(plan)
+		return all
+	}
+	if all := round(); len(all) != 10 {
+		t.Errorf("for the first touch it was asked for %v", all)
+	}
+	c.work.Wake()
+	if all := round(); len(all) != 0 {
+		t.Errorf("of regions that have owners it was asked for %v", all)
+	}
+	dead := asked{}
+	c.st.MemberRegionsAfter("m2", 0, func(r *state.Region) bool {
+		dead[r.ID] = 1
+		return true
+	})
+	c.set("m2", failed)
+	if all := round(); len(dead) != 5 || !maps.Equal(all, dead) {
+		t.Errorf("behind a failure it was asked for %v, want %v", all, dead)
+	}
+}

@@ -492,3 +492,28 @@ func TestScenario24NextHolderGoesOn(t *testing.T) {
 		t.Errorf("in the end it is %.2f", w.worst())
 	}
 }
+
+// Both have to hold before one gives because it has more than others: it has more than its
+// share of the mean, and more than the gap above who would take.
+func TestC28MoreThanTheMeanAndTheGap(t *testing.T) {
+	p := byCount
+	p.Gap = 50
+	for _, c := range []struct {
+		has, other int
+		moves      bool
+	}{
+		{40, 5, false},    // 1.8 of the mean, and 35 more
+		{300, 240, false}, // 60 more, and 1.1 of the mean
+		{51, 1, false},    // just the gap
+		{130, 60, true},   // 1.4 of the mean, and 70 more
+	} {
+		w := newWorld(t, p)
+		w.join(2)
+		w.own(w.members[0], ones(c.has)...)
+		w.own(w.members[1], ones(c.other)...)
+		w.settle()
+		if out := w.plan(); len(out.Steps) > 0 != c.moves {
+			t.Errorf("of %d and %d the plan is %+v", c.has, c.other, out)
+		}
+	}
+}
