@@ -517,3 +517,26 @@ func TestC28MoreThanTheMeanAndTheGap(t *testing.T) {
 		}
 	}
 }
+
+// What is saturated gets one more owner: the coldest of those that have none of it.
+func TestP49SaturatedGetsTheColdest(t *testing.T) {
+	p := byLoad
+	p.OwnersMax = 2
+	for coldest := 1; coldest < 5; coldest++ {
+		w := newWorld(t, p)
+		w.join(5)
+		for i, m := range w.members {
+			n := 10
+			if i == coldest {
+				n = 9
+			}
+			w.own(m, ones(n)...)
+		}
+		w.settle()
+		w.regions[0].saturated = true
+		w.plan()
+		if len(w.steps) != 1 || w.steps[0].Kind != balance.Add || w.steps[0].To != w.members[coldest].id {
+			t.Errorf("the steps are %+v, want one more owner, %s", w.steps, w.members[coldest].id)
+		}
+	}
+}
