@@ -13,7 +13,7 @@ import (
 
 // What members and operators do, by typed calls; repeated under their identity
 // they change nothing, whatever others did in between.
-func TestC49A05A27A32MembersByTypedCalls(t *testing.T) {
+func TestC49A27A32MembersByTypedCalls(t *testing.T) {
 	w := start(t)
 	ctx, sequence := within(t), uint64(0)
 	next := func() *rootv1.CommandIdentity {
