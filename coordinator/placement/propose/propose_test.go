@@ -44,7 +44,7 @@ func worst(owners map[state.RegionID]state.MemberID, members int) float64 {
 }
 
 // Each strategy answers always, the same every time, and spreads as it is known to.
-func TestA34R05R10P58P59P60StrategiesSpread(t *testing.T) {
+func TestA34R10P58P59P60StrategiesSpread(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		of   func(c []propose.Candidate) propose.Strategy
@@ -94,7 +94,7 @@ func TestR06R08RingMovesLittle(t *testing.T) {
 }
 
 // One that is not allowed is passed by all, and by Fixed it is proposed: who asks decides.
-func TestR05P61WhoIsNotAllowedIsPassed(t *testing.T) {
+func TestP61WhoIsNotAllowedIsPassed(t *testing.T) {
 	c := candidates(3)
 	q := propose.Question{Region: 5, Load: 1, Candidates: c, Allowed: func(i int) bool { return i == 1 }, Room: func(int, uint64) load.Amount { return 10 }}
 	for _, s := range []propose.Strategy{propose.RoundRobin{}, propose.Random{}, propose.TwoChoices{}, propose.LeastLoaded{}, propose.NewRing(0, c, 10), propose.NewRing(0, c, 10).Bounded(1250)} {
@@ -114,5 +114,33 @@ func TestR05P61WhoIsNotAllowedIsPassed(t *testing.T) {
 	q.Candidates = nil
 	if _, ok := (propose.RoundRobin{}).Propose(&q); ok {
 		t.Error("there is nobody")
+	}
+}
+
+// A ring has no end: whoever is the only one allowed is found from everywhere on it, and
+// the one whose point comes next is the same with and without the others behind it. On an
+// empty one there is nobody.
+func TestR05RingHasNoEnd(t *testing.T) {
+	c := candidates(3)
+	ring := propose.NewRing(3, c, 1)
+	for region := range state.RegionID(200) {
+		q := propose.Question{Keyspace: 3, Region: region, Candidates: c, Allowed: func(int) bool { return true }}
+		first, ok := ring.Propose(&q)
+		if !ok {
+			t.Fatalf("region %d is nobody's", region)
+		}
+		for only := range c {
+			q.Allowed = func(i int) bool { return i == only }
+			if i, ok := ring.Propose(&q); !ok || i != only {
+				t.Fatalf("region %d: of %d alone it says %d, %v", region, only, i, ok)
+			}
+			q.Allowed = func(i int) bool { return i == first || i == only }
+			if i, _ := ring.Propose(&q); i != first {
+				t.Fatalf("region %d is %d's, and without others %d's", region, first, i)
+			}
+		}
+	}
+	if i, ok := propose.NewRing(3, nil, 150).Propose(&propose.Question{}); ok {
+		t.Errorf("on an empty ring it says %d", i)
 	}
 }
