@@ -186,6 +186,7 @@ type Server struct {
 	fanout         *fanout
 	opening        opening
 	handover       openHandover
+	invariants     *invariants
 	identities     *identity.Source
 	stopping       atomic.Bool
 	listener       atomic.Pointer[listen.Listener] // nil before Run
@@ -215,6 +216,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
@@ -281,6 +283,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
 	background.Go(func() { s.members.run(ctx) })
+	background.Go(func() { s.invariants.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

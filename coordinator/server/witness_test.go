@@ -37,10 +37,10 @@ func (w *world) witness(t *testing.T, freshness coordinatorv1.Freshness) *coordi
 	return resp
 }
 
-// verdicts are those on the four guarantees, in order.
+// verdicts are those on the four guarantees of authority, in order.
 func verdicts(resp *coordinatorv1.WitnessResponse) [4]coordinatorv1.Verdict {
 	var out [4]coordinatorv1.Verdict
-	for i, g := range resp.GetGuarantees() {
+	for i, g := range resp.GetGuarantees()[:len(out)] {
 		out[i] = g.GetVerdict()
 	}
 	return out

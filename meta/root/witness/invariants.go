@@ -43,8 +43,8 @@ type Invariants struct {
 
 // Judged counts what was followed.
 type Judged struct {
-	// Grants gave a region to a member; Moved were taken from owners that let go, or were
-	// told to in a move, Asked at once, because somebody said so.
+	// Grants gave a region to a member. Moved were taken from an owner that may act when a
+	// move, or another transition, ended what it had, Asked at once because somebody said so.
 	Grants, Moved, Asked uint64
 }
 

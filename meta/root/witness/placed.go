@@ -66,14 +66,27 @@ func (v *Invariants) Placed(s *state.State) *Placed {
 	return p
 }
 
-// Walk looks at each region of a State besides: who leads them, if that is not nil, says
-// whom callers are told. It takes as long as there are regions.
-func (p *Placed) Walk(s *state.State, leader func(*state.Region) state.MemberID) {
+// Walk looks at each region of a State, which takes as long as there are regions: leader,
+// if it is not nil, says who is shown to lead one. It returns how many are, and what it
+// found.
+func Walk(s *state.State, leader func(*state.Region) state.MemberID) (led uint64, found []Anomaly) {
 	v := NewInvariants(s)
-	p.Led += v.walk(s, leader)
-	p.Walked = true
-	p.take(v)
+	led = v.walk(s, leader)
+	return led, v.found
 }
+
+// Keep takes what a walk found, each kind of a region once.
+func (v *Invariants) Keep(found []Anomaly) {
+	for _, a := range found {
+		if !slices.ContainsFunc(v.found, func(old Anomaly) bool { return old.Kind == a.Kind && old.Region == a.Region }) {
+			v.at = a.At
+			v.put(a)
+		}
+	}
+}
+
+// Violations are all that were found.
+func (v *Invariants) Violations() Violations { return v.violations }
 
 // walk judges each region of a State by the model's members, and by what the log said of
 // it if that is remembered.
@@ -87,7 +100,7 @@ func (v *Invariants) walk(s *state.State, leader func(*state.Region) state.Membe
 			if leader != nil {
 				if id := leader(r); id != "" {
 					led++
-					v.Leads(state.Token{}, r, id)
+					v.Leads(state.Token{}, s, r, id)
 				}
 			}
 			if assigned {
@@ -139,10 +152,10 @@ func describe(r *state.Region) string {
 	return fmt.Sprintf("%s at epoch %s, frontier %q", namesOf(r.Owners), r.Epoch, r.Frontier)
 }
 
-// Leads judges whom callers are told to lead a region.
-func (v *Invariants) Leads(at state.Token, r *state.Region, leader state.MemberID) {
+// Leads judges who callers are told to lead a region, by the members of a State.
+func (v *Invariants) Leads(at state.Token, s *state.State, r *state.Region, leader state.MemberID) {
 	v.at = at
-	m := v.members[leader]
+	m := s.Member(leader)
 	switch o, owns := r.Owner(leader); {
 	case !owns:
 		v.broke(LeaderNotOwner, r.ID, "member %s is shown to lead region %d at epoch %s, which is %s", leader, r.ID, r.Epoch, namesOf(r.Owners))
@@ -166,13 +179,13 @@ func (p *Placed) numbers() string {
 		fmt.Fprintf(&b, "; %s", plural(int(p.Led), "leader is an owner", "leaders are owners"))
 	}
 	if p.Followed {
-		from := "from the first entry on"
+		from := "from the first entry on:"
 		if p.Since.Index > 0 {
-			from = "behind " + p.Since.String()
+			from = "behind " + p.Since.String() + ":"
 		}
-		fmt.Fprintf(&b, "; %s %s, none to a member that was not up, and %d taken by moves", from, plural(int(p.Judged.Grants), "grant", "grants"), p.Judged.Moved)
+		fmt.Fprintf(&b, "; %s %s, none to a member that was not up; %d let go of", from, plural(int(p.Judged.Grants), "grant", "grants"), p.Judged.Moved)
 		if p.Judged.Asked > 0 {
-			fmt.Fprintf(&b, ", %d at once, as was asked", p.Judged.Asked)
+			fmt.Fprintf(&b, ", %d taken at once as somebody asked", p.Judged.Asked)
 		}
 	}
 	return b.String()

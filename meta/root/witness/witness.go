@@ -299,6 +299,15 @@ func Of(s *state.State) Truth {
 	}
 }
 
+// Whole is Of with a look at each region: it takes as long as there are regions.
+func Whole(s *state.State) Truth {
+	t := Of(s)
+	_, found := Walk(s, nil)
+	t.Placed.Walked = true
+	t.Placed.Found = append(t.Placed.Found, found...)
+	return t
+}
+
 // Tenures are one Tenure an era, oldest first, of the eras that t knows.
 func (t *Truth) Tenures() []*rootv1.Tenure {
 	all := make([]*rootv1.Tenure, 0, len(t.Handovers))
