@@ -40,15 +40,7 @@ func (l *ledger) put(planned bool, events ...*rootv1.Event) *state.Applied {
 	if planned {
 		c.RequireEra = 1
 	}
-	entry := &rootv1.Entry{Commands: []*rootv1.Command{c}}
-	data, err := proto.Marshal(entry)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	out := new(state.Applied)
-	if err := l.state.ApplyEntry(1, l.state.Token().Index+1, data, out); err != nil {
-		l.t.Fatal(err)
-	}
+	entry, out := l.applyAll(c)
 	if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
 		l.t.Fatalf("%v: %v", events, out.Results[0].Reject)
 	}
@@ -286,12 +278,12 @@ func TestA16OneHolderAnEra(t *testing.T) {
 		change func(*rootv1.Tenure)
 		want   witness.Kind
 	}{
-		"retired":        {func(n *rootv1.Tenure) { n.Retired = true }, ""},
-		"the next era":   {func(n *rootv1.Tenure) { n.Era, n.HolderId = 2, "c2" }, ""},
-		"another holder": {func(n *rootv1.Tenure) { n.HolderId = "c2" }, witness.TwoActive},
-		"another start":  {func(n *rootv1.Tenure) { n.HolderIncarnation++ }, witness.TwoActive},
+		"retired":         {func(n *rootv1.Tenure) { n.Retired = true }, ""},
+		"the next era":    {func(n *rootv1.Tenure) { n.Era, n.HolderId = 2, "c2" }, ""},
+		"another holder":  {func(n *rootv1.Tenure) { n.HolderId = "c2" }, witness.TwoActive},
+		"another start":   {func(n *rootv1.Tenure) { n.HolderIncarnation++ }, witness.TwoActive},
 		"an era left out": {func(n *rootv1.Tenure) { n.Era += 2 }, witness.EraGap},
-		"an era back":    {func(n *rootv1.Tenure) { n.Era-- }, witness.EraGap},
+		"an era back":     {func(n *rootv1.Tenure) { n.Era-- }, witness.EraGap},
 	} {
 		p := follow(c.change)
 		if c.want == "" && p.Violations.Total() != 0 || c.want != "" && (p.Violations[witness.SingleHolder-1] != 1 || p.Found[0].Kind != c.want || p.Found[0].At.Index != 99) {
@@ -435,26 +427,22 @@ func TestA19ARemovedRegionsEpochIsNotUsedAgain(t *testing.T) {
 }
 
 func TestA20WhoLeadsARegionIsAnOwnerThatMayAct(t *testing.T) {
-	l := honest(t)
-	s := l.state.KeyspaceByName("s").GetId()
-	l.join("b", 4)
-	l.put(false, made(s, 5, "c", "d", "a", "b"))
-	at := l.state.Token()
 	for name, c := range map[string]struct {
 		shown state.MemberID
-		then  func()
+		then  func(*ledger)
 		want  uint64
 	}{
-		"an owner":         {"a", func() {}, 0},
-		"another owner":    {"b", func() {}, 0},
-		"no owner":         {"c", func() {}, 1},
-		"who has failed":   {"b", func() { l.put(true, becomes("b", failed)) }, 1},
-		"who came back as": {"b", func() { l.join("b", 5) }, 1},
+		"an owner":       {"a", func(*ledger) {}, 0},
+		"another owner":  {"b", func(*ledger) {}, 0},
+		"no owner":       {"c", func(*ledger) {}, 1},
+		"who has failed": {"b", func(l *ledger) { l.put(true, becomes("b", failed)) }, 1},
+		"who began anew": {"b", func(l *ledger) { l.join("b", 5) }, 1},
 	} {
-		l.state = l.state.Fork()
-		saved := l.state
-		l.state = saved.Fork()
-		c.then()
+		l := honest(t)
+		l.join("b", 4)
+		l.put(false, made(l.state.KeyspaceByName("s").GetId(), 5, "c", "d", "a", "b"))
+		at := l.state.Token()
+		c.then(l)
 		v := witness.NewInvariants(l.state)
 		v.Leads(at, l.state, l.state.Region(5), c.shown)
 		led, found := witness.Walk(l.state, func(r *state.Region) state.MemberID {
@@ -463,7 +451,6 @@ func TestA20WhoLeadsARegionIsAnOwnerThatMayAct(t *testing.T) {
 			}
 			return ""
 		})
-		l.state = saved
 		p := v.Placed(l.state)
 		if p.Violations[witness.LeadersOwn-1] != c.want || led != 1 || uint64(len(found)) != c.want {
 			t.Errorf("%s: %v, by a walk %v", name, p.Found, found)
