@@ -107,7 +107,7 @@ func (c *Coordinator) Vars() any {
 			"placement": broken.Total() - broken[0],
 		},
 		Invariants: invariants, Guarantees: c.server.Guarantees(),
-		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
+		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
 		Assigner: c.assigner.Vars(), MemberStreams: c.server.MemberStreams(),
 		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}

@@ -40,12 +40,12 @@ type coordinatorStatusOutput struct {
 	OrphanedRegions uint64 `json:"orphaned_regions"`
 	// InvariantViolations are those of I1 to I5 that it found since it started.
 	InvariantViolations []uint64 `json:"invariant_violations"`
-	IDFence         uint64 `json:"id_fence"`
-	TSOFence        uint64 `json:"tso_fence"`
-	IDWindowLeft    uint64 `json:"id_window_left"`
-	TSOWindowLeft   uint64 `json:"tso_window_left"`
-	UptimeMillis    uint64 `json:"uptime_millis"`
-	Version         string `json:"version,omitempty"`
+	IDFence             uint64   `json:"id_fence"`
+	TSOFence            uint64   `json:"tso_fence"`
+	IDWindowLeft        uint64   `json:"id_window_left"`
+	TSOWindowLeft       uint64   `json:"tso_window_left"`
+	UptimeMillis        uint64   `json:"uptime_millis"`
+	Version             string   `json:"version,omitempty"`
 	// Channel is tls, loopback or insecure; CertificateDays are left until the
 	// certificate ends, or the CA's that signed it if that is earlier.
 	Channel         string            `json:"channel,omitempty"`
