@@ -3,6 +3,7 @@ package witness_test
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"testing"
@@ -472,6 +473,35 @@ func TestRecordsOfOwners(t *testing.T) {
 	truth.Placed = nil
 	if f := witness.Judge(truth).Findings[witness.Placement]; f.Verdict != witness.CannotTell {
 		t.Errorf("a source without regions: %+v", f)
+	}
+	// A record that the log made, and that is gone.
+	fewer := l.state.Fork()
+	l.put(false, made(l.state.KeyspaceByName("s").GetId(), 6, "q", "r"))
+	if a := find(l.judged(l.turns, witness.Of(fewer)), witness.OwnerMismatch); a == nil || a.Numbers != "by the log there are 3 regions, by the records 2" {
+		t.Errorf("%v", a)
+	}
+	// An owner that was never registered as the incarnation that it is.
+	var records []*rootv1.Record
+	_ = l.state.Records(func(r *rootv1.Record) error {
+		if r = proto.CloneOf(r); r.GetMember().GetId() == "a" {
+			r.GetMember().Incarnation = 1
+		}
+		records = append(records, r)
+		return nil
+	})
+	doctored, err := state.Restore(l.state.Token(), func() (*rootv1.Record, error) {
+		if len(records) == 0 {
+			return nil, io.EOF
+		}
+		next := records[0]
+		records = records[1:]
+		return next, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := find(witness.Judge(witness.Whole(doctored)), witness.GrantedToNobody); a == nil || a.Region != 1 || a.At.Index != 0 {
+		t.Errorf("%v", a)
 	}
 	// A log that a process began to follow behind a region's grant judges what comes then.
 	v := witness.NewInvariants(l.state)

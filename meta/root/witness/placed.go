@@ -29,40 +29,20 @@ type Placed struct {
 // counted is what a State says of itself, at a cost that does not grow with regions.
 func counted(s *state.State) *Placed {
 	p := &Placed{Orphaned: uint64(s.Orphaned())}
-	orphans := 0
 	s.Keyspaces("", func(k *rootv1.Keyspace) bool {
 		if spaceOf(k).assigned {
-			id := state.KeyspaceID(k.GetId())
-			p.Assigned += uint64(s.KeyspaceRegionCount(id))
-			orphans += s.KeyspaceOrphaned(id)
+			p.Assigned += uint64(s.KeyspaceRegionCount(state.KeyspaceID(k.GetId())))
 		}
 		return true
 	})
-	if orphans != s.Orphaned() {
-		p.broke(OrphansMiscounted, 0, "%d regions are orphaned, in all keyspaces together %d", s.Orphaned(), orphans)
-	}
 	return p
-}
-
-func (p *Placed) broke(kind Kind, region state.RegionID, format string, args ...any) {
-	v := Invariants{kept: map[Kind]int{}}
-	v.broke(kind, region, format, args...)
-	p.take(&v)
-}
-
-// take adds what was found.
-func (p *Placed) take(v *Invariants) {
-	p.Found = append(p.Found, v.found...)
-	for i, n := range v.violations {
-		p.Violations[i] += n
-	}
 }
 
 // Placed is what was found of the changes up to a State, and what that counts.
 func (v *Invariants) Placed(s *state.State) *Placed {
 	p := counted(s)
 	p.Followed, p.Since, p.Judged = true, v.since, v.judged
-	p.take(v)
+	p.Violations, p.Found = v.violations, slices.Clone(v.found)
 	return p
 }
 
