@@ -169,6 +169,7 @@ func TestWitnessIsBounded(t *testing.T) {
 func TestA20PlacementIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
+		synctest.Wait() // it follows from here on
 		w.must(t, join("m1"))
 		w.must(t, join("m2"))
 		w.must(t, create("x", &rootv1.KeyspaceSettings{
