@@ -55,6 +55,7 @@ import (
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/seal"
+	"github.com/nokv/nokv/internal/turns"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -187,7 +188,9 @@ type Server struct {
 	streams        streams
 	fanout         *fanout
 	opening        opening
+	long           *turns.Turns // of answers about many regions
 	handover       openHandover
+	invariants     *invariants
 	identities     *identity.Source
 	stopping       atomic.Bool
 	listener       atomic.Pointer[listen.Listener] // nil before Run
@@ -214,9 +217,11 @@ func New(cfg Config) (*Server, error) {
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
 		memberStreams:  places.New("member streams", l.MaxMemberStreams),
 		streams:        streams{all: map[*live]struct{}{}},
+		long:           turns.New(0),
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
@@ -283,6 +288,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
 	background.Go(func() { s.members.run(ctx) })
+	background.Go(func() { s.invariants.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

@@ -46,6 +46,8 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 			}
 		}
 	}
+	violations := s.invariants.violations()
+	resp.InvariantViolations = violations[:]
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]
 	}
