@@ -69,7 +69,7 @@ type Conn struct {
 	spare    []*stream // for later streams
 	newest   uint32
 	work     int // brought by the last Read: calls, and credits that were spent
-	held     int // bytes of messages that are not complete
+	held     int // bytes of messages that are not complete, or not read
 	taken    int // of them from the account
 	credits  int
 	refilled int64
@@ -269,8 +269,20 @@ func (c *Conn) charge(s *stream) {
 	if s.unfinished() {
 		cost += s.sum
 	}
+	cost += s.unreadBytes(c.receiveWindow)
 	c.held += cost - s.cost
 	s.cost = cost
+}
+
+// read notes that a call has read a message, not its first.
+func (c *Conn) read(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.streams[id]; s != nil && s.unread > 0 {
+		s.read()
+		c.charge(s)
+		c.settle()
+	}
 }
 
 // settle takes from the account what is held more, and gives back what is held
@@ -286,7 +298,7 @@ func (c *Conn) settle() {
 		c.account.Hold(more)
 	default:
 		if err := c.account.Take(more); err != nil {
-			c.end(memory, fmt.Sprintf("%d bytes of unfinished messages on it: %v", c.held, err))
+			c.end(memory, fmt.Sprintf("%d bytes of messages on it that did not end or were not read: %v", c.held, err))
 			return
 		}
 	}

@@ -3,8 +3,8 @@
 //
 // It owns the connections between the handshake and Close. It promises:
 //
-//  1. What has come of messages that are not complete is taken from the budget, as
-//     gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
+//  1. What has come of messages that are not complete, or that their call has not read,
+//     is taken from the budget, as gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
 //     is closed; when the whole is nearly full, those that hold most are. One whose
 //     caller holds little, a call or two, is not, however short memory is.
 //  2. A message that does not come within MessageTimeout, and a second more for each
@@ -27,7 +27,7 @@
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
-// that are complete, for the server.
+// that were read, for the server.
 package gate
 
 import (

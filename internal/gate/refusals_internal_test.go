@@ -58,7 +58,7 @@ func TestRefusedConnectionsAreReadSlowly(t *testing.T) {
 			_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, err })
 		}
 		open := func(err error) {
-			_ = g.Stream(nil, server{ctx: ctx}, nil, func(_ any, s grpc.ServerStream) error {
+			_ = g.Stream(nil, server{ctx: ctx}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
 				if err == nil {
 					_ = s.SendMsg(nil)
 				}
