@@ -55,7 +55,8 @@ type Conn struct {
 	unsent  unsent
 	crowded bool // the last Read brought much to do; used by Read alone
 	calls   int  // that the last Read brought; written by Read alone
-	refused refusals
+	refused *refusals
+	key     string // the caller's, of accounts and refusals
 
 	// writing is held across a Write, and by Hold.
 	writing    sync.Mutex
@@ -97,6 +98,7 @@ const maxSpare = 32
 
 func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
+		key: key, refused: g.refusing.open(key, g.now.Load()),
 		Conn: inner, raw: raw, number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
@@ -183,6 +185,7 @@ func (c *Conn) Close() error {
 		c.closed = true
 		c.account.Give(c.taken)
 		c.account.Close()
+		c.gate.refusing.close(c.key, c.refused, c.gate.now.Load())
 		c.taken = 0
 	}
 	c.mu.Unlock()

@@ -17,8 +17,8 @@
 //     when replies press on their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
-//  6. A connection whose calls are nearly all refused for want of room is read slowly,
-//     the more so the longer; one whose calls are served is not.
+//  6. The connections of a caller whose calls are nearly all refused for want of room are
+//     read slowly, the more so the longer; those of one whose calls are served are not.
 //  7. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
 //     second. Neither the clock nor a listener that needs a place waits for it. After
@@ -94,6 +94,7 @@ type Gate struct {
 	oneRequest         map[string]struct{} // names of calls, not written to any more
 	unheard            atomic.Int32        // GOAWAY that were not taken, since the last look
 	floods             floods
+	refusing           refusing
 	turns              sync.Mutex // held by a crowded connection whose turn it is
 
 	mu    sync.Mutex // guards what follows
