@@ -90,7 +90,7 @@ func newPacket() *packet {
 
 // partPool has the buffers of long packets.
 var partPool = sync.Pool{New: func() any {
-	b := make([]byte, 0, snapshotPartBytes+8<<10)
+	b := make([]byte, 0, partBytes)
 	return &b
 }}
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/reason"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -328,6 +329,52 @@ type outlet struct {
 	pending int       // bytes
 	moved   time.Time // when pending last fell, or rose from nothing
 	full    bool      // the watch is to be told of room
+	// Parts of snapshots count for the caller: lent is how many bytes of account are this
+	// watch's, until they are written or it ends.
+	account *budget.Account
+	lent    int
+	closed  bool
+}
+
+// open has parts of a snapshot count on an account, once.
+func (o *outlet) open(a *budget.Account) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.account != nil || o.closed {
+		a.Close()
+		return
+	}
+	o.account = a
+}
+
+// close ends the counting: what the transport still has of an ended watch it drops.
+func (o *outlet) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.account.Give(o.lent)
+	o.lent = 0
+	o.account.Close()
+}
+
+// lend counts bytes that the account has taken already.
+func (o *outlet) lend(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		o.account.Give(n)
+		return
+	}
+	o.lent += n
+}
+
+func (o *outlet) giveBack(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n = min(n, o.lent); n > 0 {
+		o.lent -= n
+		o.account.Give(n)
+	}
 }
 
 // room says whether more may be given now; if not, the watch is told when it may.
@@ -348,7 +395,7 @@ func (o *outlet) stuck(limit time.Duration) bool {
 // load counts a message that is being given.
 func (o *outlet) load(n int) *load {
 	l := loads.Get().(*load)
-	l.outlet, l.bytes = o, n
+	l.outlet, l.bytes, l.lent = o, n, 0
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.pending == 0 {
@@ -375,8 +422,8 @@ func (o *outlet) taken(n int) {
 // load is the last buffer of a message of a watch: the transport frees it when it
 // has written the message.
 type load struct {
-	outlet *outlet
-	bytes  int
+	outlet      *outlet
+	bytes, lent int
 }
 
 var loads = sync.Pool{New: func() any { return new(load) }}
@@ -386,7 +433,7 @@ func (l *load) Get(length int) *[]byte { return bufferPool.Get(length) }
 
 // Put implements mem.BufferPool.
 func (l *load) Put(buf *[]byte) {
-	o, n := l.outlet, l.bytes
+	o, n, lent := l.outlet, l.bytes, l.lent
 	l.outlet = nil
 	loads.Put(l)
 	if cap(*buf) >= snapshotPartBytes {
@@ -394,6 +441,7 @@ func (l *load) Put(buf *[]byte) {
 	} else {
 		bufferPool.Put(buf)
 	}
+	o.giveBack(lent)
 	o.taken(n)
 }
 

@@ -3,9 +3,15 @@ package server
 import (
 	"context"
 	"errors"
+	"net"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nokv/nokv/internal/budget"
+	"google.golang.org/grpc/peer"
 )
 
 // Whoever waits for the time to be sent more of a snapshot goes when its reader or the
@@ -50,6 +56,71 @@ func TestOpeningWaits(t *testing.T) {
 		go wait(of(t.Context()))
 		if err, took := <-ends, time.Since(begun); err != nil || took < snapshotShare*costOf(100<<20) || took > 2*time.Second {
 			t.Errorf("behind 100 MB after %v: %v", took, err)
+		}
+	})
+}
+
+// What a crowd that opens has been given and does not read is bounded for each caller, in
+// bytes, leaves others theirs, and comes back when it is read or the watch ends.
+func TestPartsOfSnapshotsFitInTheMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o opening
+		replies := budget.New(128 << 20).Holder(budget.Replies)
+		open := func(c string, port int) *watch {
+			w := &watch{live: &live{ctx: peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{Port: port}}), end: make(chan struct{})}}
+			w.out.open(replies.Account(c))
+			return w
+		}
+		const share = 128 << 20 / 16 * 3 / 8 * 5 // of what budget.Replies has for them
+		var crowd []*watch
+		var given atomic.Int64
+		for range 2000 {
+			w := open("greedy", 1)
+			crowd = append(crowd, w)
+			go func() {
+				if o.wait(w, 0) == nil {
+					given.Add(1)
+				}
+			}()
+		}
+		time.Sleep(time.Second)
+		if n := int(given.Load()); n < share/4/partBytes || n > share/2/partBytes+1 {
+			t.Errorf("one caller has %d parts of %d bytes, and its share is half of %d", n, partBytes, share)
+		}
+		other := open("other", 2)
+		for range 50 {
+			if err := o.wait(other, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := given.Load()
+		rest := slices.DeleteFunc(crowd, func(w *watch) bool {
+			if w.out.lent > 0 {
+				w.live.cut(errors.New("gone"))
+				w.out.close()
+				return true
+			}
+			return false
+		})
+		time.Sleep(time.Second)
+		if given.Load() == before {
+			t.Error("nobody gets what ended watches had")
+		}
+		for range 50 {
+			other.out.giveBack(partBytes)
+		}
+		other.out.close()
+		for _, w := range rest {
+			w.live.cut(errors.New("gone"))
+			w.out.close()
+		}
+		synctest.Wait()
+		for _, c := range []string{"greedy", "other"} {
+			a := replies.Account(c)
+			if used := a.Used(); used != 0 {
+				t.Errorf("%s: %d bytes are taken for ever", c, used)
+			}
+			a.Close()
 		}
 	})
 }

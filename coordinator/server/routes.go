@@ -3,16 +3,19 @@ package server
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/internal/budget"
+	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -58,6 +61,12 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 	v, err := s.serveRegion(ctx, req.read)
 	if err != nil {
 		return nil, err
+	}
+	if len(req.keys) > manyRegions {
+		if err := s.longAnswer(ctx); err != nil {
+			return nil, err
+		}
+		defer s.long.Pass()
 	}
 	a, err := v.lookUp(ctx, req)
 	if err != nil {
@@ -392,8 +401,25 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 	}, nil
 }
 
-// ScanRegions implements coordinatorv1.CoordinatorServer.
-func (s *Server) ScanRegions(ctx context.Context, req *coordinatorv1.ScanRegionsRequest) (*coordinatorv1.ScanRegionsResponse, error) {
+// manyRegions is how many regions an answer may be about that waits for no turn.
+const manyRegions = 64
+
+// longAnswer waits for the turn to make one, and refuses one that there is no room for,
+// before anything is made. Pass must follow when it returns nil.
+func (s *Server) longAnswer(ctx context.Context) error {
+	if err := s.long.Take(ctx); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	if err := gate.Room(ctx); err != nil {
+		s.long.Pass()
+		return err
+	}
+	return nil
+}
+
+// scanRegions answers ScanRegions. It writes the answer itself: a long one takes
+// milliseconds of a processor, in a turn that covers all of it.
+func (s *Server) scanRegions(ctx context.Context, req *coordinatorv1.ScanRegionsRequest) (*packet, error) {
 	if err := checkBound("start_key", req.GetStartKey()); err != nil {
 		return nil, err
 	}
@@ -413,21 +439,40 @@ func (s *Server) ScanRegions(ctx context.Context, req *coordinatorv1.ScanRegions
 	if err := v.mayRead(ctx, req.GetKeyspace()); err != nil {
 		return nil, err
 	}
+	if n := req.GetLimit(); n == 0 || n > manyRegions {
+		if err := s.longAnswer(ctx); err != nil {
+			return nil, err
+		}
+		defer s.long.Pass()
+	}
 	page, err := catalog.Scan(v.state, req.GetKeyspace(), req.GetStartKey(), req.GetEndKey(), req.GetLimit())
 	if err != nil {
 		return nil, v.atToken(err)
 	}
-	resp := &coordinatorv1.ScanRegionsResponse{Disclosure: v.disclosure(), NextStartKey: []byte(page.Next)}
-	bytes := 0
-	for i, r := range page.Regions {
+	regions, next, bytes := page.Regions, page.Next, 0
+	for i, r := range regions {
 		if bytes += regionBytes(r); bytes > MaxReplyBytes && i > 0 {
-			page.Regions, resp.NextStartKey = page.Regions[:i], []byte(r.Start)
+			regions, next = regions[:i], r.Start
 			break
 		}
-		resp.Regions = append(resp.Regions, r.Proto())
 	}
-	resp.Owners = v.owners(page.Regions)
-	return resp, nil
+	p := newPacket()
+	p.data = slices.Grow(p.data, bytes)
+	for _, r := range regions {
+		p.data = appendRegion(p.data, 1, r)
+	}
+	p.data = appendString(p.data, 2, next)
+	seen := map[state.MemberID]bool{}
+	for _, r := range regions {
+		for i := range r.Owners {
+			if id := r.Owners[i].Member; !seen[id] {
+				seen[id] = true
+				p.data = appendOwner(p.data, 3, id, v.state.Member(id))
+			}
+		}
+	}
+	p.data = appendDisclosure(p.data, 4, v.disclosure())
+	return p, nil
 }
 
 // regionBytes is about the size of a region on the wire.
@@ -440,22 +485,4 @@ func regionBytes(r *state.Region) int {
 		n += 16 + len(r.Former.Member)
 	}
 	return n
-}
-
-// owners are the addresses of the regions' owners, each once, in the order met.
-func (v *served) owners(regions []*state.Region) []*coordinatorv1.OwnerAddress {
-	var out []*coordinatorv1.OwnerAddress
-	seen := map[state.MemberID]bool{}
-	for _, r := range regions {
-		for i := range r.Owners {
-			if id := r.Owners[i].Member; !seen[id] {
-				seen[id] = true
-				m := v.state.Member(id)
-				out = append(out, &coordinatorv1.OwnerAddress{
-					MemberId: string(id), Address: m.GetAddress(), State: m.GetState(), Incarnation: m.GetIncarnation(),
-				})
-			}
-		}
-	}
-	return out
 }

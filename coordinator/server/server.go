@@ -55,6 +55,7 @@ import (
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/rpcstats"
 	"github.com/nokv/nokv/internal/seal"
+	"github.com/nokv/nokv/internal/turns"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -185,6 +186,7 @@ type Server struct {
 	streams        streams
 	fanout         *fanout
 	opening        opening
+	long           *turns.Turns // of answers about many regions
 	handover       openHandover
 	identities     *identity.Source
 	stopping       atomic.Bool
@@ -212,6 +214,7 @@ func New(cfg Config) (*Server, error) {
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
 		memberStreams:  places.New("member streams", l.MaxMemberStreams),
 		streams:        streams{all: map[*live]struct{}{}},
+		long:           turns.New(0),
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)

@@ -53,6 +53,8 @@ func serviceDesc() *grpc.ServiceDesc {
 			m.Handler = direct(coordinatorv1.Coordinator_GetRegionByKey_FullMethodName, (*Server).regionByKey)
 		case coordinatorv1.Coordinator_GetRegionsByKeys_FullMethodName:
 			m.Handler = direct(coordinatorv1.Coordinator_GetRegionsByKeys_FullMethodName, (*Server).regionsByKeys)
+		case coordinatorv1.Coordinator_ScanRegions_FullMethodName:
+			m.Handler = written(coordinatorv1.Coordinator_ScanRegions_FullMethodName, (*Server).scanRegions)
 		}
 	}
 	for i := range desc.Streams {
@@ -76,19 +78,32 @@ func direct[R any, P interface {
 	release()
 }](method string, f func(*Server, context.Context, P) (*packet, error)) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-		s := srv.(*Server)
 		req := P(new(R))
 		defer req.release()
-		if err := dec(req); err != nil {
+		return answerWritten(srv, ctx, dec, interceptor, method, req, f)
+	}
+}
+
+// written makes a method handler of a function that answers with a packet.
+func written[R any](method string, f func(*Server, context.Context, *R) (*packet, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		return answerWritten(srv, ctx, dec, interceptor, method, new(R), f)
+	}
+}
+
+func answerWritten[R any](srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor,
+	method string, req R, f func(*Server, context.Context, R) (*packet, error),
+) (any, error) {
+	s := srv.(*Server)
+	if err := dec(req); err != nil {
+		return nil, err
+	}
+	info := &grpc.UnaryServerInfo{Server: s, FullMethod: method}
+	return interceptor(ctx, req, info, func(ctx context.Context, _ any) (any, error) {
+		p, err := f(s, ctx, req)
+		if err != nil {
 			return nil, err
 		}
-		info := &grpc.UnaryServerInfo{Server: s, FullMethod: method}
-		return interceptor(ctx, req, info, func(ctx context.Context, _ any) (any, error) {
-			p, err := f(s, ctx, req)
-			if err != nil {
-				return nil, err
-			}
-			return p, nil
-		})
-	}
+		return p, nil
+	})
 }

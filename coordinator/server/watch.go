@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/gate"
 	"github.com/nokv/nokv/internal/places"
 	"github.com/nokv/nokv/internal/reason"
@@ -113,6 +114,7 @@ func (w *watch) begin(req *coordinatorv1.WatchRegionsRequest) error {
 
 // leave ends the watch's part in the fan-out.
 func (w *watch) leave() {
+	w.out.close()
 	w.server.fanout.part(w)
 	if w.scope != nil {
 		w.server.fanout.leave(w.scope)
@@ -317,7 +319,11 @@ func (w *watch) sendWith(p *packet, at state.Token, snapshot, partial bool, chan
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
 	p.data = append(p.data, w.server.fanout.saying(w.server, view, w.class, w.sentAt)...)
-	w.message = watchMessage{changes, w.sharing, p, w.out.load(len(changes) + max(len(p.data), packetBytes))}
+	l := w.out.load(len(changes) + max(len(p.data), packetBytes))
+	if cap(p.data) >= snapshotPartBytes {
+		l.lent = partBytes
+	}
+	w.message = watchMessage{changes, w.sharing, p, l}
 	return w.live.send(w.stream, &w.message)
 }
 
@@ -356,6 +362,7 @@ func (w *watch) snapshot(v served) error {
 	}
 	w.server.opening.watches.Add(1)
 	defer w.server.opening.watches.Add(-1)
+	w.out.open(w.live.account(budget.Replies))
 	part := newPacket()
 	failed := w.server.opening.wait(w, 0)
 	more := func() bool {
@@ -389,6 +396,9 @@ func (w *watch) snapshot(v served) error {
 	if failed != nil {
 		return failed
 	}
+	if cap(part.data) < snapshotPartBytes { // it is short: as much as for any change
+		w.out.giveBack(partBytes)
+	}
 	w.at, w.resumed = v.view.Token, true
 	return w.sendWith(part, w.at, true, false, nil)
 }
@@ -408,20 +418,31 @@ type opening struct {
 
 // turnOfPart is that of one watch.
 type turnOfPart struct {
-	cost time.Duration
-	come chan struct{} // closed when it is there
-	gone bool          // nobody waits; guarded by opening.mu
+	cost    time.Duration
+	account *budget.Account // of the caller, for the part that is to be made
+	come    chan struct{}   // closed when it is there
+	// Guarded by opening.mu. gone: nobody waits. has: the account has taken partBytes.
+	gone, has bool
 }
 
 // snapshotShare is how much longer at most a part of a snapshot is in coming than it
 // costs: a crowd that opens takes no more than about a sixth of a processor.
 const snapshotShare = 6
 
-// wait waits for the next part's time, after a watch was sent one of a size. A watch
-// that opens alone waits for nobody.
+// partBytes are what a part of a snapshot takes until it is written; memory for it is
+// asked for again every roomEvery, by so many callers at most.
+const (
+	partBytes = snapshotPartBytes + 8<<10
+	roomEvery = 10 * time.Millisecond
+	roomAsked = 64
+)
+
+// wait waits for the next part's time and memory, after a watch was sent one of a size.
+// What crowds that open have been given and their readers have not taken is bounded that
+// way. A watch that opens alone waits for nobody.
 func (o *opening) wait(w *watch, size int) error {
 	share := max(0, min(o.watches.Load()-1, snapshotShare))
-	turn := &turnOfPart{cost: time.Duration(share) * costOf(size), come: make(chan struct{})}
+	turn := &turnOfPart{cost: time.Duration(share) * costOf(size), account: w.out.account, come: make(chan struct{})}
 	o.enter(places.Of(w.live.ctx), turn)
 	select {
 	case <-turn.come:
@@ -431,6 +452,9 @@ func (o *opening) wait(w *watch, size int) error {
 	o.mu.Lock()
 	turn.gone = true
 	o.mu.Unlock()
+	if turn.has {
+		w.out.lend(partBytes)
+	}
 	return w.live.over()
 }
 
@@ -450,12 +474,12 @@ func (o *opening) enter(c places.Caller, turn *turnOfPart) {
 	}
 }
 
-// turn has those go on whose time has come, and comes again when the next one's does.
-// Who went meanwhile costs nothing.
+// turn has those go on whose time has come and whose part fits in the memory, and comes
+// again when the next one's does. Who went meanwhile costs nothing.
 func (o *opening) turn() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now := time.Now()
+	now, refused := time.Now(), 0
 	if o.due.Before(now) {
 		o.due = now
 	}
@@ -467,7 +491,15 @@ func (o *opening) turn() {
 				time.AfterFunc(pause, o.turn)
 				return
 			}
-			o.due = o.due.Add(turn.cost)
+			if !turn.account.Spares() || turn.account.Take(partBytes) != nil {
+				o.callers = append(o.callers[1:], c)
+				if refused++; refused >= min(len(o.callers), roomAsked) {
+					time.AfterFunc(roomEvery, o.turn)
+					return
+				}
+				continue
+			}
+			o.due, turn.has = o.due.Add(turn.cost), true
 			close(turn.come)
 		}
 		queue[0], o.callers = nil, o.callers[1:]

@@ -126,6 +126,14 @@ func (h *Holder) Account(key string) *Account {
 // before it costs anything.
 func (h *Holder) Full() bool { return h != nil && h.granted.Load() > h.limit/4*3 }
 
+// Pressed says that as much is taken as those who ask Spares may: what nobody takes is
+// better ended sooner than otherwise.
+func (h *Holder) Pressed() bool { return h != nil && h.granted.Load() > h.spared() }
+
+// spared is what is for those who ask Spares; the rest is left to everybody else, who are
+// refused when the holder is Full.
+func (h *Holder) spared() int64 { return h.limit / 8 * 5 }
+
 // Excess is how many of so many bytes are more than two thirds of the share, where a
 // holder that is Full should come down to; negative when they are less.
 func (h *Holder) Excess(bytes int64) int64 {
@@ -203,6 +211,12 @@ func (a *Account) Hold(n int) {
 // Fits says that an account holds no more than is free, for those who Hold.
 func (a *Account) Fits() bool {
 	return a == nil || a.used.Load() <= a.holder.limit-a.holder.granted.Load()
+}
+
+// Spares is Fits for what is large and can wait or be asked for again: answers about many
+// regions, parts of snapshots. It leaves enough to everybody else.
+func (a *Account) Spares() bool {
+	return a == nil || a.used.Load() <= a.holder.spared()-a.holder.granted.Load()
 }
 
 // grow raises the grant to what is used, or takes n back.

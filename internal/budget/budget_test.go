@@ -155,3 +155,30 @@ func TestManySmallHoldersDoNotFillAShare(t *testing.T) {
 		}
 	}
 }
+
+// However many callers hold large answers that they asked Spares for, in pieces of a
+// twelfth of the share, everybody else's fit beside them.
+func TestWhoAsksSparesLeavesRoom(t *testing.T) {
+	for _, callers := range []int{1, 3, 20, 200} {
+		h := budget.New(128 << 20).Holder(budget.Replies)
+		var all []*budget.Account
+		for i := range callers {
+			all = append(all, h.Account(strconv.Itoa(i)))
+		}
+		for more := true; more; {
+			more = false
+			for _, a := range all {
+				if a.Spares() {
+					a.Hold(2 << 20)
+					more = true
+				}
+			}
+		}
+		if callers >= 20 && !h.Pressed() {
+			t.Errorf("%d callers: not pressed", callers)
+		}
+		if newcomer := h.Account("newcomer"); h.Full() || !newcomer.Fits() {
+			t.Errorf("%d callers: a newcomer is refused", callers)
+		}
+	}
+}

@@ -14,7 +14,7 @@
 //     and earns more by messages.
 //  4. A connection that takes nothing is closed: a write after WriteTimeout, one whose
 //     window stays shut after UnreadTimeout. A call of one request that does not come ends after RequestTimeout. A call that takes nothing closes it only
-//     when replies fill their share; otherwise its own server cuts it.
+//     when replies press on their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
 //  6. A connection whose calls are nearly all refused for want of room is read slowly,
@@ -64,7 +64,7 @@ const (
 	slowestBytes = 64 << 10
 	// lookEvery is the time between looks at all connections, and how exact times are.
 	lookEvery = 250 * time.Millisecond
-	// unreadWhenFull is UnreadTimeout when replies fill their share.
+	// unreadWhenFull is UnreadTimeout when replies press on their share.
 	unreadWhenFull = time.Second
 	logEvery       = time.Second
 )
@@ -265,7 +265,7 @@ func (g *Gate) look() {
 	g.mu.Lock()
 	conns := slices.Collect(maps.Keys(g.conns))
 	g.mu.Unlock()
-	full, calls := g.replies.Full(), 0
+	full, calls := g.replies.Pressed(), 0
 	for _, c := range conns {
 		calls += c.judge(now, full)
 	}
@@ -342,7 +342,7 @@ func (g *Gate) makeRoom(conns []*Conn) {
 }
 
 // judge ends a connection that has had its time, and says how many calls are open on it;
-// full: replies fill their share.
+// full: replies press on their share.
 func (c *Conn) judge(now int64, full bool) (calls int) {
 	writeTimeout, unreadTimeout := WriteTimeout, UnreadTimeout
 	if full {

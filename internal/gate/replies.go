@@ -172,11 +172,35 @@ func (g *Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h
 	if err != nil || c == nil {
 		return v, err
 	}
-	if !c.unsent.account.Fits() && !g.cfg.Changes(info.FullMethod) {
-		g.refused.Add(1)
-		return nil, g.replies.Refusal(replyBytes)
+	if !g.cfg.Changes(info.FullMethod) {
+		if err := c.room(); err != nil {
+			return nil, err
+		}
 	}
 	return c.reply(v), nil
+}
+
+// Room is for those who make large answers: the refusal of one before it is made. They
+// leave room to everybody else's.
+func Room(ctx context.Context) error {
+	c := Of(ctx)
+	if c == nil || c.unsent.account.Spares() {
+		return nil
+	}
+	return c.full()
+}
+
+// room refuses a message to who has not read as much as there is room for.
+func (c *Conn) room() error {
+	if c.unsent.account.Fits() {
+		return nil
+	}
+	return c.full()
+}
+
+func (c *Conn) full() error {
+	c.gate.refused.Add(1)
+	return c.gate.replies.Refusal(replyBytes)
 }
 
 // Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
@@ -213,9 +237,8 @@ func (s *counting) RecvMsg(m any) error {
 
 // SendMsg implements grpc.ServerStream.
 func (s *counting) SendMsg(m any) error {
-	if !s.conn.unsent.account.Fits() {
-		s.conn.gate.refused.Add(1)
-		return s.conn.gate.replies.Refusal(replyBytes)
+	if err := s.conn.room(); err != nil {
+		return err
 	}
 	if !s.sent.Load() {
 		s.sent.Store(true)

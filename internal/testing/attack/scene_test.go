@@ -231,7 +231,7 @@ func (s *scene) giveBack() time.Duration {
 func (o outcome) String(s *scene) string {
 	var b strings.Builder
 	for k := range kinds {
-		fmt.Fprintf(&b, "%s p99 %s -> %s (%d -> %d/s); ", kindNames[k], short(o.calm.p99(k)), short(o.during.p99(k)), o.calm.rate(k), o.during.rate(k))
+		fmt.Fprintf(&b, "%s p99 %s -> %s, longest %s -> %s (%d -> %d/s); ", kindNames[k], short(o.calm.p99(k)), short(o.during.p99(k)), short(o.calm.longest(k)), short(o.during.longest(k)), o.calm.rate(k), o.during.rate(k))
 	}
 	for m := range o.busy {
 		if o.busy[m] > 2*o.restful[m]+10 {

@@ -37,6 +37,14 @@ func (f *figures) p99(kind int) time.Duration {
 	return f.took[kind][len(f.took[kind])*99/100]
 }
 
+// longest is the longest answer: a moment in which nobody is served shows there first.
+func (f *figures) longest(kind int) time.Duration {
+	if n := len(f.took[kind]); n > 0 {
+		return f.took[kind][n-1]
+	}
+	return 0
+}
+
 func (f *figures) rate(kind int) int {
 	return int(float64(len(f.took[kind])) / f.lasted.Seconds())
 }
