@@ -69,43 +69,10 @@ func TestGrantsLeaveRoomForOthers(t *testing.T) {
 func TestStepsOfManyMovesGather(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		const points, few = 10_000, 100
-		w.hosts(3, 0)
-		k := w.now().Keyspace(2)
-		settings := proto.CloneOf(k.GetSettings())
-		settings.Moves = &rootv1.Moves{InFlight: 4096, PrepareMaxMillis: 60_000, DeadlineMillis: 120_000}
-		w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: k.GetVersion(), Settings: settings}}})
-		w.many(points)
-		w.claim(self, life)
-		w.pass(time.Second, "m1", "m2", "m3")
-		w.must(memberDrains("m1"))
-		turned := map[string]int{} // transitions that were reported ready, and let go of
+		w.crowd(points)
+		turned := map[string]int{}
 		for range 100 * points / few {
-			left := map[bool]int{true: few, false: few}
-			by := map[state.MemberID][]state.RegionID{}
-			w.now().Transitions(func(x *rootv1.Transition) bool {
-				ready := x.GetReadyAt() != nil
-				if x.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING || left[ready] == 0 || ready && turned[x.GetId()] == 2 || !ready && turned[x.GetId()] == 1 {
-					return true
-				}
-				turned[x.GetId()]++
-				left[ready]--
-				who, phase := x.GetOwner().GetMemberId(), coordinatorv1.RegionPhase_REGION_PHASE_READY
-				if ready {
-					who, phase = x.GetFrom().GetMemberId(), coordinatorv1.RegionPhase_REGION_PHASE_RELEASED
-				}
-				id := state.RegionID(x.GetRegionId())
-				by[state.MemberID(who)] = append(by[state.MemberID(who)], id)
-				w.report(state.MemberID(who), w.now().Region(id).Proto(), func(p *coordinatorv1.RegionReport) {
-					p.Phase, p.TransitionId, p.SetFrontier = phase, x.GetId(), ready
-				})
-				return true
-			})
-			w.mu.Lock()
-			w.shown = w.now().Token()
-			w.mu.Unlock()
-			for _, id := range []state.MemberID{"m1", "m2", "m3"} {
-				w.frame(id, func(f *server.HeardFrame) { f.Turned, f.Showed = by[id], true })
-			}
+			w.turn(few, turned)
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 			if len(w.owned("m1")) == 0 {
@@ -134,6 +101,73 @@ func TestStepsOfManyMovesGather(t *testing.T) {
 		if calls > 20 || most > 768 {
 			t.Errorf("%d grants in %d calls, %d steps in one at most; want 20 calls, 768 steps", points, calls, most)
 		}
+	})
+}
+
+// crowd drains a member that has many points, and may give them all away at a time.
+func (w *world) crowd(points int) {
+	w.t.Helper()
+	w.hosts(3, 0)
+	k := w.now().Keyspace(2)
+	settings := proto.CloneOf(k.GetSettings())
+	settings.Moves = &rootv1.Moves{InFlight: 4096, PrepareMaxMillis: 60_000, DeadlineMillis: 120_000}
+	w.must(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: k.GetVersion(), Settings: settings}}})
+	w.many(points)
+	w.claim(self, life)
+	w.pass(time.Second, "m1", "m2", "m3")
+	w.must(memberDrains("m1"))
+	synctest.Wait()
+}
+
+// turn has members report so many more regions ready, and let go of, at most. It counts
+// what was said of a transition in turned.
+func (w *world) turn(most int, turned map[string]int) {
+	w.t.Helper()
+	left := map[bool]int{true: most, false: most}
+	by := map[state.MemberID][]state.RegionID{}
+	w.now().Transitions(func(x *rootv1.Transition) bool {
+		ready := x.GetReadyAt() != nil
+		if x.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING || left[ready] == 0 || ready && turned[x.GetId()] == 2 || !ready && turned[x.GetId()] == 1 {
+			return true
+		}
+		turned[x.GetId()]++
+		left[ready]--
+		who, phase := x.GetOwner().GetMemberId(), coordinatorv1.RegionPhase_REGION_PHASE_READY
+		if ready {
+			who, phase = x.GetFrom().GetMemberId(), coordinatorv1.RegionPhase_REGION_PHASE_RELEASED
+		}
+		id := state.RegionID(x.GetRegionId())
+		by[state.MemberID(who)] = append(by[state.MemberID(who)], id)
+		w.report(state.MemberID(who), w.now().Region(id).Proto(), func(p *coordinatorv1.RegionReport) {
+			p.Phase, p.TransitionId, p.SetFrontier = phase, x.GetId(), ready
+		})
+		return true
+	})
+	w.mu.Lock()
+	w.shown = w.now().Token()
+	w.mu.Unlock()
+	for _, id := range []state.MemberID{"m1", "m2", "m3"} {
+		w.frame(id, func(f *server.HeardFrame) { f.Turned, f.Showed = by[id], true })
+	}
+}
+
+// A root merges calls that come at a time into one entry: of very many moves there is one
+// under way.
+func TestCallsOfManyMoves(t *testing.T) {
+	play(t, func(t *testing.T, w *world) {
+		w.crowd(4000)
+		w.root.mu.Lock()
+		w.slow, w.calls = make(chan struct{}), 0
+		w.root.mu.Unlock()
+		w.turn(3000, map[string]int{})
+		synctest.Wait()
+		w.root.mu.Lock()
+		defer w.root.mu.Unlock()
+		if w.calls != 1 {
+			t.Errorf("%d calls are under way, want 1", w.calls)
+		}
+		close(w.slow)
+		w.slow = nil
 	})
 }
 

@@ -248,8 +248,11 @@ type Call struct {
 
 // send makes calls of what waits: verdicts first.
 func (a *Raw) send() (calls []*Call) {
-	o := &a.outbox
-	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < maxCalls {
+	o, most := &a.outbox, maxCalls
+	if a.crowded() {
+		most = 1 // two would be merged into one entry, and everybody else waits for that
+	}
+	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < most {
 		from := &o.rest
 		if len(o.urgent) > 0 {
 			from = &o.urgent
