@@ -368,9 +368,9 @@ func TestRule8SharedAndFull(t *testing.T) {
 	}
 }
 
-// C-34, A-30: drains go in waves of as many moves as may be under way, from one member
+// Drains go in waves of as many moves as may be under way, from one member
 // and to one, until nothing is left, and no region is ever without an owner.
-func TestDrainInWaves(t *testing.T) {
+func TestC34A30DrainInWaves(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	s := eraFence()

@@ -144,9 +144,9 @@ func names(n int) (ids []string) {
 	return ids
 }
 
-// the moves of a join are as few as there can be, by the root too; of a death, only its
+// The moves of a join are as few as there can be, by the root too; of a death, only its
 // regions go elsewhere.
-func TestScenario01JoinAndDeath(t *testing.T) {
+func TestA44R08R09Scenario01JoinAndDeath(t *testing.T) {
 	s := newScene(t, 128, even, "m1", "m2", "m3")
 	s.join("m4")
 	s.joined["m4"] = s.now

@@ -42,7 +42,7 @@ func TestStoreHeartbeat(t *testing.T) {
 
 // A member that registered a moment ago, with another coordinator, is known by
 // its first heartbeat; one that never did is told to.
-func TestHeartbeatOfAStranger(t *testing.T) {
+func TestR16HeartbeatOfAStranger(t *testing.T) {
 	w := start(t)
 	w.root.must(t, join("new")) // the view may not have it yet
 	if _, err := w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: "new", Incarnation: w.incarnation("new")}); err != nil {
