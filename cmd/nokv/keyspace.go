@@ -134,7 +134,8 @@ func keyspaceDelete() *command {
 		name: "delete", args: "NAME [flags]", summary: "delete a keyspace that has no regions",
 		long: `
 Slots that have no owner count for nothing. With --force those that have one are taken from it:
-their owners are shown that they end, and what they have not saved is lost.`,
+their owners are shown that they end, and what they have not saved is lost. Moves that are under
+way in them end.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "delete only this `version` of it; 0: any")
 			force := f.Bool("force", false, "of slots: take them from their owners")

@@ -188,6 +188,7 @@ type Server struct {
 	opening        opening
 	long           *turns.Turns // of answers about many regions
 	handover       openHandover
+	invariants     *invariants
 	identities     *identity.Source
 	stopping       atomic.Bool
 	listener       atomic.Pointer[listen.Listener] // nil before Run
@@ -218,6 +219,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
@@ -287,6 +289,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
 	background.Go(func() { s.members.run(ctx) })
+	background.Go(func() { s.invariants.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

@@ -39,6 +39,8 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		Version:         s.cfg.Version,
 		Channel:         s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
 	}
+	violations := s.invariants.violations()
+	resp.InvariantViolations = violations[:]
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]
 	}

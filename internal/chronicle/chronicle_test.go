@@ -183,6 +183,37 @@ func TestC43A09ADrainIsTold(t *testing.T) {
 		`region 13 ("g3") of games has moved from m1 to m3: the owner drains`)
 }
 
+// A filter for what is not there, and was not in what is told, is a mistake: also where there
+// are members that would take regions of any keyspace.
+func TestAFilterForNothing(t *testing.T) {
+	h := newHistory(t)
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "short", Settings: state.DefaultSettings()}}})
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "short"}}})
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "never"}}})
+	for _, c := range []struct {
+		filter chronicle.Filter
+		want   string
+	}{
+		{chronicle.Filter{}, ""},
+		{chronicle.Filter{Keyspace: "games", Member: "m1", Region: 13}, ""},
+		{chronicle.Filter{Keyspace: "short"}, ""},
+		{chronicle.Filter{Keyspace: "nope"}, `keyspace "nope"`},
+		{chronicle.Filter{Keyspace: "never"}, `keyspace "never"`},
+		{chronicle.Filter{Member: "m77"}, `member "m77"`},
+		{chronicle.Filter{Region: 77}, "region 77"},
+	} {
+		tells := chronicle.New(state.New(), c.filter)
+		for _, e := range h.log {
+			if _, err := tells.Tell(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := tells.Unknown(); got != c.want {
+			t.Errorf("%+v: %q is not known, want %q", c.filter, got, c.want)
+		}
+	}
+}
+
 // What was refused is told as such, and not as something that happened.
 func TestARefusalIsTold(t *testing.T) {
 	h := newHistory(t)

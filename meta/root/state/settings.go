@@ -105,7 +105,7 @@ func checkMoves(m *rootv1.Moves) *rootv1.ErrorDetail {
 func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	switch {
 	case g.GetMassPermille() > 1000:
-		return invalid("guards: %d of a thousand members", g.GetMassPermille())
+		return invalid("guards: mass-permille is %d, at most 1000, which are all members, are allowed", g.GetMassPermille())
 	case g.GetFlapFailures() > MaxFlapFailures:
 		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}

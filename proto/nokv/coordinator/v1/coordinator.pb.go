@@ -601,7 +601,7 @@ func (MemberHealth) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
-// Guarantee is one of the four that authority keeps.
+// Guarantee is one of the four that authority keeps, or that of ownership.
 type Guarantee int32
 
 const (
@@ -614,6 +614,9 @@ const (
 	Guarantee_GUARANTEE_SILENCE Guarantee = 3
 	// No handover stays half done.
 	Guarantee_GUARANTEE_FINALITY Guarantee = 4
+	// A region of an assigned keyspace has the owners that the log gave it, or counts as
+	// orphaned.
+	Guarantee_GUARANTEE_PLACEMENT Guarantee = 5
 )
 
 // Enum value maps for Guarantee.
@@ -624,6 +627,7 @@ var (
 		2: "GUARANTEE_INHERITANCE",
 		3: "GUARANTEE_SILENCE",
 		4: "GUARANTEE_FINALITY",
+		5: "GUARANTEE_PLACEMENT",
 	}
 	Guarantee_value = map[string]int32{
 		"GUARANTEE_UNSPECIFIED": 0,
@@ -631,6 +635,7 @@ var (
 		"GUARANTEE_INHERITANCE": 2,
 		"GUARANTEE_SILENCE":     3,
 		"GUARANTEE_FINALITY":    4,
+		"GUARANTEE_PLACEMENT":   5,
 	}
 )
 
@@ -6641,8 +6646,11 @@ type StatusResponse struct {
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,21,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
 	// Regions of assigned keyspaces that have no owner who may act.
 	OrphanedRegions uint64 `protobuf:"varint,22,opt,name=orphaned_regions,json=orphanedRegions,proto3" json:"orphaned_regions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What this process found to break the invariants I1 to I5 since it started, in this
+	// order: see docs/operations.md. Each must be 0.
+	InvariantViolations []uint64 `protobuf:"varint,23,rep,packed,name=invariant_violations,json=invariantViolations,proto3" json:"invariant_violations,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -6829,6 +6837,13 @@ func (x *StatusResponse) GetOrphanedRegions() uint64 {
 	return 0
 }
 
+func (x *StatusResponse) GetInvariantViolations() []uint64 {
+	if x != nil {
+		return x.InvariantViolations
+	}
+	return nil
+}
+
 type RootEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -6970,8 +6985,8 @@ func (x *WitnessRequest) GetRead() *ReadOptions {
 
 type WitnessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The four guarantees, in the order of the enum, as judged by this
-	// coordinator. The records below are enough to judge them again.
+	// The five guarantees, in the order of the enum, as judged by this
+	// coordinator. What follows is enough to judge them again.
 	Guarantees []*GuaranteeFinding `protobuf:"bytes,1,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
 	Cluster    *v1.Cluster         `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Tenure     *v1.Tenure          `protobuf:"bytes,3,opt,name=tenure,proto3" json:"tenure,omitempty"`
@@ -6986,8 +7001,10 @@ type WitnessResponse struct {
 	HandoverOpenMillis uint64            `protobuf:"varint,7,opt,name=handover_open_millis,json=handoverOpenMillis,proto3" json:"handover_open_millis,omitempty"`
 	Anomalies          []*WitnessAnomaly `protobuf:"bytes,8,rep,name=anomalies,proto3" json:"anomalies,omitempty"`
 	Disclosure         *Disclosure       `protobuf:"bytes,9,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// What Placement is judged by, besides the anomalies.
+	Placed        *Placed `protobuf:"bytes,10,opt,name=placed,proto3" json:"placed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WitnessResponse) Reset() {
@@ -7083,6 +7100,120 @@ func (x *WitnessResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+func (x *WitnessResponse) GetPlaced() *Placed {
+	if x != nil {
+		return x.Placed
+	}
+	return nil
+}
+
+// Placed counts the regions of assigned keyspaces, each of which was looked at, and what
+// this coordinator followed of the log.
+type Placed struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Assigned uint64                 `protobuf:"varint,1,opt,name=assigned,proto3" json:"assigned,omitempty"`
+	// Regions without an owner that may act.
+	Orphaned uint64 `protobuf:"varint,2,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	// Regions that are shown with a leader.
+	Led uint64 `protobuf:"varint,3,opt,name=led,proto3" json:"led,omitempty"`
+	// Position behind which every change was judged.
+	Since *v1.RootToken `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// Grants, regions taken from an owner by a move, and at once because somebody asked.
+	Grants uint64 `protobuf:"varint,5,opt,name=grants,proto3" json:"grants,omitempty"`
+	Moved  uint64 `protobuf:"varint,6,opt,name=moved,proto3" json:"moved,omitempty"`
+	Asked  uint64 `protobuf:"varint,7,opt,name=asked,proto3" json:"asked,omitempty"`
+	// What broke the invariants I1 to I5, in this order: see docs/operations.md.
+	Violations    []uint64 `protobuf:"varint,8,rep,packed,name=violations,proto3" json:"violations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placed) Reset() {
+	*x = Placed{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placed) ProtoMessage() {}
+
+func (x *Placed) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placed.ProtoReflect.Descriptor instead.
+func (*Placed) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *Placed) GetAssigned() uint64 {
+	if x != nil {
+		return x.Assigned
+	}
+	return 0
+}
+
+func (x *Placed) GetOrphaned() uint64 {
+	if x != nil {
+		return x.Orphaned
+	}
+	return 0
+}
+
+func (x *Placed) GetLed() uint64 {
+	if x != nil {
+		return x.Led
+	}
+	return 0
+}
+
+func (x *Placed) GetSince() *v1.RootToken {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Placed) GetGrants() uint64 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
+func (x *Placed) GetMoved() uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Placed) GetAsked() uint64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Placed) GetViolations() []uint64 {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
 type GuaranteeFinding struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Guarantee Guarantee              `protobuf:"varint,1,opt,name=guarantee,proto3,enum=nokv.coordinator.v1.Guarantee" json:"guarantee,omitempty"`
@@ -7095,7 +7226,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7107,7 +7238,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7120,7 +7251,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -7157,14 +7288,16 @@ type WitnessAnomaly struct {
 	// Unusual, and no guarantee is broken by it.
 	Note bool `protobuf:"varint,5,opt,name=note,proto3" json:"note,omitempty"`
 	// Sentence with the numbers that contradict each other.
-	Numbers       string `protobuf:"bytes,6,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	Numbers string `protobuf:"bytes,6,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	// Region that it is about; 0: none.
+	RegionId      uint64 `protobuf:"varint,7,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7176,7 +7309,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7189,7 +7322,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -7234,6 +7367,13 @@ func (x *WitnessAnomaly) GetNumbers() string {
 	return ""
 }
 
+func (x *WitnessAnomaly) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
 type EndTenureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Era that is meant; needed.
@@ -7245,7 +7385,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7257,7 +7397,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7270,7 +7410,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -7298,7 +7438,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7310,7 +7450,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7323,7 +7463,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -7351,7 +7491,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7363,7 +7503,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7376,7 +7516,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -7408,7 +7548,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7420,7 +7560,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7433,7 +7573,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -7477,7 +7617,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7489,7 +7629,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7502,7 +7642,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -7548,7 +7688,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7560,7 +7700,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7573,7 +7713,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -7617,7 +7757,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7629,7 +7769,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7642,7 +7782,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -7679,7 +7819,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7691,7 +7831,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7704,7 +7844,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -7742,7 +7882,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7754,7 +7894,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7767,7 +7907,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -7812,7 +7952,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7824,7 +7964,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7837,7 +7977,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -7882,7 +8022,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7894,7 +8034,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7907,7 +8047,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -7945,7 +8085,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7957,7 +8097,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7970,7 +8110,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8004,7 +8144,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8016,7 +8156,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8029,7 +8169,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8057,7 +8197,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8069,7 +8209,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8082,7 +8222,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8108,7 +8248,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8120,7 +8260,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8133,7 +8273,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -8154,7 +8294,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8166,7 +8306,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8179,7 +8319,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -8673,7 +8813,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xce\a\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\x81\b\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -8703,7 +8843,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"clockBound\x12/\n" +
 	"\achannel\x18\x14 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
-	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\"\x85\x02\n" +
+	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\x121\n" +
+	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -8713,7 +8854,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\achannel\x18\x06 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\a \x01(\x04R\x1acertificateEndsUnixSeconds\"F\n" +
 	"\x0eWitnessRequest\x124\n" +
-	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x84\x04\n" +
+	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xb9\x04\n" +
 	"\x0fWitnessResponse\x12E\n" +
 	"\n" +
 	"guarantees\x18\x01 \x03(\v2%.nokv.coordinator.v1.GuaranteeFindingR\n" +
@@ -8729,18 +8870,32 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\tanomalies\x18\b \x03(\v2#.nokv.coordinator.v1.WitnessAnomalyR\tanomalies\x12?\n" +
 	"\n" +
 	"disclosure\x18\t \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xa2\x01\n" +
+	"disclosure\x123\n" +
+	"\x06placed\x18\n" +
+	" \x01(\v2\x1b.nokv.coordinator.v1.PlacedR\x06placed\"\xe5\x01\n" +
+	"\x06Placed\x12\x1a\n" +
+	"\bassigned\x18\x01 \x01(\x04R\bassigned\x12\x1a\n" +
+	"\borphaned\x18\x02 \x01(\x04R\borphaned\x12\x10\n" +
+	"\x03led\x18\x03 \x01(\x04R\x03led\x12-\n" +
+	"\x05since\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05since\x12\x16\n" +
+	"\x06grants\x18\x05 \x01(\x04R\x06grants\x12\x14\n" +
+	"\x05moved\x18\x06 \x01(\x04R\x05moved\x12\x14\n" +
+	"\x05asked\x18\a \x01(\x04R\x05asked\x12\x1e\n" +
+	"\n" +
+	"violations\x18\b \x03(\x04R\n" +
+	"violations\"\xa2\x01\n" +
 	"\x10GuaranteeFinding\x12<\n" +
 	"\tguarantee\x18\x01 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x126\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1c.nokv.coordinator.v1.VerdictR\averdict\x12\x18\n" +
-	"\anumbers\x18\x03 \x01(\tR\anumbers\"\xd1\x01\n" +
+	"\anumbers\x18\x03 \x01(\tR\anumbers\"\xee\x01\n" +
 	"\x0eWitnessAnomaly\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12<\n" +
 	"\tguarantee\x18\x02 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x12\x10\n" +
 	"\x03era\x18\x03 \x01(\x04R\x03era\x12-\n" +
 	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x12\n" +
 	"\x04note\x18\x05 \x01(\bR\x04note\x12\x18\n" +
-	"\anumbers\x18\x06 \x01(\tR\anumbers\"_\n" +
+	"\anumbers\x18\x06 \x01(\tR\anumbers\x12\x1b\n" +
+	"\tregion_id\x18\a \x01(\x04R\bregionId\"_\n" +
 	"\x10EndTenureRequest\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x129\n" +
 	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"p\n" +
@@ -8863,13 +9018,14 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x18MEMBER_HEALTH_DISCOVERED\x10\x01\x12\x16\n" +
 	"\x12MEMBER_HEALTH_LIVE\x10\x02\x12\x1b\n" +
 	"\x17MEMBER_HEALTH_SUSPECTED\x10\x03\x12\x16\n" +
-	"\x12MEMBER_HEALTH_HELD\x10\x04*\x87\x01\n" +
+	"\x12MEMBER_HEALTH_HELD\x10\x04*\xa0\x01\n" +
 	"\tGuarantee\x12\x19\n" +
 	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GUARANTEE_PRIMACY\x10\x01\x12\x19\n" +
 	"\x15GUARANTEE_INHERITANCE\x10\x02\x12\x15\n" +
 	"\x11GUARANTEE_SILENCE\x10\x03\x12\x16\n" +
-	"\x12GUARANTEE_FINALITY\x10\x04*b\n" +
+	"\x12GUARANTEE_FINALITY\x10\x04\x12\x17\n" +
+	"\x13GUARANTEE_PLACEMENT\x10\x05*b\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
@@ -8936,7 +9092,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9038,330 +9194,333 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*RootEndpoint)(nil),              // 97: nokv.coordinator.v1.RootEndpoint
 	(*WitnessRequest)(nil),            // 98: nokv.coordinator.v1.WitnessRequest
 	(*WitnessResponse)(nil),           // 99: nokv.coordinator.v1.WitnessResponse
-	(*GuaranteeFinding)(nil),          // 100: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 101: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 102: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 103: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 104: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 105: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 106: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 107: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 108: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 109: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 110: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 111: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 112: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 113: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 114: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 115: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 116: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 117: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 118: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 119: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 120: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 121: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 122: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 123: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 124: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 125: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 126: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 127: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 128: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 129: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 130: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 131: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 132: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 133: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 134: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 135: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 136: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 137: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 138: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 139: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 140: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 141: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 142: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 143: nokv.root.v1.Verb
+	(*Placed)(nil),                    // 100: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 101: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 102: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 103: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 104: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 105: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 106: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 107: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 108: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 109: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 110: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 111: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 112: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 113: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 114: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 115: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 116: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 117: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 118: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 119: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 120: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 121: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 122: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 123: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 124: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 125: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 126: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 127: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 128: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 129: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 130: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 131: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 132: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 133: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 134: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 135: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 136: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 137: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 138: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 139: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 140: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 141: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 142: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 143: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 144: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	118, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	118, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	118, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	119, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	119, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	119, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	119, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	120, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	120, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	121, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	120, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	121, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	121, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	122, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	120, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	121, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	120, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	121, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	118, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	119, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	118, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	119, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	120, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	122, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	123, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	121, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	121, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	124, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	125, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	126, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	127, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	128, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	126, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	121, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	124, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	121, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	123, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	124, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	122, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	122, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	125, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	126, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	127, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	128, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	129, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	127, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	122, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	125, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	127, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	127, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	128, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	129, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	130, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	130, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	125, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	125, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	122, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	118, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	125, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	122, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	118, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	126, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	132, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	126, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	123, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	119, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	132, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	126, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	123, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	119, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	123, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	123, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	123, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	125, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	123, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	118, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	123, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	118, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	123, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	118, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	123, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	132, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	125, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	124, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	126, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	119, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	119, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	119, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	124, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	133, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	126, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	119, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	120, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	133, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	120, // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	120, // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	118, // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	134, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	121, // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	121, // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	119, // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	71,  // 99: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	75,  // 100: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	74,  // 101: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	72,  // 102: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	84,  // 103: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	73,  // 104: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	118, // 105: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	118, // 106: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	130, // 107: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	119, // 105: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	119, // 106: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	131, // 107: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 108: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	76,  // 109: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	80,  // 110: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	83,  // 111: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	78,  // 112: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	121, // 113: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	119, // 114: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	122, // 113: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	120, // 114: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	79,  // 115: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	134, // 116: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	135, // 117: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	136, // 118: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	118, // 119: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	135, // 116: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	136, // 117: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	137, // 118: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	119, // 119: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	81,  // 120: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	120, // 121: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	121, // 121: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	82,  // 122: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 123: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 124: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	130, // 125: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	133, // 126: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	121, // 127: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	131, // 125: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	134, // 126: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	122, // 127: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
 	87,  // 128: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	118, // 129: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	119, // 129: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 130: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	90,  // 131: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 132: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	123, // 133: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	124, // 133: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	64,  // 134: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 135: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	74,  // 136: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 137: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	134, // 138: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	135, // 138: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 139: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	125, // 140: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 141: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 142: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	138, // 143: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	139, // 144: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	140, // 145: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	126, // 140: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 141: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 142: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	139, // 143: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	140, // 144: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	141, // 145: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 146: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	134, // 147: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	135, // 147: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	97,  // 148: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	141, // 149: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	141, // 150: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	142, // 149: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	142, // 150: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
 	12,  // 151: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	100, // 152: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	137, // 153: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	138, // 154: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	139, // 155: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	140, // 156: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	101, // 157: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	101, // 152: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	138, // 153: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	139, // 154: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	140, // 155: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	141, // 156: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	102, // 157: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	13,  // 158: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	10,  // 159: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 160: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 161: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	118, // 162: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	125, // 163: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	138, // 164: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	118, // 165: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	142, // 166: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	125, // 167: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 168: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	118, // 169: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	143, // 170: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	125, // 171: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 172: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	118, // 173: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 174: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	142, // 175: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 176: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	143, // 177: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 178: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	142, // 179: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 180: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	125, // 181: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 182: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 183: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	118, // 184: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 185: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 186: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 187: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 188: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 189: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 190: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 191: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 192: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 193: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 194: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 195: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 196: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 197: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 198: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 199: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 200: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 201: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 202: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 203: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 204: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 205: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 206: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 207: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 208: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 209: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 210: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 211: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 212: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	68,  // 213: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	70,  // 214: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	85,  // 215: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	88,  // 216: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	91,  // 217: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	93,  // 218: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	95,  // 219: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	98,  // 220: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	102, // 221: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	104, // 222: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	106, // 223: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	108, // 224: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	110, // 225: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	112, // 226: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	114, // 227: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	116, // 228: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	16,  // 229: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 230: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 231: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 232: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 233: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 234: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 235: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 236: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 237: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 238: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 239: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 240: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 241: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 242: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 243: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 244: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 245: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 246: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 247: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 248: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 249: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 250: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 251: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 252: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 253: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 254: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 255: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 256: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	69,  // 257: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	77,  // 258: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	86,  // 259: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	89,  // 260: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	92,  // 261: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	94,  // 262: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	96,  // 263: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	99,  // 264: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	103, // 265: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	105, // 266: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	107, // 267: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	109, // 268: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	111, // 269: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	113, // 270: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	115, // 271: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	117, // 272: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	229, // [229:273] is the sub-list for method output_type
-	185, // [185:229] is the sub-list for method input_type
-	185, // [185:185] is the sub-list for extension type_name
-	185, // [185:185] is the sub-list for extension extendee
-	0,   // [0:185] is the sub-list for field type_name
+	100, // 159: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	119, // 160: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 161: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 162: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 163: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	119, // 164: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	126, // 165: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	139, // 166: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	119, // 167: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 168: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	126, // 169: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 170: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	119, // 171: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	144, // 172: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	126, // 173: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 174: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	119, // 175: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 176: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	143, // 177: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 178: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	144, // 179: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 180: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	143, // 181: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 182: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	126, // 183: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 184: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 185: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	119, // 186: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 187: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 188: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 189: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 190: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 191: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 192: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 193: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 194: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 195: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 196: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 197: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 198: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 199: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 200: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 201: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 202: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 203: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 204: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 205: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 206: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 207: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 208: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 209: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 210: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 211: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 212: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 213: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 214: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	68,  // 215: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	70,  // 216: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	85,  // 217: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	88,  // 218: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	91,  // 219: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	93,  // 220: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	95,  // 221: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	98,  // 222: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	103, // 223: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	105, // 224: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	107, // 225: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	109, // 226: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	111, // 227: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	113, // 228: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	115, // 229: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	117, // 230: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	16,  // 231: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 232: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 233: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 234: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 235: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 236: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 237: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 238: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 239: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 240: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 241: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 242: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 243: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 244: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 245: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 246: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 247: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 248: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 249: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 250: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 251: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 252: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 253: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 254: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 255: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 256: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 257: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 258: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	69,  // 259: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	77,  // 260: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	86,  // 261: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	89,  // 262: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	92,  // 263: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	94,  // 264: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	96,  // 265: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	99,  // 266: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	104, // 267: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	106, // 268: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	108, // 269: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	110, // 270: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	112, // 271: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	114, // 272: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	116, // 273: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	118, // 274: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	231, // [231:275] is the sub-list for method output_type
+	187, // [187:231] is the sub-list for method input_type
+	187, // [187:187] is the sub-list for extension type_name
+	187, // [187:187] is the sub-list for extension extendee
+	0,   // [0:187] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -9379,7 +9538,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   106,
+			NumMessages:   107,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
