@@ -269,7 +269,7 @@ func (d *demo) close() {
 func (d *demo) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, TLSConfig: d.certs.HTTP()}
+	server := &http.Server{Handler: d.certs.Handler(d), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, TLSConfig: d.certs.HTTP()}
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() {

@@ -118,6 +118,8 @@ const (
 	maxCalls, urgentCalls = 2, 4
 	maxCommands           = 256
 	maxBytes              = state.MaxCommandBytes * 3 / 4
+	// gatherTime is how long steps of very many moves wait for others.
+	gatherTime = 100 * time.Millisecond
 	// maxWaiting is the number of commands that wait for a call above which nothing
 	// more is planned or judged.
 	maxWaiting = 4096

@@ -43,14 +43,16 @@ type Raw struct {
 	past past
 	// era is the one that is held, 0: none. work and outbox are of this era, and so are
 	// the rest.
-	era     state.Era
-	work    *placement.Work
-	outbox  outbox
-	probing int
-	probes  []liveness.Probe
-	asking  bool
-	asked   []liveness.Question
-	landed  []landing
+	era    state.Era
+	work   *placement.Work
+	outbox outbox
+	// gathered are steps that are not in outbox yet.
+	gathered gathering
+	probing  int
+	probes   []liveness.Probe
+	asking   bool
+	asked    []liveness.Question
+	landed   []landing
 	// leaving are members that are about to be drained because they said goodbye.
 	leaving map[state.MemberID]uint64
 	starved clock.Instant
@@ -107,6 +109,7 @@ func (a *Raw) Look() (Orders, time.Duration) {
 		a.land(now)
 		a.attend()
 		due = min(due, a.plan(now))
+		due = min(due, a.release(now))
 		orders.Calls = a.send()
 		orders.Probes = a.startProbes()
 		orders.Asking = a.startAsking()
@@ -240,7 +243,7 @@ func (a *Raw) holdEra(now clock.Instant) {
 		a.cfg.Logger.Info("assigns no more", "era", uint64(a.era))
 	}
 	a.era, a.work = era, nil
-	a.outbox, a.probes, a.asked, a.landed, a.leaving = outbox{}, nil, nil, nil, map[state.MemberID]uint64{}
+	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
 	a.loads, a.rounds = newLoads(), newRounds(now)
 	a.shows.rounds.forget()
 	if era != 0 {
@@ -307,7 +310,7 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.work.Planned(&plan)
 		a.rounded(&plan, uneven, now)
 		a.rounds.sent(plan.Operations)
-		a.order(plan.Operations)
+		a.order(plan.Operations, now)
 		uneven, next = a.rounds.take(a, now)
 	}
 	due := min(a.work.Due(now), next)

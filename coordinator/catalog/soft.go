@@ -47,7 +47,7 @@ type regionShard struct {
 	mu sync.Mutex
 	// Guarded by mu. ownBytes is the sum of the sizes of own.
 	last     map[state.RegionID]RegionReport
-	own      map[reportKey]OwnReport
+	own      map[reportKey]keptReport
 	ownBytes int
 	_        [32]byte // a cache line each
 }
@@ -92,7 +92,7 @@ func NewSoft(cfg SoftConfig) *Soft {
 	for i := range softShards {
 		s.members[i].last = map[state.MemberID]StoreReport{}
 		s.regions[i].last = map[state.RegionID]RegionReport{}
-		s.regions[i].own = map[reportKey]OwnReport{}
+		s.regions[i].own = map[reportKey]keptReport{}
 	}
 	return s
 }

@@ -13,7 +13,7 @@ const maxEventBytes = state.MaxCommandBytes / 2
 
 // MaxGrants bounds the regions of one event: an entry of the log is applied as a whole, and
 // everybody else's changes wait for it.
-const MaxGrants = 512
+const MaxGrants = 768
 
 // Grants are the events of those operations that are of kind Assign, in their order,
 // MaxGrants in each as far as they fit. The root takes or refuses each as a whole.

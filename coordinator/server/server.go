@@ -259,6 +259,9 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
+		// Each connection has one for as long as it is open, of which there may be one a
+		// member. What is larger is read past it.
+		grpc.ReadBufferSize(8<<10),
 		grpc.ConnectionTimeout(5*time.Second),
 		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
