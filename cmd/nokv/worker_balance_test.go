@@ -58,12 +58,15 @@ func TestWorkersAreEvenedOutByLoad(t *testing.T) {
 	var of struct {
 		Round *roundOutput `json:"round"`
 	}
-	if err := json.Unmarshal([]byte(h.must("keyspace", "get", "zipf", "-o", "json")), &of); err != nil {
-		t.Fatal(err)
-	}
-	if r := of.Round; r == nil || r.By != "load" || r.Trigger == "" || r.AfterPermille == 0 || r.AfterPermille > 2000 {
-		t.Errorf("how it was evened out is shown as %+v", r)
-	}
+	h.eventually(func(context.Context) error { // by count, until loads are told
+		if err := json.Unmarshal([]byte(h.must("keyspace", "get", "zipf", "-o", "json")), &of); err != nil {
+			return err
+		}
+		if r := of.Round; r == nil || r.By != "load" || r.Trigger == "" || r.AfterPermille == 0 || r.AfterPermille > 2000 {
+			return fmt.Errorf("how it was evened out is shown as %+v", r)
+		}
+		return nil
+	})
 	if table := h.must("status"); !strings.Contains(table, "EVENED OUT") || !strings.Contains(table, "zipf") {
 		t.Errorf("status does not say how it was evened out:\n%s", table)
 	}
