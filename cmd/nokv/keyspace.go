@@ -98,11 +98,17 @@ func keyspaceGet() *command {
 						keyspaceOutput
 						Regions    uint64           `json:"regions"`
 						Disclosure disclosureOutput `json:"disclosure"`
-					}{showKeyspace(k.Keyspace), k.Regions, showDisclosure(k.Disclosure)}
+						// Round is how it was evened out last; absent: not, as far as is known.
+						Round *roundOutput `json:"round,omitempty"`
+					}{showKeyspace(k.Keyspace), k.Regions, showDisclosure(k.Disclosure), lastRound(ctx, cl, k.Keyspace)}
 					return e.print(out, func(w *tabwriter.Writer) {
 						row(w, "NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION", "REGIONS")
 						row(w, out.Name, out.ID, out.Layout, out.Placement, orDash(out.Preset), out.Version, out.Regions)
 						settingsTable(w, k.Keyspace.GetSettings(), nil)
+						if out.Round != nil {
+							row(w)
+							roundsTable(w, *out.Round)
+						}
 					})
 				})
 			}

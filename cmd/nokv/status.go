@@ -25,6 +25,8 @@ type statusOutput struct {
 	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
+	// Rounds are how keyspaces were evened out last, by who assigns.
+	Rounds []roundOutput `json:"rounds,omitempty"`
 }
 
 type coordinatorStatusOutput struct {
@@ -116,6 +118,9 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 			continue
 		}
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		for _, r := range st.GetRounds() {
+			out.Rounds = append(out.Rounds, showRound(r))
+		}
 		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
 			best = st
 		}
@@ -211,6 +216,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.OrphanedRegions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
 			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), channelCell(c.Channel, c.CertificateDays))
+	}
+	if len(s.Rounds) > 0 {
+		row(w)
+		roundsTable(w, s.Rounds...)
 	}
 	row(w)
 	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")

@@ -88,7 +88,10 @@ type RawConfig struct {
 	Streams Streams
 	Soft    *catalog.Soft
 
-	Settings   liveness.Settings
+	Settings liveness.Settings
+	// PoisonTime is how soon after it got a region the death of a member speaks against the
+	// region. 0: placement.PoisonTime.
+	PoisonTime time.Duration
 	Identities *identity.Source
 	Clock      clock.Clock
 	Logger     hclog.Logger

@@ -15,6 +15,9 @@
 //     in the view yet.
 //  5. What is on its way is bounded in number and bytes, every call has a deadline, and all
 //     of them end with the era.
+//  6. A keyspace is evened out only when all members have said here everything that they have,
+//     or 10 s after the era began; while something is not as it was; and not while
+//     something that was planned for it is on its way. What another holder moved is remembered.
 //
 // It leaves to others: what is thought of members (package liveness), what is planned
 // (package placement), what members are shown and who confirms them (package server).

@@ -194,6 +194,9 @@ func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 			}
 		default:
 			a.refused(fmt.Sprintf("%s of region %d", operations[0].Kind, operations[0].Region), result.GetError())
+			if begins(&operations[0]) {
+				a.rounds.gaveUp(operations[0].Keyspace, operations[0].Region, now)
+			}
 			a.arrive(operations, result.GetToken().GetIndex(), now.Add(refusedPause))
 		}
 	}
@@ -232,6 +235,7 @@ func (a *Raw) land(now clock.Instant) {
 		}
 		for i := range l.operations {
 			a.work.Judged(l.operations[i].Region)
+			a.rounds.landed(&l.operations[i])
 		}
 		return true
 	})

@@ -93,6 +93,8 @@ type Config struct {
 	Members MemberEvents
 	// Standing says what is thought of a member. Nil: nothing is.
 	Standing func(state.MemberID) liveness.Standing
+	// Rounds are how keyspaces were evened out last, newest first. Nil: nobody does that.
+	Rounds func() []*coordinatorv1.BalanceRound
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits

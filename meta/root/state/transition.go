@@ -95,7 +95,7 @@ func parts(p *rootv1.Transition) []RegionID {
 // peerChangePlanned plans to add or remove one owner; see plan.
 func (t *turn) peerChangePlanned(e *rootv1.PeerChangePlanned, r *EventResult) verdict {
 	owner := rooted.OwnerFromProto(e.GetOwner())
-	p := &rootv1.Transition{Kind: e.GetKind(), RegionId: e.GetRegionId(), Owner: owner.Proto()}
+	p := &rootv1.Transition{Kind: e.GetKind(), RegionId: e.GetRegionId(), Owner: owner.Proto(), Cause: e.GetReason()}
 	return t.plan(p, e.GetExpectedEpoch(), func(k *keyspace, region *Region) *rootv1.ErrorDetail {
 		_, d := t.withPeer(k, region, e.GetKind(), &owner)
 		p.Owner = owner.Proto()
@@ -142,7 +142,7 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 // splitPlanned plans to cut a region in two; see plan.
 func (t *turn) splitPlanned(e *rootv1.SplitPlanned, r *EventResult) verdict {
 	p := &rootv1.Transition{
-		Kind: kindSplit, RegionId: e.GetRegionId(), SplitKey: e.GetSplitKey(), RightRegionId: e.GetRightRegionId(),
+		Kind: kindSplit, RegionId: e.GetRegionId(), SplitKey: e.GetSplitKey(), RightRegionId: e.GetRightRegionId(), Cause: e.GetReason(),
 	}
 	return t.plan(p, e.GetExpectedEpoch(), func(k *keyspace, region *Region) *rootv1.ErrorDetail {
 		return t.maySplit(k, region, p)
@@ -169,7 +169,7 @@ func (t *turn) maySplit(k *keyspace, region *Region, p *rootv1.Transition) *root
 func (t *turn) mergePlanned(e *rootv1.MergePlanned, r *EventResult) verdict {
 	p := &rootv1.Transition{
 		Kind: kindMerge, RegionId: e.GetLeftRegionId(), RightRegionId: e.GetRightRegionId(),
-		RightBaseEpoch: e.GetRightExpectedEpoch(),
+		RightBaseEpoch: e.GetRightExpectedEpoch(), Cause: e.GetReason(),
 	}
 	return t.plan(p, e.GetLeftExpectedEpoch(), func(k *keyspace, left *Region) *rootv1.ErrorDetail {
 		return t.mayMerge(k, left, p)

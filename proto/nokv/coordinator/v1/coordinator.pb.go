@@ -6649,8 +6649,11 @@ type StatusResponse struct {
 	// What this process found to break the invariants I1 to I5 since it started, in this
 	// order: see docs/operations.md. Each must be 0.
 	InvariantViolations []uint64 `protobuf:"varint,23,rep,packed,name=invariant_violations,json=invariantViolations,proto3" json:"invariant_violations,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The last round in which each keyspace was evened out, of those that the caller may
+	// read, newest first, 256 at most. Only who assigns has any.
+	Rounds        []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -6844,6 +6847,251 @@ func (x *StatusResponse) GetInvariantViolations() []uint64 {
 	return nil
 }
 
+func (x *StatusResponse) GetRounds() []*BalanceRound {
+	if x != nil {
+		return x.Rounds
+	}
+	return nil
+}
+
+// BalanceRound is how a keyspace was evened out.
+type BalanceRound struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Milliseconds since then.
+	AgeMillis uint64 `protobuf:"varint,2,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// What it was looked at for: interval, members, moves, settings, saturated or era.
+	Trigger string `protobuf:"bytes,3,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// How many of a thousand of its fair part the fullest member had, and has when all is
+	// done that was begun. 0: not known.
+	ImbalanceBeforePermille uint64 `protobuf:"varint,4,opt,name=imbalance_before_permille,json=imbalanceBeforePermille,proto3" json:"imbalance_before_permille,omitempty"`
+	ImbalanceAfterPermille  uint64 `protobuf:"varint,5,opt,name=imbalance_after_permille,json=imbalanceAfterPermille,proto3" json:"imbalance_after_permille,omitempty"`
+	// Loads did not count, but numbers of regions.
+	ByCount bool `protobuf:"varint,6,opt,name=by_count,json=byCount,proto3" json:"by_count,omitempty"`
+	// What was begun.
+	Begun []*BalanceCount `protobuf:"bytes,7,rep,name=begun,proto3" json:"begun,omitempty"`
+	// What would be better and was not done, by reason, 16 at most.
+	Refused       []*BalanceRefusal `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceRound) Reset() {
+	*x = BalanceRound{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceRound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceRound) ProtoMessage() {}
+
+func (x *BalanceRound) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
+func (*BalanceRound) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+}
+
+func (x *BalanceRound) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *BalanceRound) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *BalanceRound) GetImbalanceBeforePermille() uint64 {
+	if x != nil {
+		return x.ImbalanceBeforePermille
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetImbalanceAfterPermille() uint64 {
+	if x != nil {
+		return x.ImbalanceAfterPermille
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetByCount() bool {
+	if x != nil {
+		return x.ByCount
+	}
+	return false
+}
+
+func (x *BalanceRound) GetBegun() []*BalanceCount {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *BalanceRound) GetRefused() []*BalanceRefusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// BalanceCount is how often something was begun: what, and why.
+type BalanceCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Reason        v1.OperationReason     `protobuf:"varint,2,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	Count         uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceCount) Reset() {
+	*x = BalanceCount{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceCount) ProtoMessage() {}
+
+func (x *BalanceCount) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
+func (*BalanceCount) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *BalanceCount) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *BalanceCount) GetReason() v1.OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return v1.OperationReason(0)
+}
+
+func (x *BalanceCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// BalanceRefusal says of how many regions or members something was refused, and one of each.
+type BalanceRefusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	RegionId      uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	MemberId      string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceRefusal) Reset() {
+	*x = BalanceRefusal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceRefusal) ProtoMessage() {}
+
+func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
+func (*BalanceRefusal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *BalanceRefusal) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *BalanceRefusal) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *BalanceRefusal) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *BalanceRefusal) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
 type RootEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -6862,7 +7110,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6874,7 +7122,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6887,7 +7135,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -6948,7 +7196,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6960,7 +7208,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6973,7 +7221,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -7009,7 +7257,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7021,7 +7269,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7034,7 +7282,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -7130,7 +7378,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7142,7 +7390,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7155,7 +7403,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *Placed) GetAssigned() uint64 {
@@ -7226,7 +7474,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7238,7 +7486,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7251,7 +7499,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -7297,7 +7545,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7309,7 +7557,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7322,7 +7570,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -7385,7 +7633,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7397,7 +7645,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7410,7 +7658,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -7438,7 +7686,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7450,7 +7698,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7463,7 +7711,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -7491,7 +7739,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7503,7 +7751,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7516,7 +7764,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -7548,7 +7796,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7560,7 +7808,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7573,7 +7821,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -7617,7 +7865,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7629,7 +7877,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7642,7 +7890,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -7688,7 +7936,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7700,7 +7948,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7713,7 +7961,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -7757,7 +8005,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7769,7 +8017,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7782,7 +8030,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -7819,7 +8067,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7831,7 +8079,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7844,7 +8092,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -7882,7 +8130,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7894,7 +8142,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7907,7 +8155,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -7952,7 +8200,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7964,7 +8212,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7977,7 +8225,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -8022,7 +8270,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8034,7 +8282,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8047,7 +8295,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -8085,7 +8333,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8097,7 +8345,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8110,7 +8358,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8144,7 +8392,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8156,7 +8404,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8169,7 +8417,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8197,7 +8445,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8209,7 +8457,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8222,7 +8470,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8248,7 +8496,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8260,7 +8508,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8273,7 +8521,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -8294,7 +8542,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8306,7 +8554,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8319,7 +8567,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -8813,7 +9061,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\x81\b\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xbc\b\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -8844,7 +9092,27 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\achannel\x18\x14 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
 	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\x121\n" +
-	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\"\x85\x02\n" +
+	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\x129\n" +
+	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\"\xec\x02\n" +
+	"\fBalanceRound\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\x02 \x01(\x04R\tageMillis\x12\x18\n" +
+	"\atrigger\x18\x03 \x01(\tR\atrigger\x12:\n" +
+	"\x19imbalance_before_permille\x18\x04 \x01(\x04R\x17imbalanceBeforePermille\x128\n" +
+	"\x18imbalance_after_permille\x18\x05 \x01(\x04R\x16imbalanceAfterPermille\x12\x19\n" +
+	"\bby_count\x18\x06 \x01(\bR\abyCount\x127\n" +
+	"\x05begun\x18\a \x03(\v2!.nokv.coordinator.v1.BalanceCountR\x05begun\x12=\n" +
+	"\arefused\x18\b \x03(\v2#.nokv.coordinator.v1.BalanceRefusalR\arefused\"y\n" +
+	"\fBalanceCount\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x125\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\"r\n" +
+	"\x0eBalanceRefusal\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1b\n" +
+	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -9092,7 +9360,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 110)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9191,336 +9459,343 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*RemoveCoordinatorResponse)(nil), // 94: nokv.coordinator.v1.RemoveCoordinatorResponse
 	(*StatusRequest)(nil),             // 95: nokv.coordinator.v1.StatusRequest
 	(*StatusResponse)(nil),            // 96: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 97: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 98: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 99: nokv.coordinator.v1.WitnessResponse
-	(*Placed)(nil),                    // 100: nokv.coordinator.v1.Placed
-	(*GuaranteeFinding)(nil),          // 101: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 102: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 103: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 104: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 105: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 106: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 107: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 108: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 109: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 110: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 111: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 112: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 113: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 114: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 115: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 116: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 117: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 118: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 119: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 120: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 121: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 122: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 123: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 124: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 125: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 126: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 127: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 128: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 129: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 130: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 131: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 132: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 133: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 134: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 135: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 136: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 137: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 138: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 139: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 140: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 141: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 142: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 143: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 144: nokv.root.v1.Verb
+	(*BalanceRound)(nil),              // 97: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 98: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 99: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 100: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 101: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 102: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 103: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 104: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 105: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 106: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 107: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 108: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 109: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 110: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 111: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 112: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 113: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 114: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 115: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 116: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 117: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 118: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 119: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 120: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 121: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 122: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 123: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 124: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 125: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 126: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 127: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 128: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 129: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 130: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 131: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 132: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 133: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 134: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 135: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 136: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 137: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 138: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 139: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 140: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 141: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 142: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 143: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 144: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 145: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 146: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 147: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	119, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	119, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	119, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	122, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	122, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	122, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	120, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	123, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	121, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	124, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	121, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	124, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	122, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	125, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	121, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	124, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	121, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	124, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	119, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	122, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	119, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	122, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	121, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	123, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	124, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	122, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	122, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	125, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	126, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	127, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	128, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	129, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	127, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	122, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	125, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	124, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	126, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	127, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	125, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	125, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	128, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	129, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	131, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	132, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	130, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	125, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	128, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	127, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	128, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	130, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	131, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	130, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	133, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	126, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	132, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	126, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	123, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	119, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	132, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	126, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	123, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	119, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	134, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	129, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	135, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	129, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	126, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	122, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	135, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	129, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	126, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	122, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	123, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	126, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	123, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	126, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	124, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	126, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	119, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	119, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	119, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	124, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	133, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	126, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	127, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	129, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	127, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	122, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	127, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	122, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	127, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	122, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	127, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	136, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	129, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	120, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	123, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	134, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	121, // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	121, // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	119, // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	137, // 95: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	124, // 96: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	124, // 97: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	122, // 98: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	71,  // 99: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	75,  // 100: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	74,  // 101: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	72,  // 102: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	84,  // 103: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	73,  // 104: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	119, // 105: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	119, // 106: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	131, // 107: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	122, // 105: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	122, // 106: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	134, // 107: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 108: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	76,  // 109: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	80,  // 110: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	83,  // 111: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	78,  // 112: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	122, // 113: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	120, // 114: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	125, // 113: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	123, // 114: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	79,  // 115: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	135, // 116: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	136, // 117: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	137, // 118: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	119, // 119: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	138, // 116: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	139, // 117: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	140, // 118: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	122, // 119: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	81,  // 120: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	121, // 121: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	124, // 121: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	82,  // 122: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 123: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 124: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	131, // 125: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	134, // 126: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	122, // 127: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	134, // 125: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	137, // 126: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	125, // 127: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
 	87,  // 128: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	119, // 129: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	122, // 129: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 130: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	90,  // 131: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 132: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	124, // 133: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	127, // 133: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	64,  // 134: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 135: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	74,  // 136: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 137: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	135, // 138: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	138, // 138: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 139: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	126, // 140: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 141: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	138, // 142: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	139, // 143: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	140, // 144: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	141, // 145: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	129, // 140: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 141: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	141, // 142: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	142, // 143: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	143, // 144: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	144, // 145: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 146: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	135, // 147: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	97,  // 148: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	142, // 149: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	142, // 150: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 151: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	101, // 152: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	138, // 153: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	139, // 154: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	140, // 155: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	141, // 156: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	102, // 157: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 158: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	100, // 159: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	119, // 160: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 161: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 162: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 163: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	119, // 164: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	126, // 165: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	139, // 166: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	119, // 167: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	143, // 168: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	126, // 169: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	143, // 170: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	119, // 171: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	144, // 172: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	126, // 173: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	143, // 174: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	119, // 175: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 176: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	143, // 177: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 178: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	144, // 179: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 180: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	143, // 181: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 182: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	126, // 183: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 184: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	126, // 185: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	119, // 186: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 187: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 188: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 189: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 190: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 191: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 192: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 193: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 194: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 195: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 196: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 197: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 198: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 199: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 200: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 201: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 202: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 203: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 204: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 205: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 206: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 207: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 208: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 209: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 210: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 211: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 212: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 213: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 214: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	68,  // 215: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	70,  // 216: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	85,  // 217: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	88,  // 218: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	91,  // 219: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	93,  // 220: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	95,  // 221: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	98,  // 222: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	103, // 223: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	105, // 224: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	107, // 225: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	109, // 226: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	111, // 227: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	113, // 228: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	115, // 229: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	117, // 230: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	16,  // 231: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 232: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 233: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 234: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 235: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 236: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 237: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 238: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 239: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 240: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 241: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 242: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 243: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 244: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 245: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 246: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 247: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 248: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 249: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 250: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 251: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 252: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 253: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 254: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 255: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 256: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 257: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 258: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	69,  // 259: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	77,  // 260: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	86,  // 261: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	89,  // 262: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	92,  // 263: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	94,  // 264: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	96,  // 265: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	99,  // 266: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	104, // 267: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	106, // 268: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	108, // 269: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	110, // 270: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	112, // 271: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	114, // 272: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	116, // 273: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	118, // 274: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	231, // [231:275] is the sub-list for method output_type
-	187, // [187:231] is the sub-list for method input_type
-	187, // [187:187] is the sub-list for extension type_name
-	187, // [187:187] is the sub-list for extension extendee
-	0,   // [0:187] is the sub-list for field type_name
+	138, // 147: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	100, // 148: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	145, // 149: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	97,  // 150: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	98,  // 151: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	99,  // 152: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	137, // 153: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	145, // 154: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 155: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	104, // 156: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	141, // 157: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	142, // 158: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	143, // 159: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	144, // 160: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	105, // 161: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 162: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	103, // 163: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	122, // 164: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 165: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 166: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 167: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	122, // 168: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	129, // 169: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 170: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	122, // 171: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	146, // 172: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	129, // 173: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	146, // 174: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	122, // 175: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	147, // 176: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	129, // 177: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	146, // 178: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	122, // 179: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 180: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	146, // 181: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 182: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	147, // 183: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 184: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	146, // 185: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 186: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	129, // 187: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 188: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 189: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	122, // 190: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 191: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 192: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 193: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 194: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 195: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 196: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 197: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 198: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 199: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 200: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 201: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 202: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 203: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 204: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 205: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 206: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 207: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 208: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 209: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 210: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 211: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 212: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 213: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 214: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 215: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 216: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 217: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 218: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	68,  // 219: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	70,  // 220: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	85,  // 221: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	88,  // 222: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	91,  // 223: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	93,  // 224: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	95,  // 225: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	101, // 226: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	106, // 227: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	108, // 228: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	110, // 229: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	112, // 230: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	114, // 231: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	116, // 232: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	118, // 233: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	120, // 234: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	16,  // 235: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 236: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 237: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 238: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 239: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 240: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 241: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 242: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 243: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 244: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 245: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 246: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 247: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 248: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 249: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 250: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 251: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 252: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 253: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 254: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 255: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 256: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 257: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 258: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 259: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 260: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 261: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 262: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	69,  // 263: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	77,  // 264: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	86,  // 265: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	89,  // 266: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	92,  // 267: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	94,  // 268: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	96,  // 269: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	102, // 270: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	107, // 271: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	109, // 272: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	111, // 273: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	113, // 274: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	115, // 275: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	117, // 276: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	119, // 277: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	121, // 278: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	235, // [235:279] is the sub-list for method output_type
+	191, // [191:235] is the sub-list for method input_type
+	191, // [191:191] is the sub-list for extension type_name
+	191, // [191:191] is the sub-list for extension extendee
+	0,   // [0:191] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -9538,7 +9813,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   107,
+			NumMessages:   110,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
