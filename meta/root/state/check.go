@@ -39,9 +39,25 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 		if n := e.GetMemberJoined().GetMember().GetCapacity(); n > MaxCapacity {
 			return invalid("the member's capacity is %d, at most %d are allowed: it is a part relative to those of other members", n, MaxCapacity)
 		}
-		if d := first(checkHook(e.GetKeyspaceCreated().GetSettings()), checkHook(e.GetKeyspaceUpdated().GetSettings())); d != nil {
-			return d
+		for _, k := range []*rootv1.KeyspaceSettings{e.GetKeyspaceCreated().GetSettings(), e.GetKeyspaceUpdated().GetSettings()} {
+			if d := first(checkHook(k), checkConfirmed(k)); d != nil {
+				return d
+			}
 		}
+	}
+	return nil
+}
+
+// longestInterval is that of a member's frames, whatever a keyspace asks for.
+const longestInterval = 10_000 // milliseconds
+
+// checkConfirmed refuses a ttl that runs out between two frames of a member, or behind one
+// that is late.
+func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
+	interval := min(s.GetLiveness().GetIntervalMillis(), longestInterval)
+	if ttl := fenceTTL(s); ttl > 0 && ttl < 2*interval {
+		return invalid("the ttl of the fence is %d ms, and members are confirmed every %d ms: they would stop in between; make it %d or more, or the interval %d or less",
+			ttl, interval, 2*interval, ttl/2)
 	}
 	return nil
 }

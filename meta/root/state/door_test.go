@@ -20,6 +20,11 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		s.Policy = &rootv1.Policy{HookUrl: url}
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "k", Settings: s}}}
 	}
+	fenced := func(ttl, interval uint64) *rootv1.Event {
+		s, _ := state.Preset("actors")
+		s.Ownership.TtlMillis, s.Liveness.IntervalMillis = ttl, interval
+		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: 1, Settings: s}}}
+	}
 	for _, c := range []struct {
 		event *rootv1.Event
 		want  string
@@ -28,6 +33,11 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		{join(state.MaxCapacity), ""},
 		{join(state.MaxCapacity + 1), "capacity is 1000001, at most 1000000 are allowed"},
 		{join(math.MaxUint64), "at most 1000000 are allowed"},
+		{fenced(90_000, 30_000), ""},
+		{fenced(20_000, 30_000), ""},
+		{fenced(8000, 30_000), "the ttl of the fence is 8000 ms, and members are confirmed every 10000 ms"},
+		{fenced(1000, 200), ""},
+		{fenced(399, 200), "make it 400 or more, or the interval 199 or less"},
 		{hook(""), ""},
 		{hook("http://127.0.0.1:8080"), ""},
 		{hook("https://place.example/a?b"), ""},
