@@ -54,6 +54,7 @@ type commits struct {
 	waiting []*write
 	bytes   int
 	busy    bool // somebody commits
+	count   uint64
 }
 
 type write struct {
@@ -126,6 +127,7 @@ func (c *commits) commit(own *write) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.count++
 	if c.busy = len(c.waiting) > 0; c.busy {
 		c.waiting[0].turn <- true
 	}
@@ -155,6 +157,13 @@ func (w *write) apply(b *bbolt.Bucket) error {
 	}
 	w.result.Version = version
 	return putEntry(b, &Entry{Key: w.Key, Value: w.Value, Version: version})
+}
+
+// Commits is how many there were for all writes.
+func (d *Disk) Commits() uint64 {
+	d.writes.mu.Lock()
+	defer d.writes.mu.Unlock()
+	return d.writes.count
 }
 
 // Settle returns when the writes that were admitted before are on disk, or refused.
