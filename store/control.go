@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -22,6 +23,8 @@ const (
 	reportAgain = 2 * time.Minute
 	// operationWithin bounds the doing of one hint.
 	operationWithin = 2 * time.Minute
+	// whyBytes is how much of a hint's reason stands beside the change in the log.
+	whyBytes = 256
 )
 
 // control finds the keyspace, and then follows it and sends heartbeats until ctx ends.
@@ -254,7 +257,7 @@ func (s *Store) obey(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case op := <-s.operations:
-			doing, cancel := context.WithTimeout(client.WithWhy(ctx, op.GetReason()), operationWithin)
+			doing, cancel := context.WithTimeout(client.WithWhy(ctx, strings.ToValidUTF8(op.GetReason()[:min(len(op.GetReason()), whyBytes)], "")), operationWithin)
 			err := s.host.Do(doing, op)
 			cancel()
 			if err == nil {
