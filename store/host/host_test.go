@@ -352,4 +352,3 @@ func TestALateWatchTakesNothingBack(t *testing.T) {
 	_, err = one.host.Get(at(now), []byte("a"))
 	want(t, err, rootv1.Reason_REASON_NOT_LEADER)
 }
-

@@ -93,8 +93,11 @@ func TestDamagedFilesAreRefusedAndKept(t *testing.T) {
 		name    string
 		content []byte
 	}{
-		{"empty", nil}, {"of another program", bytes.Repeat([]byte("hello "), 10_000)}, {"cut behind the header", good[:8192]},
-		{"cut in half", good[:len(good)/2/4096*4096]}, {"spoilt", spoilt},
+		{"empty", nil},
+		{"of another program", bytes.Repeat([]byte("hello "), 10_000)},
+		{"cut behind the header", good[:8192]},
+		{"cut in half", good[:len(good)/2/4096*4096]},
+		{"spoilt", spoilt},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

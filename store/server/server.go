@@ -112,6 +112,7 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.ChainUnaryInterceptor(s.stats.Unary, s.gate.Unary),
 		grpc.ChainStreamInterceptor(s.stats.Stream, s.gate.Stream),
 	}, s.access.Options(), []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.ChainUnaryInterceptor(cluster.Unary, s.admit),
 		grpc.ChainStreamInterceptor(cluster.Stream),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
