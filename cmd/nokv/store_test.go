@@ -14,33 +14,38 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clusterid"
+	"github.com/nokv/nokv/internal/principal"
 	"github.com/nokv/nokv/internal/procs"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/internal/testing/proctest"
+	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // stores is a cluster with two stores as processes, and a client that routes to them.
 type stores struct {
 	*proctest.Cluster
 	t         *testing.T
+	certs     *mtls.Source // of an operator; nil: none
 	client    *client.Client
 	addrs     []string // of the stores, then of their metrics
 	processes []*proctest.Process
 	conns     map[string]storev1.StoreClient
 }
 
-func startStores(t *testing.T) *stores {
+func startStores(t *testing.T, c *proctest.Cluster) *stores {
 	t.Helper()
-	s := &stores{Cluster: newCluster(t, 1), t: t, processes: make([]*proctest.Process, 2), conns: map[string]storev1.StoreClient{}}
+	s := &stores{Cluster: c, t: t, processes: make([]*proctest.Process, 2), conns: map[string]storev1.StoreClient{}}
 	s.StartAll()
 	s.WaitHealthy(hostedWithin)
+	if c.Certs != nil {
+		s.certs = c.Certs.Open(principal.Operator, "test")
+	}
 	var err error
-	if s.client, err = client.New(client.Config{Endpoints: s.CoordinatorAddrs}); err != nil {
+	if s.client, err = client.New(client.Config{Endpoints: s.CoordinatorAddrs, TLS: s.certs}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.client.Close() })
@@ -66,8 +71,15 @@ func (s *stores) workdir(i int) string { return filepath.Join(s.Dir, fmt.Sprintf
 // serve starts a store; how each reaches the other the root says.
 func (s *stores) serve(i int) {
 	s.t.Helper()
-	s.processes[i] = proctest.Start(s.t, s.Options(fmt.Sprintf("store-%d", i+1), "serve", "--coordinator-addr", s.Coordinators(),
-		"--store-id", fmt.Sprint(i+1), "--workdir", s.workdir(i), "--addr", s.addrs[i], "--metrics-addr", s.addrs[2+i], "--heartbeat", "200ms"))
+	name := fmt.Sprintf("store-%d", i+1)
+	args := []string{
+		"serve", "--coordinator-addr", s.Coordinators(), "--store-id", fmt.Sprint(i + 1), "--workdir", s.workdir(i),
+		"--addr", s.addrs[i], "--metrics-addr", s.addrs[2+i], "--heartbeat", "200ms",
+	}
+	if s.Certs != nil {
+		args = append(args, "--certs", s.Certs.Of(principal.Member, name))
+	}
+	s.processes[i] = proctest.Start(s.t, s.Options(name, args...))
 }
 
 func (s *stores) eventually(ask func(context.Context) error) {
@@ -82,14 +94,20 @@ func (s *stores) eventually(ask func(context.Context) error) {
 func (s *stores) at(address string) storev1.StoreClient {
 	s.t.Helper()
 	if s.conns[address] == nil {
-		conn, err := grpc.NewClient(address, append(clusterid.Caller(s.client.ClusterID).Options(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() { _ = conn.Close() })
-		s.conns[address] = storev1.NewStoreClient(conn)
+		s.conns[address] = s.as(s.certs, address)
 	}
 	return s.conns[address]
+}
+
+// as connects to a store by certificates.
+func (s *stores) as(certs *mtls.Source, address string) storev1.StoreClient {
+	s.t.Helper()
+	conn, err := grpc.NewClient(address, append(clusterid.Caller(s.client.ClusterID).Options(), grpc.WithTransportCredentials(certs.Client(principal.Member)))...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return storev1.NewStoreClient(conn)
 }
 
 func regionAt(r *rooted.Region) *storev1.RegionAt {
@@ -157,7 +175,7 @@ func roles(st *storev1.StatusResponse) string {
 // TestN64Serve: two stores as a user starts them: routes, epochs, a split, the hint that
 // evens out leads, a kill, a start while no coordinator answers.
 func TestN64Serve(t *testing.T) {
-	s := startStores(t)
+	s := startStores(t, newCluster(t, 1))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
@@ -205,7 +223,9 @@ func TestN64Serve(t *testing.T) {
 		want[string(key)] = "meanwhile"
 	}
 	s.Start(s.Roots())
-	s.status(0, func(st *storev1.StatusResponse) bool { return st.GetControlPlaneError() == "" && st.GetIncarnation() != 0 })
+	s.status(0, func(st *storev1.StatusResponse) bool {
+		return st.GetControlPlaneError() == "" && st.GetIncarnation() != 0
+	})
 	s.wantAll(want)
 
 	// TestN67: its numbers, and a health check that is about what it serves.
@@ -221,6 +241,51 @@ func TestN64Serve(t *testing.T) {
 	}
 	r := s.Run("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", s.workdir(0), "--addr", s.addrs[0])
 	if r.Code != exitRefused || !strings.Contains(r.Stderr, "is the workdir of store 1, not of store 3") {
+		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+	}
+}
+
+// With certificates a store is member store-N to everybody: a client reads and writes, an
+// operator changes regions, and copies come from the store that leads alone.
+func TestSecureStores(t *testing.T) {
+	s := startStores(t, newCluster(t, 1).Secure())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := s.client.PublishRegion(ctx, &rooted.Region{Keyspace: rooted.DefaultKeyspace, Owners: []rooted.Owner{{Member: "store-1"}, {Member: "store-2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	s.put("a", "1")
+	route, err := s.client.GetRegionByKey(ctx, []byte("a"), client.Strong())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := regionAt(route.Region)
+	someone := s.as(s.Certs.Open(principal.Client, "someone"), s.addrs[0])
+	if _, err := someone.Put(ctx, &storev1.PutRequest{Region: at, Key: []byte("b"), Value: []byte("2")}); err != nil {
+		t.Fatal(err)
+	}
+	denied := func(what string, err error) {
+		t.Helper()
+		if reason.Of(err) != rootv1.Reason_REASON_PERMISSION_DENIED {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err = someone.TransferLeader(ctx, &storev1.TransferLeaderRequest{Region: at, ToMemberId: "store-2"})
+	denied("a transfer by a client", err)
+	stranger, err := s.as(s.Certs.Open(principal.Member, "store-7"), s.addrs[1]).Import(ctx)
+	if err == nil {
+		if err = stranger.Send(&storev1.ImportRequest{Header: &storev1.ImportHeader{Region: route.Region.Proto(), Version: 9}}); err == nil {
+			_, err = stranger.CloseAndRecv()
+		}
+	}
+	denied("a copy by a store that does not lead", err)
+	if _, err := s.at(s.addrs[0]).TransferLeader(ctx, &storev1.TransferLeaderRequest{Region: at, ToMemberId: "store-2"}); err != nil {
+		t.Fatal(err)
+	}
+	s.wantAll(map[string]string{"a": "1", "b": "2"})
+	r := s.Run("serve", "--coordinator-addr", s.Coordinators(), "--store-id", "3", "--workdir", t.TempDir(), "--addr", "127.0.0.1:0",
+		"--certs", s.Certs.Of(principal.Member, "store-1"))
+	if r.Code != exitUsage || !strings.Contains(r.Stderr, "this process is member/store-3") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
 	}
 }

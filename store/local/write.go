@@ -32,11 +32,14 @@ type Written struct {
 	Done bool
 }
 
+// maxTogether and maxTogetherBytes bound what one commit writes.
 const (
-	// maxTogether and maxTogetherBytes bound what one commit writes.
 	maxTogether      = 1024
 	maxTogetherBytes = 8 << 20
-	// MaxWaiting and MaxWaitingBytes bound the writes that wait for the disk.
+)
+
+// MaxWaiting and MaxWaitingBytes bound the writes that wait for the disk.
+const (
 	MaxWaiting      = 8192
 	MaxWaitingBytes = 64 << 20
 )
