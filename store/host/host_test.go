@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
@@ -351,4 +354,158 @@ func TestALateWatchTakesNothingBack(t *testing.T) {
 	}
 	_, err = one.host.Get(at(now), []byte("a"))
 	want(t, err, rootv1.Reason_REASON_NOT_LEADER)
+}
+
+// A region that took in what another store has is not served as if it were all here.
+func TestN56MergedWithWhatIsElsewhere(t *testing.T) {
+	w := newWorld(t, 2)
+	one := w.hosts["store-1"]
+	left := w.region(1, "", "m", "store-1", "store-2")
+	right := w.region(2, "m", "", "store-2", "store-1")
+	one.put(left, "a", "1")
+	w.hosts["store-2"].put(right, "z", "2")
+	if _, err := one.host.Merge(t.Context(), at(left), at(right)); err == nil {
+		t.Fatal("it does not lead the right one")
+	} else {
+		want(t, err, rootv1.Reason_REASON_NOT_LEADER)
+	}
+	one.put(left, "b", "1")                                                                    // the refusal has left it as it was
+	w.apply(&rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{ // an operator
+		LeftRegionId: 1, LeftExpectedEpoch: left.Epoch.Proto(), RightRegionId: 2, RightExpectedEpoch: right.Epoch.Proto(),
+	}}}, &rootv1.Event{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{
+		TransitionId: rooted.TransitionID(rootv1.TransitionKind_TRANSITION_KIND_MERGE, 1, left.Epoch),
+	}}})
+	one.hear()
+	_, err := one.host.Get(at(w.rooted(1)), []byte("z"))
+	want(t, err, rootv1.Reason_REASON_NOT_FOUND)
+}
+
+// Writers go on while leads go back and forth: what was acknowledged is there at the end.
+func TestAcknowledgedWritesSurviveTransfers(t *testing.T) {
+	w := newWorld(t, 2)
+	w.region(1, "", "", "store-1", "store-2")
+	var writers sync.WaitGroup
+	stop := make(chan struct{})
+	last := make([]string, 4)
+	for i := range last {
+		writers.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				r := w.rooted(1)
+				value := fmt.Sprint(n)
+				if _, err := w.hosts[r.Owners[0].Member].host.Put(at(r), fmt.Appendf(nil, "k%d", i), []byte(value), nil); err == nil {
+					last[i] = value
+				}
+			}
+		})
+	}
+	for round := range 12 {
+		r := w.rooted(1)
+		from, to := w.hosts[r.Owners[0].Member], r.Owners[1].Member
+		if _, _, err := from.host.TransferLeader(t.Context(), at(r), to); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		w.hosts[to].hear()
+	}
+	close(stop)
+	writers.Wait()
+	r := w.rooted(1)
+	for i, value := range last {
+		w.hosts[r.Owners[0].Member].wantValue(r, fmt.Sprintf("k%d", i), value)
+	}
+	if last[0] == "" {
+		t.Error("nothing was ever written")
+	}
+}
+
+// A write that was admitted before a transfer is copied, and one whose turn comes behind
+// its beginning is refused, however long both have waited for the disk.
+func TestWritesThatWaitWhenATransferBegins(t *testing.T) {
+	w := newWorld(t, 2)
+	one, two := w.hosts["store-1"], w.hosts["store-2"]
+	r := w.region(1, "", "", "store-1", "store-2")
+	entered, release, copied := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	w.onCopy = sync.OnceFunc(func() { close(copied) })
+	var all sync.WaitGroup
+	all.Go(func() { // admitted, and on its way to the disk
+		_, err := one.disk.Write(local.Write{Key: []byte("a"), Value: []byte("1"), Admit: func() error {
+			close(entered)
+			<-release
+			return nil
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-entered
+	var late error
+	all.Go(func() { _, late = one.host.Put(at(r), []byte("b"), []byte("lost"), nil) })
+	moment(copied) // in which it comes to wait
+	all.Go(func() {
+		if _, _, err := one.host.TransferLeader(t.Context(), at(r), "store-2"); err != nil {
+			t.Error(err)
+		}
+	})
+	w.until(func() bool { return one.role(1) == "copying" }, "it is not copied")
+	moment(copied)
+	close(release)
+	all.Wait()
+	if late == nil {
+		t.Error("a write behind the beginning of the transfer is acknowledged")
+	}
+	two.hear()
+	two.wantValue(w.rooted(1), "a", "1")
+	two.wantValue(w.rooted(1), "b", "")
+}
+
+// moment is a time in which what must not happen would; nothing waits for it.
+func moment(unless <-chan struct{}) {
+	select {
+	case <-unless:
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// An older copy of the workdir does not lead again what was given away since, whatever an
+// operator says.
+func TestN56OlderWorkdir(t *testing.T) {
+	w := newWorld(t, 2)
+	one := w.hosts["store-1"]
+	r := w.region(1, "", "", "store-1", "store-2")
+	one.put(r, "a", "old")
+	one.stop()
+	file := filepath.Join(one.dir, local.File)
+	older, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.start()
+	now, _, err := one.host.TransferLeader(t.Context(), at(r), "store-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one.stop()
+	if err := os.WriteFile(file, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one.start()
+	one.hear()
+	_, err = one.host.Get(at(now), []byte("a"))
+	want(t, err, rootv1.Reason_REASON_NOT_LEADER)
+	one.stop()
+	if err := os.WriteFile(file, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one.start()
+	swapped := now.Clone()
+	swapped.Owners[0], swapped.Owners[1] = swapped.Owners[1], swapped.Owners[0]
+	swapped.Epoch.ConfVersion++
+	w.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: swapped.Proto()}}})
+	one.hear()
+	_, err = one.host.Get(at(w.rooted(1)), []byte("a"))
+	want(t, err, rootv1.Reason_REASON_NOT_FOUND)
 }
