@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"fmt"
+
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/access"
@@ -35,6 +37,9 @@ type Vars struct {
 	Authority AuthorityVars `json:"authority"`
 	// GuaranteeViolations must all be 0.
 	GuaranteeViolations map[string]uint64 `json:"guarantee_violations"`
+	// Invariants counts what broke I1 to I5 in what this process followed of the log, by
+	// i1 to i5. All must be 0.
+	Invariants map[string]uint64 `json:"invariants"`
 	// Guarantees are the Witness's verdicts on the view: holds, broken, cannot tell.
 	Guarantees map[string]string `json:"guarantees"`
 	// Follower counts what the view took from the root.
@@ -78,6 +83,10 @@ func (c *Coordinator) Vars() any {
 	d := view.Disclosure(now, coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT)
 	held := c.holder.Status()
 	n := c.holder.Counters()
+	broken, invariants := c.server.InvariantViolations(), map[string]uint64{}
+	for i, found := range broken {
+		invariants[fmt.Sprint("i", i+1)] = found
+	}
 	return Vars{
 		CoordinatorID: c.cfg.ID, Vars: channel.Channel{Certs: c.cfg.TLS, Insecure: c.cfg.Insecure}.Vars(), UptimeMillis: now.Sub(c.started).Milliseconds(),
 		TokenIndex: view.Token.Index, KnownIndex: view.Known.Index,
@@ -95,9 +104,10 @@ func (c *Coordinator) Vars() any {
 		GuaranteeViolations: map[string]uint64{
 			"primacy": n.Violations.Primacy.Load(), "inheritance": n.Violations.Inheritance.Load(),
 			"silence": n.Violations.Silence.Load(), "finality": n.Violations.Finality.Load(),
+			"placement": broken.Total() - broken[0],
 		},
-		Guarantees: c.server.Guarantees(),
-		Follower:   c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
+		Invariants: invariants, Guarantees: c.server.Guarantees(),
+		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
 		Assigner: c.assigner.Vars(), MemberStreams: c.server.MemberStreams(),
 		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}

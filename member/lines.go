@@ -28,6 +28,11 @@ const (
 	maxKnown       = 256
 	maxRemembered  = 512
 	registerPauses = 5 * time.Second
+	// Between an incarnation that is over and the next; from the first again behind one
+	// that has lasted.
+	againMin = 50 * time.Millisecond
+	againMax = 5 * time.Second
+	lasted   = 2 * againMax
 )
 
 // line is a stream to one coordinator.

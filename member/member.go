@@ -32,11 +32,17 @@ var ErrRemoved = errors.New("the member was removed by an operator")
 // process should end.
 var ErrStuck = errors.New("calls to the application, or requests, do not return: end the process")
 
+// ErrProbeLost ends Run: the probe's listener is broken, so that coordinators are refused,
+// which proves to them that the process is dead. So that they are right nothing is served
+// any more. Somebody else in the process closed it.
+var ErrProbeLost = errors.New("the listener for probes is lost: nothing may be served without it")
+
 // errOver says that this incarnation is over; errFailed that the verdict was that it is
-// dead: the member registers anew.
+// dead, errMistaken that who said so was behind: the member registers anew.
 var (
-	errOver   = errors.New("this incarnation is over")
-	errFailed = errors.New("this incarnation was said to have failed")
+	errOver     = errors.New("this incarnation is over")
+	errFailed   = errors.New("it was said to have failed")
+	errMistaken = errors.New("a coordinator that is behind said that it is over")
 )
 
 // Member is a process that hosts regions. Its methods may be called by any number of
@@ -59,6 +65,7 @@ type Member struct {
 	incarnation uint64
 	over        error
 	handling    context.Context
+	lost        error // the probe is; for good
 	tasks       map[uint64]*task
 	busy        int
 	lines       [held.MaxStreams]*line
@@ -70,12 +77,13 @@ type Member struct {
 	drain       *drain
 }
 
-// drain is what Drain asked for; done is closed when it is over.
+// drain is what Drain asked for, and waits for while it is awaited; done is closed when it
+// is over.
 type drain struct {
-	deadline clock.Instant
-	reason   string
-	done     chan struct{}
-	over     bool
+	deadline      clock.Instant
+	reason        string
+	done          chan struct{}
+	awaited, over bool
 }
 
 // New makes a Member. It does nothing before Run.
@@ -94,14 +102,14 @@ func New(cfg Config) (*Member, error) {
 // client.ErrPermissionDenied. It may be called once.
 func (m *Member) Run(ctx context.Context, h Handler) error {
 	defer close(m.ended)
-	p, address, err := listenProbe(ctx, m.cfg)
+	p, address, err := listenProbe(ctx, m.cfg, m.loseProbe)
 	if err != nil {
 		return err
 	}
 	// The last of all: that it is closed says that nothing is served here.
 	defer p.close()
 	follows := uint64(0)
-	for {
+	for pause := time.Duration(0); ; pause = min(max(2*pause, againMin), againMax) {
 		rooted, err := m.register(ctx, address, follows)
 		switch {
 		case ctx.Err() != nil:
@@ -116,14 +124,21 @@ func (m *Member) Run(ctx context.Context, h Handler) error {
 			p.incarnation.Store(follows)
 		}
 		m.log.Info("registered", "incarnation", follows)
+		begun := m.cfg.Clock.Now()
 		err = m.live(ctx, h, follows)
 		if errors.Is(err, errOver) {
 			err = m.verdict(ctx, follows)
 		}
-		if !errors.Is(err, errFailed) {
+		if !errors.Is(err, errFailed) && !errors.Is(err, errMistaken) {
 			return err
 		}
-		m.log.Warn("said to have failed, begins anew", "incarnation", follows)
+		if m.cfg.Clock.Now().Sub(begun) >= lasted {
+			pause = 0
+		}
+		m.log.Warn("begins anew", "incarnation", follows, "why", err, "after", pause)
+		if err := rest(ctx, pause); err != nil {
+			return nil
+		}
 	}
 }
 
@@ -162,8 +177,10 @@ func (m *Member) verdict(ctx context.Context, incarnation uint64) error {
 			return ErrRemoved
 		case err == nil && at.GetIncarnation() != incarnation:
 			return ErrSuperseded
-		case err == nil:
+		case err == nil && at.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED:
 			return errFailed
+		case err == nil:
+			return errMistaken
 		case !passes(err):
 			return fmt.Errorf("ask what became of member %q: %w", m.cfg.ID, err)
 		}
@@ -204,6 +221,9 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	m.mu.Lock()
 	m.core, m.incarnation, m.over, m.handling, m.tasks, m.busy = core, incarnation, nil, after, map[uint64]*task{}, 0
 	m.state = rootv1.MemberState_MEMBER_STATE_UNSPECIFIED
+	if m.lost != nil {
+		m.endLocked(m.lost)
+	}
 	core.SetLoad(m.load)
 	if d := m.drain; d != nil {
 		core.Goodbye(d.deadline, d.reason)
@@ -324,6 +344,16 @@ func (m *Member) endLocked(why error) {
 	m.kick()
 }
 
+// loseProbe ends the member: whoever asks whether it is dead is told so.
+func (m *Member) loseProbe(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lost = fmt.Errorf("%w: %w", ErrProbeLost, err)
+	if m.core != nil {
+		m.endLocked(m.lost)
+	}
+}
+
 // kick lets Run look again.
 func (m *Member) kick() { kick(m.wake) }
 
@@ -338,18 +368,24 @@ func kick(level chan struct{}) {
 // been: the process can end then without anybody noticing. The context needs a deadline,
 // which is told: it is the time that the process has left. An error says how many regions
 // are left, or that Run has ended. The member takes no more from then on, until it runs anew.
+// One Drain waits at a time; one that took too long can be asked for again.
 func (m *Member) Drain(ctx context.Context, why string) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return errors.New("drain: the context has no deadline: give it the time that the process has left")
 	}
-	d := &drain{deadline: m.cfg.Clock.Now().Add(time.Until(deadline)), reason: why, done: make(chan struct{})}
+	d := &drain{deadline: m.cfg.Clock.Now().Add(time.Until(deadline)), reason: why, done: make(chan struct{}), awaited: true}
 	m.mu.Lock()
-	if m.drain != nil {
+	if m.drain != nil && m.drain.awaited {
 		m.mu.Unlock()
-		return errors.New("drain: it was asked for already")
+		return errors.New("drain: another one waits already: ask again when it has returned")
 	}
 	m.drain = d
+	defer func() {
+		m.mu.Lock()
+		d.awaited = false
+		m.mu.Unlock()
+	}()
 	if m.core != nil {
 		m.core.Goodbye(d.deadline, why)
 	}

@@ -55,7 +55,7 @@ func TestRule2RegionsComeAndGo(t *testing.T) {
 
 // Rules 8 and 9, and issue line "a drain under load": an exclusive region moves while
 // callers ask without a pause. Each follows what it is told, and none sees an error.
-func TestRule8Rule9MoveUnderLoad(t *testing.T) {
+func TestA42Rule8Rule9MoveUnderLoad(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		at := map[string]*process{"m1": b.start("m1", nil), "m2": b.start("m2", nil)}
 		b.cluster.Show("m1", own(17, 3))
@@ -127,8 +127,8 @@ func TestRule8Rule9MoveUnderLoad(t *testing.T) {
 	})
 }
 
-// two processes under one id: one serves, the other is told.
-func TestA22AnotherProcessUnderThisID(t *testing.T) {
+// Two processes under one id: one serves, the other is told.
+func TestA21AnotherProcessUnderThisID(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		first := b.start("m1", nil)
 		b.cluster.Show("m1", own(17, 3))
@@ -154,7 +154,7 @@ func TestA22AnotherProcessUnderThisID(t *testing.T) {
 
 // A verdict that this process has failed is obeyed at once; it comes back empty, in a
 // new incarnation.
-func TestFailedMemberBeginsAnew(t *testing.T) {
+func TestA32A41FailedMemberBeginsAnew(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		p := b.start("m1", nil)
 		b.cluster.Show("m1", own(17, 3), own(18, 1))
@@ -286,9 +286,9 @@ func TestRule4StopsUnconfirmed(t *testing.T) {
 	})
 }
 
-// C-04: a line to the Tenure's holder and to two more coordinators, found through any of
+// A line to the Tenure's holder and to two more coordinators, found through any of
 // them; those that break, or say nothing, are replaced, and come back.
-func TestC04LinesToCoordinators(t *testing.T) {
+func TestC04R02LinesToCoordinators(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		fourth := b.cluster.Start("c4")
 		p := b.start("m1", nil)
@@ -319,7 +319,7 @@ func TestC04LinesToCoordinators(t *testing.T) {
 }
 
 // All coordinators are gone and come back: what is its own is served all the time.
-func TestServesWithoutCoordinators(t *testing.T) {
+func TestC69R01ServesWithoutCoordinators(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		p := b.start("m1", nil)
 		b.cluster.Show("m1", own(17, 3))
@@ -340,7 +340,7 @@ func TestServesWithoutCoordinators(t *testing.T) {
 	})
 }
 
-func TestDrainEndsWhenNothingIsLeft(t *testing.T) {
+func TestC43DrainEndsWhenNothingIsLeft(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		p := b.start("m1", nil)
 		b.cluster.Show("m1", own(17, 3))
@@ -374,7 +374,7 @@ func TestDrainEndsWhenNothingIsLeft(t *testing.T) {
 	})
 }
 
-// C-20: an orderly end without a drain releases everything, then says that it is gone.
+// An orderly end without a drain releases everything, then says that it is gone.
 func TestC20EndReleasesEverything(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		p := b.start("m1", nil)
@@ -479,7 +479,7 @@ func TestRule9HeldRequestsAreBounded(t *testing.T) {
 
 // What is told of regions reaches coordinators when it has changed enough; NaN and the
 // like are nothing.
-func TestReportsAndHotKeys(t *testing.T) {
+func TestP46ReportsAndHotKeys(t *testing.T) {
 	inBubble(t, games, func(b *bubble) {
 		p := b.start("m1", nil)
 		b.cluster.Show("m1", own(17, 3))

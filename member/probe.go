@@ -2,11 +2,13 @@ package member
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nokv/nokv/internal/principal"
@@ -17,10 +19,16 @@ const (
 	// probeTime bounds a connection to the probe, probes how many there are at a time.
 	probeTime = 2 * time.Second
 	probes    = 64
+	// What passes, such as too many open files, is waited for: meanwhile the system takes
+	// connections and nobody answers, which proves nothing.
+	acceptMin = 5 * time.Millisecond
+	acceptMax = 100 * time.Millisecond
 )
 
 // probe tells whoever connects which incarnation this process is, in one line. That it
-// is open is a promise that the process may serve; it is closed behind everything else.
+// is open is a promise that the process may serve; it is closed behind everything else. Who
+// finds it closed has proof that nothing is served, so that what closes it sooner, lost is
+// told of, and ends that.
 type probe struct {
 	listener    net.Listener
 	line        string
@@ -28,10 +36,11 @@ type probe struct {
 	incarnation atomic.Uint64
 	slots       chan struct{}
 	serving     sync.WaitGroup
+	lost        func(error)
 }
 
 // listenProbe opens the listener, and returns its address as it is to be registered.
-func listenProbe(ctx context.Context, cfg Config) (*probe, string, error) {
+func listenProbe(ctx context.Context, cfg Config, lost func(error)) (*probe, string, error) {
 	if cfg.ProbeAddress == "" {
 		return nil, "", nil
 	}
@@ -44,32 +53,33 @@ func listenProbe(ctx context.Context, cfg Config) (*probe, string, error) {
 		_ = l.Close()
 		return nil, "", fmt.Errorf("probe address %q: %w", cfg.ProbeAddress, err)
 	}
-	p := &probe{listener: l, line: cfg.ID, certs: cfg.TLS, slots: make(chan struct{}, probes)}
-	p.serving.Add(1)
-	go func() {
-		defer p.serving.Done()
-		p.accept()
-	}()
+	p := &probe{listener: l, line: cfg.ID, certs: cfg.TLS, slots: make(chan struct{}, probes), lost: lost}
+	p.serving.Go(p.accept)
 	return p, net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)), nil
 }
 
 func (p *probe) accept() {
+	pause := acceptMin
 	for {
 		conn, err := p.listener.Accept()
-		if err != nil {
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				continue
-			}
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return
+		case errors.Is(err, syscall.EBADF), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOTSOCK):
+			p.lost(err)
+			return
+		case err != nil:
+			time.Sleep(pause)
+			pause = min(2*pause, acceptMax)
+			continue
 		}
+		pause = acceptMin
 		select {
 		case p.slots <- struct{}{}:
-			p.serving.Add(1)
-			go func() {
-				defer p.serving.Done()
+			p.serving.Go(func() {
 				defer func() { <-p.slots }()
 				p.answer(conn)
-			}()
+			})
 		default:
 			_ = conn.Close() // it was accepted, so somebody lives here
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -41,6 +42,17 @@ func probed(t *testing.T, address string, secure func(context.Context, net.Conn)
 
 func runProbed(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, cluster *fakecoordinator.Cluster, stop func()) {
 	t.Helper()
+	m, cluster, end := runEnding(t, certs, a)
+	return m, cluster, func() {
+		if err := end(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// runEnding runs a member until end is called, which tells how Run ended.
+func runEnding(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, cluster *fakecoordinator.Cluster, end func() error) {
+	t.Helper()
 	cluster = fakecoordinator.New(games)
 	cluster.Start("c1")
 	c, err := client.New(client.Config{Endpoints: []string{"c1"}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(cluster.Dial)}})
@@ -66,13 +78,12 @@ func runProbed(t *testing.T, certs *mtls.Source, a *app) (m *member.Member, clus
 	if err := cluster.Await(await, "m1", func(r fakecoordinator.Reported) bool { return r.Phase(17) == serving }); err != nil {
 		t.Fatal(err)
 	}
-	return m, cluster, func() {
+	return m, cluster, func() error {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		err := <-ended
 		_ = c.Close()
 		cluster.Stop()
+		return err
 	}
 }
 
@@ -121,6 +132,59 @@ func TestProbeIsBounded(t *testing.T) {
 		t.Errorf("the probe says %q, %v", line, err)
 	}
 	stop()
+}
+
+// Rule 6: a closed probe is taken for the death of its process. If something in the process
+// breaks the listener, then the process serves nothing any more before it says why.
+func TestRule6LostProbeEndsTheMember(t *testing.T) {
+	m, cluster, end := runEnding(t, nil, &app{})
+	address := cluster.Member("m1").GetProbeAddress()
+	did := m.Do(t.Context(), member.Request{Region: 17, Epoch: epoch(3)}, func(ctx context.Context, r member.Region) error {
+		breakListener(t, address)
+		select {
+		case <-r.Leaving():
+		case <-time.After(30 * time.Second):
+			t.Error("it goes on behind a probe that refuses")
+		}
+		return nil
+	})
+	if did == nil {
+		t.Error("a request is said to be good behind a probe that refuses")
+	}
+	if _, err := probed(t, address, nil); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("the listener is broken: %v", err)
+	}
+	good := func(context.Context, member.Region) error { return nil }
+	if err := m.Do(t.Context(), member.Request{Region: 17, Epoch: epoch(3)}, good); err == nil {
+		t.Error("a request is let in behind a probe that refuses")
+	}
+	if err := end(); !errors.Is(err, member.ErrProbeLost) {
+		t.Errorf("Run ended with %v", err)
+	}
+}
+
+// breakListener ends the socket of this process that listens at an address, as code would
+// that closes a file descriptor which is not its own.
+func breakListener(t *testing.T, address string) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for fd := 3; fd < 4096; fd++ {
+		listens, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN)
+		if err != nil || listens == 0 {
+			continue
+		}
+		at, err := syscall.Getsockname(fd)
+		if at, ok := at.(*syscall.SockaddrInet4); err == nil && ok && strconv.Itoa(at.Port) == port {
+			if err := syscall.Shutdown(fd, syscall.SHUT_RDWR); err != nil {
+				t.Skipf("no listener can be broken here: %v", err)
+			}
+			return
+		}
+	}
+	t.Fatalf("nobody listens at %s", address)
 }
 
 func TestProbeAddressInUse(t *testing.T) {

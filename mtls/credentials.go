@@ -69,8 +69,9 @@ func (s *Source) ClientConn(ctx context.Context, c net.Conn, roles ...principal.
 }
 
 // HTTP is the configuration of an HTTP listener: a client certificate is not
-// needed, and judged when given. Caller tells whose it is. It is nil for a nil
-// Source.
+// needed, and judged when given. Caller tells whose it is. An own certificate that ended
+// is shown all the same: who looks at it sees that, and Handler tells who does not. It is
+// nil for a nil Source.
 func (s *Source) HTTP() *tls.Config {
 	if s == nil {
 		return nil
@@ -78,9 +79,7 @@ func (s *Source) HTTP() *tls.Config {
 	return &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			b, now := s.current(), s.now()
-			if err := b.usable(now); err != nil {
-				return nil, err
-			}
+			s.count(b.usable(now))
 			cfg := b.config(now, forHTTP)
 			cfg.ClientAuth, cfg.ClientCAs = tls.VerifyClientCertIfGiven, b.cas
 			cfg.VerifyConnection = func(cs tls.ConnectionState) error {
@@ -88,7 +87,9 @@ func (s *Source) HTTP() *tls.Config {
 					return nil
 				}
 				_, err := b.named(cs.PeerCertificates[0], nil)
-				return refusal(hello.Conn, err)
+				err = refusal(hello.Conn, err)
+				s.count(err)
+				return err
 			}
 			return cfg, nil
 		},

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,5 +171,53 @@ func TestHTTP(t *testing.T) {
 	c.add(2 * day)
 	if got, err := get(operator); err != nil || got != "somebody without a certificate" {
 		t.Errorf("a certificate that ended is that of %v, %v", got, err)
+	}
+}
+
+// Whoever asks a port whose own certificate has ended hears that, whether it looks at
+// certificates or not; the log says it now and then.
+func TestHTTPBehindTheOwnEnd(t *testing.T) {
+	c, said := new(clock), new(logBuffer)
+	a := newAuthority(t, "prod", c.now())
+	s := open(t, a.issue(t, principal.Root, "1", day), mtls.Options{Logger: said.logger(), Now: c.now})
+	h := httptest.NewUnstartedServer(s.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") })))
+	l := h.Listener
+	h.Listener = tls.NewListener(l, s.HTTP())
+	h.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.Start()
+	t.Cleanup(h.Close)
+	get := func(cfg *tls.Config) string {
+		cfg.Time = c.now
+		transport := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
+		resp, err := (&http.Client{Transport: transport}).Get("https://" + l.Addr().String())
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		raw, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return resp.Status + ": " + string(raw)
+	}
+	cas := x509.NewCertPool()
+	cas.AddCert(a.Believed[0])
+	looks, trusting := &tls.Config{RootCAs: cas}, &tls.Config{InsecureSkipVerify: true}
+	for _, o := range []*tls.Config{looks, trusting} {
+		if got := get(o.Clone()); got != "200 OK: served" {
+			t.Errorf("before its end: %s", got)
+		}
+	}
+	c.add(2 * day)
+	said.take()
+	for what, o := range map[string]*tls.Config{"certificate has expired": looks, "our own certificate of root/1 in ": trusting} {
+		for range 3 {
+			if got := get(o.Clone()); !strings.Contains(got, what) || strings.Contains(got, "served") {
+				t.Errorf("behind its end: %s, want %q", got, what)
+			}
+		}
+	}
+	if got := said.take(); strings.Count(got, "refused a connection") != 1 || !strings.Contains(got, "our own certificate of root/1") {
+		t.Errorf("the log says %s", got)
 	}
 }

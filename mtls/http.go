@@ -2,6 +2,7 @@ package mtls
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 
@@ -26,6 +27,22 @@ func (s *Source) Transport() *http.Transport {
 		}
 	}
 	return t
+}
+
+// Handler serves as h does while the own certificate is valid, and says that it ended
+// to whoever asks behind that. The listener's configuration is that of HTTP. A nil Source
+// returns h.
+func (s *Source) Handler(h http.Handler) http.Handler {
+	if s == nil {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ended, ok := errors.AsType[*Refusal](s.Usable()); ok {
+			http.Error(w, ended.Sentence, http.StatusServiceUnavailable)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Scheme is that of the URLs of HTTP ports: https with certificates.

@@ -260,10 +260,13 @@ func (s *Store) obey(ctx context.Context) error {
 			doing, cancel := context.WithTimeout(client.WithWhy(ctx, strings.ToValidUTF8(op.GetReason()[:min(len(op.GetReason()), whyBytes)], "")), operationWithin)
 			err := s.host.Do(doing, op)
 			cancel()
-			if err == nil {
-				s.did.Add(1)
+			log := s.cfg.Logger.With("hint", op.GetReason(), "reason", op.GetReasonCode(), "era", op.GetEra())
+			if err != nil {
+				log.Info("did not obey a hint", "err", err)
+				continue
 			}
-			s.cfg.Logger.Info("obeyed a hint", "hint", op.GetReason(), "reason", op.GetReasonCode(), "era", op.GetEra(), "err", err)
+			s.did.Add(1)
+			log.Info("obeyed a hint")
 		}
 	}
 }

@@ -28,7 +28,7 @@ func benchJSON(t *testing.T, to any, args ...string) {
 	}
 }
 
-func TestBenchFailoverMember(t *testing.T) {
+func TestC23BenchFailoverMember(t *testing.T) {
 	svg := filepath.Join(t.TempDir(), "a.svg")
 	var out experiment.MemberReport
 	benchJSON(t, &out, "failover", "--kill", "member", "--rounds", "2", "--regions", "30", "--members", "3", "--duration", "200ms", "--svg", svg)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/testing/proctest"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -44,4 +46,43 @@ func TestWhyTheRootIsOutOfReach(t *testing.T) {
 			t.Errorf("the log says %q, want %q:\n%s", got, want, &out)
 		}
 	})
+}
+
+// A coordinator has no files: it runs in a folder where it may write, leaves nothing there,
+// and another one that knows nothing of it goes on from what is rooted.
+func TestC15CoordinatorKeepsNothing(t *testing.T) {
+	c := newCluster(t, 1)
+	at := c.Size() - 1
+	for i := range at {
+		c.Start(i)
+	}
+	var ids []string
+	for range 2 {
+		dir := t.TempDir()
+		o := c.Options(c.Name(at), c.Args(at)...)
+		o.Dir, o.Env = dir, append(o.Env[:len(o.Env):len(o.Env)], "HOME="+dir, "TMPDIR="+dir, "XDG_CACHE_HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_STATE_HOME="+dir)
+		p := proctest.Start(t, o)
+		if len(ids) == 0 {
+			proctest.Eventually(t, recoverWithin, func() error { return c.Healthy(at) })
+			if r := c.Run("keyspace", "create", "kept", "--preset", "games", "--coordinator-addr", c.Coordinators()); r.Code != exitOK {
+				t.Fatalf("exit status %d: %s", r.Code, r.Stderr)
+			}
+		}
+		r := c.Run("id", "--coordinator-addr", c.Coordinators(), "--timeout", recoverWithin.String())
+		if r.Code != exitOK {
+			t.Fatalf("exit status %d: %s", r.Code, r.Stderr)
+		}
+		ids = append(ids, strings.TrimSpace(r.Stdout))
+		if r := c.Run("keyspace", "get", "kept", "--strong", "--coordinator-addr", c.Coordinators()); r.Code != exitOK {
+			t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+		}
+		p.Kill()
+		left, err := os.ReadDir(dir)
+		if err != nil || len(left) != 0 {
+			t.Errorf("it left %v, %v", left, err)
+		}
+	}
+	if ids[0] == "" || ids[0] == ids[1] {
+		t.Errorf("the ids are %q", ids)
+	}
 }

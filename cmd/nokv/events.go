@@ -66,6 +66,9 @@ It asks root peers. nokv root events prints the same log as it is.`,
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
+				if f.given("region") && s.filter.Region == 0 {
+					return usagef("--region 0: want an id of 1 or more")
+				}
 				if err := checkActor(f, s.filter.Actor); err != nil {
 					return err
 				}
@@ -137,6 +140,10 @@ func (s *story) tell(ctx context.Context, cl *rootclient.Client) error {
 		}
 		if !done && t.GetIndex() >= at.Index {
 			done = true
+			if what := c.Unknown(); what != "" && !s.follow {
+				s.kept = nil
+				return &reason.Error{Detail: &rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_NOT_FOUND, Message: "there is no " + what + ", and nothing that is retained is about one"}}
+			}
 			return s.flush()
 		}
 		return nil

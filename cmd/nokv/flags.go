@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -160,6 +161,23 @@ func (f *flags) duration(name string, def time.Duration, usage string) *time.Dur
 		return nil
 	})
 	return &d
+}
+
+// keyspaces declares --keyspaces, the names of some.
+func (f *flags) keyspaces(into *[]string) {
+	f.Func("keyspaces", "`names` of the keyspaces whose regions it takes, with commas (default all that are assigned)", func(text string) error {
+		names := strings.Split(text, ",")
+		for i, name := range names {
+			switch {
+			case name == "":
+				return errors.New("want names with commas between them: one is empty")
+			case slices.Contains(names[:i], name):
+				return fmt.Errorf("%s stands twice", name)
+			}
+		}
+		*into = names
+		return nil
+	})
 }
 
 // label declares --label, which may be repeated.

@@ -98,11 +98,17 @@ func keyspaceGet() *command {
 						keyspaceOutput
 						Regions    uint64           `json:"regions"`
 						Disclosure disclosureOutput `json:"disclosure"`
-					}{showKeyspace(k.Keyspace), k.Regions, showDisclosure(k.Disclosure)}
+						// Round is how it was evened out last; absent: not, as far as is known.
+						Round *roundOutput `json:"round,omitempty"`
+					}{showKeyspace(k.Keyspace), k.Regions, showDisclosure(k.Disclosure), lastRound(ctx, cl, k.Keyspace)}
 					return e.print(out, func(w *tabwriter.Writer) {
 						row(w, "NAME", "ID", "LAYOUT", "PLACEMENT", "PRESET", "VERSION", "REGIONS")
 						row(w, out.Name, out.ID, out.Layout, out.Placement, orDash(out.Preset), out.Version, out.Regions)
 						settingsTable(w, k.Keyspace.GetSettings(), nil)
+						if out.Round != nil {
+							row(w)
+							roundsTable(w, *out.Round)
+						}
 					})
 				})
 			}
@@ -134,7 +140,8 @@ func keyspaceDelete() *command {
 		name: "delete", args: "NAME [flags]", summary: "delete a keyspace that has no regions",
 		long: `
 Slots that have no owner count for nothing. With --force those that have one are taken from it:
-their owners are shown that they end, and what they have not saved is lost.`,
+their owners are shown that they end, and what they have not saved is lost. Moves that are under
+way in them end.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "delete only this `version` of it; 0: any")
 			force := f.Bool("force", false, "of slots: take them from their owners")

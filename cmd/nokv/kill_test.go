@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	kills    = flag.Int("kills", 20, "kill -9 and restart so many processes in TestRandomKills")
-	killSeed = flag.Uint64("kill-seed", 0, "seed of TestRandomKills; 0: a new one")
+	kills    = flag.Int("kills", 20, "kill -9 and restart so many processes in TestR04RandomKills")
+	killSeed = flag.Uint64("kill-seed", 0, "seed of TestR04RandomKills; 0: a new one")
 )
 
 // recoverWithin is how long a cluster may take to serve everything again after
@@ -28,7 +28,7 @@ const recoverWithin = proctest.Patience
 // kills: a kill of an idle cluster shows nothing.
 const lowLoad = 5
 
-func TestRandomKills(t *testing.T) {
+func TestR04RandomKills(t *testing.T) {
 	seed := *killSeed
 	if seed == 0 {
 		seed = rand.Uint64()

@@ -53,6 +53,8 @@ type env struct {
 	stdout, stderr io.Writer
 	// output is "table" or "json", also for errors.
 	output string
+	// said is the command line, which errors repeat.
+	said []string
 }
 
 func commands() *command {
@@ -84,6 +86,7 @@ func run(ctx context.Context, args []string, e *env) int {
 	if len(args) > 1 && args[0] == "help" {
 		args = append(args[1:len(args):len(args)], "--help")
 	}
+	e.said = args
 	if wantsJSON(args) { // also of an error that is found before the flag is
 		e.output = "json"
 	}
@@ -192,6 +195,7 @@ func report(e *env, path string, err error) int {
 		return exitInterrupted
 	}
 	code, why, said := verdict(err)
+	said = bounded(said, e.said)
 	if e.output == "json" {
 		var out errorOutput
 		out.Error.Reason, out.Error.Message = why, strings.TrimPrefix(said, why+": ")

@@ -190,7 +190,7 @@ func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.M
 		return err
 	}
 	out := memberGetOutput{memberOutput: showMember(m.GetMember(), &m.OwnedRegions)}
-	if out.MovesFrom, out.MovesTo, err = movesOf(ctx, cl, id); err != nil {
+	if out.MovesFrom, out.MovesTo, err = movesOf(ctx, cl, m.GetMember()); err != nil {
 		return err
 	}
 	_ = cl.Discover(ctx) // what is not found is not asked; the configured ones are
@@ -207,19 +207,36 @@ func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.M
 	return e.print(out, out.table)
 }
 
-// movesOf counts the moves of regions from a member and to it, of 10,000 that are under way.
-func movesOf(ctx context.Context, cl *client.Client, id rooted.MemberID) (from, to uint64, err error) {
-	for t, err := range cl.ListTransitions(ctx, 0, false, client.Limit(10_000)) {
-		switch {
-		case err != nil:
+// movesOf counts the regions that are about to leave a member's process, and to come to it.
+func movesOf(ctx context.Context, cl *client.Client, m *rootv1.Member) (from, to uint64, err error) {
+	for t, err := range cl.ListTransitions(ctx, 0, false) {
+		if err != nil {
 			return 0, 0, err
-		case t.GetFrom().GetMemberId() == string(id):
-			from++
-		case t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE && t.GetOwner().GetMemberId() == string(id):
-			to++
 		}
+		leaves, comes := moves(t, m)
+		from, to = from+leaves, to+comes
 	}
 	return from, to, nil
+}
+
+// moves is what a transition takes from a process of a member, and gives to it: 0 or 1.
+// Those of its older processes are not its own.
+func moves(t *rootv1.Transition, m *rootv1.Member) (from, to uint64) {
+	its := func(o *rootv1.Owner) uint64 {
+		if o.GetMemberId() == m.GetId() && o.GetIncarnation() == m.GetIncarnation() {
+			return 1
+		}
+		return 0
+	}
+	switch t.GetKind() {
+	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
+		return its(t.GetFrom()), its(t.GetOwner())
+	case rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER:
+		return 0, its(t.GetOwner())
+	case rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER:
+		return its(t.GetOwner()), 0
+	}
+	return 0, 0
 }
 
 func (m *memberGetOutput) table(w *tabwriter.Writer) {
@@ -261,8 +278,8 @@ func memberRegister() *command {
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			m := &rootv1.Member{Labels: map[string]string{}}
 			f.StringVar(&m.Kind, "kind", "", "`word` for what it is, such as store or worker")
-			f.Uint64Var(&m.Capacity, "capacity", 0, "`share` of load it can take; 0 counts as 1")
-			keyspaces := f.String("keyspaces", "", "`names` of the keyspaces whose regions it takes, with commas (default all that are assigned)")
+			f.Uint64Var(&m.Capacity, "capacity", 0, "`share` of load it can take, relative to others; 0 counts as 1, 1,000,000 at most")
+			f.keyspaces(&m.Keyspaces)
 			f.label(m.Labels, "`NAME=VALUE`; repeat for more")
 			check := func(args []string) error {
 				if err := checkAddr(args[1]); err != nil {
@@ -273,9 +290,6 @@ func memberRegister() *command {
 			return memberChange(f, 2, check, nil, func(ctx context.Context, cl *client.Client, args []string) (*rootv1.Member, error) {
 				var nonce [8]byte
 				_, _ = rand.Read(nonce[:]) // never fails: crypto/rand crashes the process instead
-				if *keyspaces != "" {
-					m.Keyspaces = strings.Split(*keyspaces, ",")
-				}
 				m.Id, m.Address, m.StartNonce = args[0], args[1], binary.LittleEndian.Uint64(nonce[:])
 				return cl.RegisterMember(ctx, m)
 			})

@@ -156,11 +156,13 @@ func awaitDrained(ctx context.Context, e *env, cl *client.Client, m *rootv1.Memb
 		is, left := now.GetMember(), within-time.Since(begin)
 		out := drainOutput{
 			ID: m.GetId(), State: word(is.GetState().String(), "MEMBER_STATE_"), RegionsLeft: now.GetOwnedRegions(),
-			DeadlineMillis: max(left, 0).Milliseconds(), Drained: now.GetOwnedRegions() == 0,
+			DeadlineMillis: max(left, 0).Milliseconds(),
 		}
-		if out.MovesUnderWay, _, err = movesOf(ctx, cl, id); err != nil {
+		coming := uint64(0)
+		if out.MovesUnderWay, coming, err = movesOf(ctx, cl, is); err != nil {
 			return err
 		}
+		out.Drained = out.RegionsLeft == 0 && coming == 0
 		if out.RegionsLeft != last.RegionsLeft || out.MovesUnderWay != last.MovesUnderWay || out.State != last.State || out.Drained {
 			if err := out.print(e, left, time.Since(begin)); err != nil {
 				return err
@@ -169,6 +171,8 @@ func awaitDrained(ctx context.Context, e *env, cl *client.Client, m *rootv1.Memb
 		switch last = out; {
 		case out.Drained:
 			return nil
+		case is.GetIncarnation() != m.GetIncarnation():
+			return fmt.Errorf("member %s began anew as incarnation %d, which does not drain: drain that one", id, is.GetIncarnation())
 		case is.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE:
 			return fmt.Errorf("member %s is active, with %d regions: somebody took the drain back", id, out.RegionsLeft)
 		case left <= 0:

@@ -73,7 +73,7 @@ func regionRemoveOwner() *command {
 		name: "remove-owner", args: "ID MEMBER [flags]", summary: "take a region of an assigned keyspace from an owner, without waiting for it",
 		long: `
 Without an owner, a region gets another one once the member has been shown that it is not
-its own any more, or with fence ttl its ttl is over, or, in a keyspace that gives regions to who
+its own any more, or has failed and its ttl is over, or, in a keyspace that gives regions to who
 asks for them, when somebody does. What was not saved is lost. To empty a member, drain it.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			return regionOwners(f, func(_ context.Context, _ *client.Client, known client.Route, member rooted.MemberID) (*rootv1.Event, error) {

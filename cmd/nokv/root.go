@@ -202,7 +202,11 @@ func peersOf(peers []rootclient.PeerStatus) (out []rootPeerOutput, led bool) {
 	}
 	for _, p := range peers {
 		if p.Err != nil {
-			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: "unreachable", Error: plain(p.Err.Error())})
+			role, text := "unreachable", plain(p.Err.Error())
+			if d := reason.From(p.Err); d.GetReason() == rootv1.Reason_REASON_ROOT_UNAVAILABLE {
+				role, text = "waiting", d.GetMessage() // it belongs to no cluster yet
+			}
+			out = append(out, rootPeerOutput{NodeID: p.NodeID, Address: p.Address, Role: role, Error: text})
 			continue
 		}
 		s := p.Status

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -24,6 +25,8 @@ type statusOutput struct {
 	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
+	// Rounds are how keyspaces were evened out last, by who assigns.
+	Rounds []roundOutput `json:"rounds,omitempty"`
 }
 
 type coordinatorStatusOutput struct {
@@ -37,12 +40,14 @@ type coordinatorStatusOutput struct {
 	Members          uint64 `json:"members"`
 	// OrphanedRegions have no owner who may act.
 	OrphanedRegions uint64 `json:"orphaned_regions"`
-	IDFence         uint64 `json:"id_fence"`
-	TSOFence        uint64 `json:"tso_fence"`
-	IDWindowLeft    uint64 `json:"id_window_left"`
-	TSOWindowLeft   uint64 `json:"tso_window_left"`
-	UptimeMillis    uint64 `json:"uptime_millis"`
-	Version         string `json:"version,omitempty"`
+	// InvariantViolations are those of I1 to I5 that it found since it started.
+	InvariantViolations []uint64 `json:"invariant_violations"`
+	IDFence             uint64   `json:"id_fence"`
+	TSOFence            uint64   `json:"tso_fence"`
+	IDWindowLeft        uint64   `json:"id_window_left"`
+	TSOWindowLeft       uint64   `json:"tso_window_left"`
+	UptimeMillis        uint64   `json:"uptime_millis"`
+	Version             string   `json:"version,omitempty"`
 	// Channel is tls, loopback or insecure; CertificateDays are left until the
 	// certificate ends, or the CA's that signed it if that is earlier.
 	Channel         string            `json:"channel,omitempty"`
@@ -113,6 +118,9 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 			continue
 		}
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		for _, r := range st.GetRounds() {
+			out.Rounds = append(out.Rounds, showRound(r))
+		}
 		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
 			best = st
 		}
@@ -151,10 +159,34 @@ func showCoordinator(addr string, st *coordinatorv1.StatusResponse) coordinatorS
 	d := showDisclosure(st.GetDisclosure())
 	return coordinatorStatusOutput{
 		Address: addr, ID: st.CoordinatorId, ServingAuthority: st.ServingAuthority, ClockBound: st.ClockBound,
-		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members, OrphanedRegions: st.OrphanedRegions,
+		Keyspaces: st.Keyspaces, Regions: st.Regions, Members: st.Members, OrphanedRegions: st.OrphanedRegions, InvariantViolations: st.InvariantViolations,
 		IDFence: st.GetAllocators().GetIdFence(), TSOFence: st.GetAllocators().GetTsoFence(),
 		IDWindowLeft: st.IdWindowLeft, TSOWindowLeft: st.TsoWindowLeft, UptimeMillis: st.UptimeMillis, Version: st.Version, Disclosure: &d,
 		Channel: channel.Name(st.Channel), CertificateDays: daysLeft(st.CertificateEndsUnixSeconds),
+	}
+}
+
+// invariants says whether coordinators found I1 to I5 broken.
+func (s *statusOutput) invariants() string {
+	var broken []string
+	asked := 0
+	for _, c := range s.Coordinators {
+		if len(c.InvariantViolations) > 0 {
+			asked++
+		}
+		for i, n := range c.InvariantViolations {
+			if n > 0 {
+				broken = append(broken, fmt.Sprintf("I%d %d times by %s", i+1, n, c.ID))
+			}
+		}
+	}
+	switch {
+	case len(broken) > 0:
+		return "BROKEN: " + strings.Join(broken, ", ") + "; see nokv witness"
+	case asked == 0:
+		return "cannot tell: no coordinator counts them"
+	default:
+		return "I1 to I5: no violations found"
 	}
 }
 
@@ -167,6 +199,7 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 	if s.Predecessor != "" {
 		row(w, "before", s.Predecessor)
 	}
+	row(w, "invariants", s.invariants())
 	row(w)
 	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "ORPHANED", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {
@@ -183,6 +216,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		}
 		row(w, c.ID, c.Address, authority, c.Regions, c.OrphanedRegions, c.Disclosure.ServedToken, c.Disclosure.LagEntries, c.Disclosure.DegradedMode,
 			(time.Duration(c.UptimeMillis) * time.Millisecond).Round(time.Second), channelCell(c.Channel, c.CertificateDays))
+	}
+	if len(s.Rounds) > 0 {
+		row(w)
+		roundsTable(w, s.Rounds...)
 	}
 	row(w)
 	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")

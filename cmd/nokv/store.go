@@ -32,21 +32,11 @@ What it hosts comes from its workdir and from the root, never from the regions o
 the config, which maps store ids to addresses and nothing else. While no coordinator
 answers it serves what it hosts. A workdir is of one store: --store-id must match.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
-			s := f.serving("that of the config, or 127.0.0.1:20160")
-			var addrs peerMap
-			f.Var(&addrs, "store-addr", "where a store is reached, `ID=ADDR`, whatever the config and the root say; repeat for each")
-			o := storeOptions{
-				coordinators: f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] (required, here, in NOKV_COORDINATOR_ADDR or in the config)"),
-				id:           f.Uint64("store-id", 0, "`number` of this store, 1 or more (required)"),
-				workdir:      f.String("workdir", "", "`folder` of this store alone (required, here or in the config)"),
-				keyspace:     f.String("keyspace", "default", "`name` of the keyspace whose regions it hosts"),
-				heartbeat:    f.duration("heartbeat", store.DefaultHeartbeat, "`time` between two heartbeats"),
-			}
+			s, o := storeFlags(f)
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
-				o.addrs = addrs.peers
 				return o.serve(ctx, e, s)
 			}
 		},
@@ -58,7 +48,20 @@ type storeOptions struct {
 	coordinators, workdir, keyspace *string
 	id                              *uint64
 	heartbeat                       *time.Duration
-	addrs                           map[uint64]string
+	addrs                           peerMap
+}
+
+func storeFlags(f *flags) (*serverFlags, *storeOptions) {
+	s := f.serving("that of the config, or 127.0.0.1:20160")
+	o := &storeOptions{
+		coordinators: f.String("coordinator-addr", "", "coordinator `addresses` host:port[,host:port...] (required, here, in NOKV_COORDINATOR_ADDR or in the config)"),
+		id:           f.Uint64("store-id", 0, "`number` of this store, 1 or more (required)"),
+		workdir:      f.String("workdir", "", "`folder` of this store alone (required, here or in the config)"),
+		keyspace:     f.String("keyspace", "default", "`name` of the keyspace whose regions it hosts"),
+		heartbeat:    f.duration("heartbeat", store.DefaultHeartbeat, "`time` between two heartbeats"),
+	}
+	f.Var(&o.addrs, "store-addr", "where a store is reached, `ID=ADDR`, whatever the config and the root say; repeat for each")
+	return s, o
 }
 
 func (o *storeOptions) serve(ctx context.Context, e *env, s *serverFlags) error {
@@ -126,10 +129,10 @@ func (o *storeOptions) resolve(s *serverFlags) (*store.Config, string, error) {
 			return nil, "", err
 		}
 	}
-	for id, a := range o.addrs {
+	for id, a := range o.addrs.peers {
 		cfg.StoreAddrs[id] = a
 	}
-	cfg.Advertise = o.addrs[*o.id]
+	cfg.Advertise = o.addrs.peers[*o.id]
 	switch {
 	case coordinators == "":
 		return nil, "", usagef("--coordinator-addr is required: host:port of one coordinator or more")

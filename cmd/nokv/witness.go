@@ -10,6 +10,7 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/meta/root/audit"
 	rootclient "github.com/nokv/nokv/meta/root/client"
+	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/storage"
 	"github.com/nokv/nokv/meta/root/witness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -20,7 +21,7 @@ import (
 func witnessCommand() *command {
 	return &command{
 		name: "witness", args: "[--workdir DIR | --backup FILE | --root-peer ID=ADDR...] [--history FILE] [flags]",
-		summary: "prove who held authority: four guarantees, with the numbers",
+		summary: "prove who held authority and who owns what: five guarantees, with the numbers",
 		long: `
 Judges from rooted truth, not from what the holder says of itself:
 
@@ -28,6 +29,12 @@ Judges from rooted truth, not from what the holder says of itself:
   Inheritance  a successor starts above everything its predecessor may have served
   Silence      a retired era does not serve
   Finality     no handover stays half done
+  Placement    a region has the owners that the log gave it, or counts as orphaned
+
+Of the invariants that are counted, I1 (a single holder an era) is Primacy. The
+others are Placement: I2 every region has an owner or counts as orphaned, I3
+regions are given to members that are up, I4 who has a region keeps it until it
+lets go or has ended, I5 who leads a region is one of its owners.
 
 Asks a coordinator for a linearizable view; with --root-peer, root peers
 themselves. With --workdir or --backup no process is asked: the files are read,
@@ -175,7 +182,7 @@ func askCoordinator(ctx context.Context, cl *client.Client) (*proof, error) {
 	truth := witness.Truth{
 		Token: rooted.TokenFromProto(d.GetServedRootToken()), Cluster: resp.GetCluster(), Tenure: resp.GetTenure(),
 		Handovers: resp.GetHandovers(), Allocators: resp.GetAllocators(),
-		OpenFor: time.Duration(resp.GetHandoverOpenMillis()) * time.Millisecond,
+		OpenFor: time.Duration(resp.GetHandoverOpenMillis()) * time.Millisecond, Placed: placedFrom(resp),
 	}
 	p := &proof{source: "coordinator " + d.GetCoordinatorId(), disclosure: d, tenures: truth.Tenures(), ends: true, freshness: "linearizable"}
 	if d.GetServingClass() != coordinatorv1.ServingClass_SERVING_CLASS_LINEARIZABLE {
@@ -190,18 +197,40 @@ func askCoordinator(ctx context.Context, cl *client.Client) (*proof, error) {
 	return p, nil
 }
 
-// errEnough ends a snapshot behind the records that matter here.
-var errEnough = errors.New("enough of the snapshot")
+// placedFrom is what a coordinator found of who owns regions; nil: it did not say.
+func placedFrom(resp *coordinatorv1.WitnessResponse) *witness.Placed {
+	said := resp.GetPlaced()
+	if said == nil {
+		return nil
+	}
+	p := &witness.Placed{
+		Assigned: said.Assigned, Orphaned: said.Orphaned, Led: said.Led, Walked: true, Followed: true, Since: rooted.TokenFromProto(said.Since),
+		Judged: witness.Judged{Grants: said.Grants, Moved: said.Moved, Asked: said.Asked},
+	}
+	copy(p.Violations[:], said.Violations)
+	for _, a := range resp.GetAnomalies() {
+		if kind := witness.Kind(a.Kind); kind.Invariant() > 0 {
+			p.Found = append(p.Found, witness.Anomaly{
+				Kind: kind, Guarantee: witness.Guarantee(a.Guarantee - coordinatorv1.Guarantee_GUARANTEE_PRIMACY), Era: a.Era, Region: rooted.RegionID(a.RegionId),
+				At: rooted.TokenFromProto(a.Token), Note: a.Note, Numbers: a.Numbers,
+			})
+		}
+	}
+	return p
+}
 
-// askRoot reads the first records of a root peer's snapshot, which are those
-// of authority, at a position that is not before the call when a leader answers.
+// askRoot reads a root peer's snapshot, at a position that is not before the call when a
+// leader answers. When it does not come whole in time, the records of authority, which
+// come first, are judged.
 func askRoot(ctx context.Context, cl *rootclient.Client) (*proof, error) {
 	half, cancel := halfOf(ctx)
 	at, atErr := cl.ReadIndex(half)
 	cancel()
 	var truth witness.Truth
+	restoring, authority := state.NewRestoring(), false
+	var last *rootv1.SnapshotChunk
 	err := cl.Snapshot(ctx, func(chunk *rootv1.SnapshotChunk) error {
-		truth.Token = rooted.TokenFromProto(chunk.GetToken())
+		truth.Token, last = rooted.TokenFromProto(chunk.GetToken()), chunk
 		for _, r := range chunk.GetRecords() {
 			switch k := r.GetKind().(type) {
 			case *rootv1.Record_Cluster:
@@ -214,13 +243,24 @@ func askRoot(ctx context.Context, cl *rootclient.Client) (*proof, error) {
 			case *rootv1.Record_Handover:
 				truth.Handovers = append(truth.Handovers, k.Handover)
 			default:
-				return errEnough
+				authority = true
 			}
 		}
-		return nil
+		part, err := state.PartOf(chunk.GetRecords())
+		if err != nil {
+			return err
+		}
+		return restoring.Add(part)
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && (ctx.Err() == nil || !authority) {
 		return nil, err
+	}
+	if err == nil {
+		st, err := restoring.Finish(truth.Token, last.GetStateHash())
+		if err != nil {
+			return nil, fmt.Errorf("snapshot of a root peer at %s: %w", truth.Token, err)
+		}
+		truth = witness.Whole(st)
 	}
 	p := &proof{source: "a root peer", tenures: truth.Tenures(), ends: true, freshness: "linearizable"}
 	switch {

@@ -74,6 +74,8 @@ type anomalyOutput struct {
 	Kind      string `json:"kind"`
 	Guarantee string `json:"guarantee"`
 	Era       uint64 `json:"era"`
+	// Region that it is about.
+	Region uint64 `json:"region,omitempty"`
 	// Token is where the log shows it; empty: only records do.
 	Token   string `json:"token,omitempty"`
 	Note    bool   `json:"note"`
@@ -103,7 +105,7 @@ func (p *proof) output() *witnessOutput {
 		out.Eras = append(out.Eras, showEra(e))
 	}
 	for _, a := range r.Anomalies {
-		out.Anomalies = append(out.Anomalies, anomalyOutput{string(a.Kind), a.Guarantee.String(), a.Era, tokenOrNone(a.At), a.Note, a.Numbers})
+		out.Anomalies = append(out.Anomalies, anomalyOutput{string(a.Kind), a.Guarantee.String(), a.Era, uint64(a.Region), tokenOrNone(a.At), a.Note, a.Numbers})
 	}
 	if a := p.audit; a != nil {
 		out.Audit = &auditOutput{tokenOrNone(a.From), a.Entries, a.Uncommitted}
@@ -163,7 +165,7 @@ func (o *witnessOutput) headline() string {
 	case len(unknown) > 0:
 		return "CANNOT TELL whether " + strings.Join(unknown, ", ") + " holds. " + who
 	default:
-		return who + " All four guarantees hold."
+		return who + " All five guarantees hold."
 	}
 }
 
@@ -207,7 +209,14 @@ func (o *witnessOutput) table(w *tabwriter.Writer) {
 			if at == "" {
 				at = "records only"
 			}
-			row(w, a.Kind, breaks, a.Era, at, a.Numbers)
+			if i := witness.Kind(a.Kind).Invariant(); i > 0 && !a.Note {
+				breaks += fmt.Sprintf(", I%d", i)
+			}
+			era := "-"
+			if a.Era > 0 {
+				era = fmt.Sprint(a.Era)
+			}
+			row(w, a.Kind, breaks, era, at, a.Numbers)
 		}
 	}
 	if o.History != nil {

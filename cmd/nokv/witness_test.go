@@ -43,6 +43,10 @@ func twoEras() witness.Truth {
 		Allocators: &rootv1.Allocators{
 			IdFence: 157, TsoFence: tso + minute, LastIdWindow: &rootv1.Window{Era: 2, From: 57, To: 157}, LastTsoWindow: &rootv1.Window{Era: 2, From: tso, To: tso + minute},
 		},
+		Placed: &witness.Placed{
+			Assigned: 4, Orphaned: 1, Walked: true, Followed: true, Since: rooted.Token{Incarnation: 1, Term: 2, Index: 2},
+			Judged: witness.Judged{Grants: 5, Moved: 1, Asked: 2},
+		},
 	}
 }
 
@@ -59,7 +63,7 @@ func table(t *testing.T, o *witnessOutput) string {
 func TestWitnessTable(t *testing.T) {
 	truth := twoEras()
 	p := &proof{report: witness.Judge(truth), source: "coordinator c1", freshness: "linearizable"}
-	want := `c2 holds era 2 since log position 1.2.8, timestamps after 2026-11-21T12:00:00.000 UTC. All four guarantees hold.
+	want := `c2 holds era 2 since log position 1.2.8, timestamps after 2026-11-21T12:00:00.000 UTC. All five guarantees hold.
 Judged at token 1.2.12 from coordinator c1: linearizable.
 
 GUARANTEE    VERDICT  WHAT SHOWS IT
@@ -67,6 +71,7 @@ Primacy      holds    eras 1 to 2, none skipped, one holder each; active: era 2 
 Inheritance  holds    era 2 starts above id 57, timestamp 470617266585600000; era 1 consumed 57, 470617266585600000; 1 handover covers what came before
 Silence      holds    last id window (57, 157] of era 2, last timestamp window (470617266585600000, 470617282314240000] of era 2: nothing was given to an ended era; replies are judged with --history
 Finality     holds    2 of 2 handovers closed, none open
+Placement    holds    3 regions have owners that may act, 1 orphaned; behind 1.2.2: 5 grants, none to a member that was not up; 1 let go of, 2 taken at once as somebody asked
 
 ERA  HOLDER  PROCESS           BEGAN AT  CONFIRMED  CLOSED  ENDED          IDS ABOVE  IDS UP TO  TIMESTAMPS ABOVE         TIMESTAMPS UP TO
 2    c2      00000000000000b2  1.2.8     1.2.9      1.2.11  active         57         <= 157     2026-11-21T12:00:00.000  <= 2026-11-21T12:01:00.000
@@ -169,7 +174,7 @@ func TestWitnessOfAKilledCluster(t *testing.T) {
 		}
 		// A busy machine may change holders at any time: whether a handover that
 		// was met half way is closed in time, only the next look tells.
-		halfWay := r.Code == exitUnavailable && len(out.Guarantees) == 4 && out.Guarantees[3].Verdict == "cannot tell" && out.Guarantees[0].Verdict == "holds"
+		halfWay := r.Code == exitUnavailable && len(out.Guarantees) == 5 && out.Guarantees[3].Verdict == "cannot tell" && out.Guarantees[0].Verdict == "holds"
 		if r.Code != want && !(want == exitOK && halfWay) {
 			t.Fatalf("witness %q: exit status %d, want %d\n%s%s", args, r.Code, want, r.Stdout, r.Stderr)
 		}

@@ -50,7 +50,7 @@ folders member-NAME, or is that of the only one.`,
 			f.StringVar(&w.id, "id", "", "`name` of the member, the same after a restart (required)")
 			f.IntVar(&w.members, "members", 1, "how many members, 1 to 1,000")
 			f.StringVar(&w.host, "host", "127.0.0.1", "`address` without a port that members listen on, and are reached at")
-			f.StringVar(&w.keyspaces, "keyspaces", "", "`names` of the keyspaces whose regions they take, with commas (default all that are assigned)")
+			f.keyspaces(&w.keyspaces)
 			f.Float64Var(&w.load, "load", 1, "load of the hottest region")
 			f.Float64Var(&w.noise, "noise", 0.1, "how much of the load is noise, 0 to 1")
 			w.step = f.duration("step", 30*time.Second, "`time` after which other regions are hot; 0: never")
@@ -64,6 +64,8 @@ folders member-NAME, or is that of the only one.`,
 					return usagef("no arguments, got %q", args)
 				case w.id == "" || !isName(w.id):
 					return usagef("--id %q: want a name without spaces, the same after a restart", w.id)
+				case w.host == "" || strings.ContainsAny(w.host, " /") || strings.Contains(w.host, ":") && net.ParseIP(w.host) == nil:
+					return usagef("--host %q: want a name or an address without a port, such as 127.0.0.1", w.host)
 				case w.members < 1 || w.members > 1000:
 					return usagef("members %d: want 1 to 1000", w.members)
 				case !(w.load >= 0) || math.IsInf(w.load, 0) || !(w.noise >= 0 && w.noise <= 1):
@@ -80,14 +82,15 @@ folders member-NAME, or is that of the only one.`,
 
 // worker is demo members in one process.
 type worker struct {
-	flags               *flags
-	id, host, keyspaces string
-	members             int
-	load, noise         float64
-	step, drain         *time.Duration
-	ends                endpointFlags
-	logger              hclog.Logger
-	begun               time.Time
+	flags       *flags
+	id, host    string
+	keyspaces   []string
+	members     int
+	load, noise float64
+	step, drain *time.Duration
+	ends        endpointFlags
+	logger      hclog.Logger
+	begun       time.Time
 
 	mu  sync.Mutex
 	env *env // guarded by mu: whoever prints
@@ -248,10 +251,7 @@ func (w *worker) demo(i int, t target) (*demo, error) {
 	}
 	cfg := member.Config{
 		ID: d.id, Address: d.listener.Addr().String(), ProbeAddress: net.JoinHostPort(w.host, "0"), Kind: "worker",
-		Client: d.client, TLS: d.certs, Logger: w.logger,
-	}
-	if w.keyspaces != "" {
-		cfg.Keyspaces = strings.Split(w.keyspaces, ",")
+		Keyspaces: w.keyspaces, Client: d.client, TLS: d.certs, Logger: w.logger,
 	}
 	if d.member, err = member.New(cfg); err != nil {
 		d.close()
@@ -269,7 +269,7 @@ func (d *demo) close() {
 func (d *demo) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: d, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, TLSConfig: d.certs.HTTP()}
+	server := &http.Server{Handler: d.certs.Handler(d), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10, TLSConfig: d.certs.HTTP()}
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() {

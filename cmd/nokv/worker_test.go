@@ -197,7 +197,7 @@ func (h *hosting) state(id string) (s rootv1.MemberState, signals []string) {
 
 // A worker that is killed loses its regions to others at once, one that hangs after
 // dead_after, and one that is asked to end gives them away before it ends.
-func TestWorkersEnd(t *testing.T) {
+func TestC06WorkersEnd(t *testing.T) {
 	h := startHosting(t)
 
 	begin := time.Now()

@@ -33,8 +33,8 @@ func moved(before *state.State, dead ...state.MemberID) func(r *state.Region) ui
 	}
 }
 
-// TestRule7OneBatch: a verdict is one command; the regions follow in one, hottest first.
-func TestRule7OneBatch(t *testing.T) {
+// TestC24R19Rule7OneBatch: a verdict is one command; the regions follow in one, hottest first.
+func TestC24R19Rule7OneBatch(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.hosts(3, 30)
 		w.claim(self, life)
@@ -304,9 +304,9 @@ func TestRule8Goodbye(t *testing.T) {
 	})
 }
 
-// TestWarm: a standby hears streams end and does nothing; when it holds, it proves at
+// TestC10Warm: a standby hears streams end and does nothing; when it holds, it proves at
 // once, and counts no silence from before.
-func TestWarm(t *testing.T) {
+func TestC10Warm(t *testing.T) {
 	play(t, func(t *testing.T, w *world) {
 		w.hosts(5, 10)
 		w.claim(other, 1)

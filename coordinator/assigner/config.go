@@ -88,7 +88,10 @@ type RawConfig struct {
 	Streams Streams
 	Soft    *catalog.Soft
 
-	Settings   liveness.Settings
+	Settings liveness.Settings
+	// PoisonTime is how soon after it got a region the death of a member speaks against the
+	// region. 0: placement.PoisonTime.
+	PoisonTime time.Duration
 	Identities *identity.Source
 	Clock      clock.Clock
 	Logger     hclog.Logger
@@ -115,6 +118,8 @@ const (
 	maxCalls, urgentCalls = 2, 4
 	maxCommands           = 256
 	maxBytes              = state.MaxCommandBytes * 3 / 4
+	// gatherTime is how long steps of very many moves wait for others.
+	gatherTime = 100 * time.Millisecond
 	// maxWaiting is the number of commands that wait for a call above which nothing
 	// more is planned or judged.
 	maxWaiting = 4096

@@ -26,8 +26,16 @@ type heard struct {
 	showed map[state.MemberID]struct{}
 	// goodbyes are members that want to leave.
 	goodbyes map[state.MemberID]goodbye
-	// opened: a stream was.
-	opened bool
+	// opened: a stream was. complete: somebody has said everything.
+	opened, complete bool
+	// saturated are regions that an owner says so of.
+	saturated map[state.RegionID]struct{}
+	// weighs: loads count in some keyspace. said is what was said of loads, so many reports;
+	// lost: there was no room for all.
+	weighs  bool
+	said    []server.HeardFrame
+	reports int
+	lost    bool
 }
 
 type goodbye struct {
@@ -38,11 +46,15 @@ type goodbye struct {
 }
 
 func newHeard() heard {
-	return heard{turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{}}
+	return heard{
+		turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{},
+		saturated: map[state.RegionID]struct{}{},
+	}
 }
 
 func (h *heard) any() bool {
-	return len(h.turned) > 0 || len(h.showed) > 0 || len(h.goodbyes) > 0 || h.opened || h.many
+	return len(h.turned) > 0 || len(h.showed) > 0 || len(h.goodbyes) > 0 || h.opened || h.many ||
+		h.complete || len(h.saturated) > 0 || h.reports > manySaid
 }
 
 var _ server.MemberEvents = (*Raw)(nil)
@@ -58,6 +70,7 @@ func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 		a.core.SetMember(record, now)
 	}
 	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
+	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now}
 	a.heard.opened = true
 	a.noticeLocked()
 }
@@ -67,6 +80,9 @@ func (a *Raw) Closed(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.core.Closed(id, incarnation, liveness.StreamID(stream), a.tickLocked())
+	if s := a.speakers[id]; s != nil && s.stream == stream {
+		delete(a.speakers, id)
+	}
 	a.noticeLocked()
 }
 
@@ -76,6 +92,12 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	defer a.mu.Unlock()
 	now := a.tickLocked()
 	a.core.Frame(f.Member, f.Incarnation, now)
+	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
+		s.at, s.complete = now, s.complete || f.Complete
+		if f.Load != nil {
+			s.load = f.Load
+		}
+	}
 	if g := f.Goodbye; g != nil {
 		a.core.Goodbye(f.Member, f.Incarnation, g.GetGone(), now)
 		if a.heard.wanted && !g.GetGone() {
@@ -92,6 +114,13 @@ func (a *Raw) Frame(f server.HeardFrame) {
 		if f.Showed {
 			a.heard.showed[f.Member] = struct{}{}
 		}
+		a.heard.complete = a.heard.complete || f.Complete
+		for _, l := range f.Loads {
+			if l.Saturated && len(a.heard.saturated) < maxTurned {
+				a.heard.saturated[l.Region] = struct{}{}
+			}
+		}
+		a.heard.overheard(&f, now)
 	}
 	a.noticeLocked()
 }
@@ -132,10 +161,20 @@ func (a *Raw) attend() {
 	a.mu.Lock()
 	h := a.heard
 	a.heard = newHeard()
-	a.heard.wanted = true
+	a.heard.wanted, a.heard.weighs = true, h.weighs
+	now := a.tickLocked()
 	a.mu.Unlock()
 	if h.opened {
 		a.work.Wake()
+	}
+	if h.opened || h.complete {
+		a.rounds.everywhere(byMembers)
+	}
+	a.listen(&h, now)
+	for id := range h.saturated {
+		if r := a.st.Region(id); r != nil {
+			a.rounds.soon(a, r.Keyspace, bySaturated, now)
+		}
 	}
 	for id := range h.turned {
 		if a.st.PendingTransition(id) != nil {

@@ -140,25 +140,25 @@ func memberEvent(m *rootv1.MemberStateChanged) *rootv1.Event {
 }
 
 // order has operations carried out: steps many in a command, and so grants.
-func (a *Raw) order(operations []placement.Operation) {
+func (a *Raw) order(operations []placement.Operation, now clock.Instant) {
 	assigns := func(o placement.Operation) bool { return o.Kind == placement.Assign }
 	first := slices.IndexFunc(operations, assigns)
 	if first < 0 {
-		a.orderSteps(operations)
+		a.step(operations, now)
 		return
 	}
 	end := first
 	for end < len(operations) && assigns(operations[end]) {
 		end++
 	}
-	a.orderSteps(operations[:first])
+	a.step(operations[:first], now)
 	grants := operations[first:end]
 	for _, e := range placement.Grants(grants) {
 		n := len(e.GetRegionsAssigned().GetAssignments())
 		a.queue([]*rootv1.Event{e}, grants[:n])
 		grants = grants[n:]
 	}
-	a.orderSteps(operations[end:])
+	a.step(operations[end:], now)
 }
 
 func (a *Raw) orderSteps(operations []placement.Operation) {
@@ -194,6 +194,9 @@ func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 			}
 		default:
 			a.refused(fmt.Sprintf("%s of region %d", operations[0].Kind, operations[0].Region), result.GetError())
+			if begins(&operations[0]) {
+				a.rounds.gaveUp(operations[0].Keyspace, operations[0].Region, now)
+			}
 			a.arrive(operations, result.GetToken().GetIndex(), now.Add(refusedPause))
 		}
 	}
@@ -232,6 +235,7 @@ func (a *Raw) land(now clock.Instant) {
 		}
 		for i := range l.operations {
 			a.work.Judged(l.operations[i].Region)
+			a.rounds.landed(&l.operations[i])
 		}
 		return true
 	})
@@ -248,8 +252,11 @@ type Call struct {
 
 // send makes calls of what waits: verdicts first.
 func (a *Raw) send() (calls []*Call) {
-	o := &a.outbox
-	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < maxCalls {
+	o, most := &a.outbox, maxCalls
+	if a.crowded() {
+		most = 1 // two would be merged into one entry, and everybody else waits for that
+	}
+	for len(o.urgent) > 0 && o.calls < maxCalls+urgentCalls || len(o.rest) > 0 && o.calls < most {
 		from := &o.rest
 		if len(o.urgent) > 0 {
 			from = &o.urgent

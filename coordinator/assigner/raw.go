@@ -23,8 +23,9 @@ type Raw struct {
 	count counters
 	// shows is what Look shows of what it owns.
 	shows struct {
-		era             atomic.Uint64
-		starving, moves atomic.Int64
+		era                     atomic.Uint64
+		starving, moves, evened atomic.Int64
+		rounds                  lastRounds
 	}
 
 	mu sync.Mutex
@@ -33,24 +34,30 @@ type Raw struct {
 	core       *liveness.Core
 	now, armed clock.Instant
 	heard      heard
+	speakers   map[state.MemberID]*speaker
 
 	// Owned by Look. fed: core has been told of st, which is the state at token at.
-	fed bool
-	at  state.Token
-	st  *state.State
+	fed  bool
+	at   state.Token
+	st   *state.State
+	past past
 	// era is the one that is held, 0: none. work and outbox are of this era, and so are
 	// the rest.
-	era     state.Era
-	work    *placement.Work
-	outbox  outbox
-	probing int
-	probes  []liveness.Probe
-	asking  bool
-	asked   []liveness.Question
-	landed  []landing
+	era    state.Era
+	work   *placement.Work
+	outbox outbox
+	// gathered are steps that are not in outbox yet.
+	gathered gathering
+	probing  int
+	probes   []liveness.Probe
+	asking   bool
+	asked    []liveness.Question
+	landed   []landing
 	// leaving are members that are about to be drained because they said goodbye.
 	leaving map[state.MemberID]uint64
 	starved clock.Instant
+	loads   loads
+	rounds  rounds
 }
 
 // Orders are what is to be done now, each by a call of its own.
@@ -73,7 +80,10 @@ func NewRaw(cfg RawConfig) *Raw {
 	if cfg.Settings.AskTime == 0 {
 		cfg.Settings.AskTime = askTime
 	}
-	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never}
+	if cfg.PoisonTime == 0 {
+		cfg.PoisonTime = placement.PoisonTime
+	}
+	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime)}
 }
 
 // tickLocked is the moment for core: it never decreases.
@@ -99,6 +109,7 @@ func (a *Raw) Look() (Orders, time.Duration) {
 		a.land(now)
 		a.attend()
 		due = min(due, a.plan(now))
+		due = min(due, a.release(now))
 		orders.Calls = a.send()
 		orders.Probes = a.startProbes()
 		orders.Asking = a.startAsking()
@@ -124,10 +135,21 @@ func (a *Raw) At() state.Token { return a.at }
 // Follow goes on to a state by what changed in between.
 func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.feed(st, changes)
+	now := a.tick()
+	var ended []*rootv1.Transition
+	a.past.follow(a.st, st, changes, now, func(t *rootv1.Transition) { ended = append(ended, t) })
 	if a.work != nil {
-		a.work.Follow(st, changes, a.tick())
+		a.work.Follow(st, changes, now)
+		a.followLoads(st, changes, now)
 	}
 	a.st, a.at = st, at
+	if a.work == nil {
+		return
+	}
+	for _, t := range ended {
+		a.ended(t, now)
+	}
+	a.followRounds(changes, now)
 }
 
 // feed tells the detector what changed, as it is in st.
@@ -184,9 +206,16 @@ func (a *Raw) Jump(v *rootview.View) {
 		return true
 	})
 	a.mu.Unlock()
+	if !a.fed {
+		a.past.begin(v.State, now)
+	} else {
+		a.past.jump(v.State)
+	}
 	a.fed, a.st, a.at = true, v.State, v.Token
 	if a.work != nil {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
+		a.weighAll(now)
+		a.rounds.everywhere(byMembers)
 	}
 }
 
@@ -214,9 +243,12 @@ func (a *Raw) holdEra(now clock.Instant) {
 		a.cfg.Logger.Info("assigns no more", "era", uint64(a.era))
 	}
 	a.era, a.work = era, nil
-	a.outbox, a.probes, a.asked, a.landed, a.leaving = outbox{}, nil, nil, nil, map[state.MemberID]uint64{}
+	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
+	a.loads, a.rounds = newLoads(), newRounds(now)
+	a.shows.rounds.forget()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
+		a.weighAll(now)
 		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }
@@ -230,6 +262,7 @@ func (a *Raw) show() {
 	}
 	a.shows.starving.Store(int64(starving))
 	a.shows.moves.Store(int64(moves))
+	a.shows.evened.Store(int64(len(a.past.pending)))
 }
 
 // detect lets the detector look, and takes what it wants done. It is not open while
@@ -268,13 +301,20 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.work.Wake()
 		a.starved = now.Add(starvePause)
 	}
-	for a.work.Due(now) <= now && a.outbox.len() <= maxWaiting {
-		plan := placement.Make(a.work.Take(observed{a}, now))
+	a.past.forget(now)
+	uneven, next := a.rounds.take(a, now)
+	for (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
+		in := a.work.Take(observed{a}, now)
+		a.enrich(&in, uneven, now)
+		plan := placement.Make(in)
 		a.work.Planned(&plan)
-		a.order(plan.Operations)
+		a.rounded(&plan, uneven, now)
+		a.rounds.sent(plan.Operations)
+		a.order(plan.Operations, now)
+		uneven, next = a.rounds.take(a, now)
 	}
-	due := a.work.Due(now)
-	if due <= now {
+	due := min(a.work.Due(now), next)
+	if due <= now || len(uneven) > 0 {
 		return never // what comes back has it look again
 	}
 	if a.work.Starving() {

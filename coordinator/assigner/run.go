@@ -16,6 +16,7 @@ import (
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -78,6 +79,9 @@ func (a *Assigner) Answered(id state.MemberID, incarnation uint64, now clock.Ins
 
 // Standing says what is thought of a member.
 func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.Standing(id) }
+
+// Rounds are how keyspaces were evened out last, newest first, while the Tenure is held.
+func (a *Assigner) Rounds() []*coordinatorv1.BalanceRound { return a.raw.Rounds() }
 
 // Vars returns the Assigner's numbers. It looks at every member.
 func (a *Assigner) Vars() Vars { return a.raw.Vars() }

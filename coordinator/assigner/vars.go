@@ -19,6 +19,8 @@ type Vars struct {
 	Orphaned int `json:"orphaned"`
 	Starving int `json:"starving"`
 	Moves    int `json:"moves"`
+	// Uneven are transitions under way that were planned to even out.
+	Uneven int `json:"uneven"`
 	// Held are members whose verdicts a guard holds now, by guard.
 	Held map[string]int `json:"held"`
 
@@ -36,14 +38,21 @@ type Vars struct {
 	// by what it does and why.
 	VerdictSignals map[string]uint64 `json:"verdict_signals"`
 	Operations     map[string]uint64 `json:"operations"`
+	// Rebalances counts rounds in which a keyspace was evened out, by what they were for.
+	// RebalancesCompleted and RebalancesFailed count transitions that were planned so and
+	// ended, Withheld what rounds refused, by reason.
+	Rebalances          map[string]uint64 `json:"rebalances"`
+	RebalancesCompleted uint64            `json:"rebalances_completed"`
+	RebalancesFailed    uint64            `json:"rebalances_failed"`
+	Withheld            map[string]uint64 `json:"withheld"`
 }
 
 // counters count what was done. They may be used from any goroutine.
 type counters struct {
 	mu sync.Mutex
 	// Guarded by mu.
-	probes, drains                uint64
-	refusals, signals, operations map[string]uint64
+	probes, drains, evened, unevened                uint64
+	refusals, signals, operations, rounds, withheld map[string]uint64
 }
 
 func (c *counters) add(fn func()) {
@@ -51,6 +60,7 @@ func (c *counters) add(fn func()) {
 	defer c.mu.Unlock()
 	if c.refusals == nil {
 		c.refusals, c.signals, c.operations = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+		c.rounds, c.withheld = map[string]uint64{}, map[string]uint64{}
 	}
 	fn()
 }
@@ -75,7 +85,7 @@ func word(name, prefix string) string { return strings.ToLower(strings.TrimPrefi
 
 // Vars returns the Assigner's numbers. It looks at every member.
 func (a *Raw) Vars() Vars {
-	v := Vars{Era: a.shows.era.Load(), Orphaned: a.cfg.View().State.Orphaned(), Starving: int(a.shows.starving.Load()), Moves: int(a.shows.moves.Load()), Held: map[string]int{}}
+	v := Vars{Era: a.shows.era.Load(), Orphaned: a.cfg.View().State.Orphaned(), Starving: int(a.shows.starving.Load()), Moves: int(a.shows.moves.Load()), Uneven: int(a.shows.evened.Load()), Held: map[string]int{}}
 	a.mu.Lock()
 	for _, h := range a.core.Holds() {
 		v.Held[h.Guard.String()] = len(h.Members)
@@ -87,6 +97,7 @@ func (a *Raw) Vars() Vars {
 	c.add(func() {
 		v.Probes, v.Drains = c.probes, c.drains
 		v.Refusals, v.VerdictSignals, v.Operations = maps.Clone(c.refusals), maps.Clone(c.signals), maps.Clone(c.operations)
+		v.Rebalances, v.Withheld, v.RebalancesCompleted, v.RebalancesFailed = maps.Clone(c.rounds), maps.Clone(c.withheld), c.evened, c.unevened
 	})
 	return v
 }

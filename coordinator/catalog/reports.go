@@ -47,10 +47,65 @@ type reportKey struct {
 	incarnation uint64
 }
 
+// keptReport is an OwnReport as it is kept, of which there may be millions.
+type keptReport struct {
+	epoch       state.Epoch
+	load        float64
+	keys, bytes uint64
+	at          clock.Instant
+	// rest is nil for a report without any of it.
+	rest  *keptRest
+	idle  uint32
+	phase uint8
+	flags uint8
+}
+
+type keptRest struct {
+	frontier string
+	more     *OwnReportMore
+}
+
+const (
+	flagLeader = 1 << iota
+	flagSaturated
+	flagFrontierSet
+)
+
+func keep(r *OwnReport) keptReport {
+	k := keptReport{epoch: r.Epoch, load: r.Load, keys: r.Keys, bytes: r.Bytes, at: r.At, idle: r.IdleSeconds, phase: uint8(r.Phase)}
+	if r.Leader {
+		k.flags |= flagLeader
+	}
+	if r.Saturated {
+		k.flags |= flagSaturated
+	}
+	if r.FrontierSet {
+		k.flags |= flagFrontierSet
+	}
+	if r.Frontier != "" || r.More != nil {
+		k.rest = &keptRest{r.Frontier, r.More}
+	}
+	return k
+}
+
+func (r *keptReport) report() OwnReport {
+	all := OwnReport{
+		Epoch: r.epoch, Phase: coordinatorv1.RegionPhase(r.phase), Leader: r.flags&flagLeader != 0, Saturated: r.flags&flagSaturated != 0,
+		FrontierSet: r.flags&flagFrontierSet != 0, IdleSeconds: r.idle, Load: r.load, Keys: r.keys, Bytes: r.bytes, At: r.at,
+	}
+	if r.rest != nil {
+		all.Frontier, all.More = r.rest.frontier, r.rest.more
+	}
+	return all
+}
+
 // size is how many bytes the parts of a report have whose size is the sender's choice.
-func (r *OwnReport) size() int {
-	n := len(r.Frontier)
-	if m := r.More; m != nil {
+func (r *keptReport) size() int {
+	if r.rest == nil {
+		return 0
+	}
+	n := 64 + len(r.rest.frontier)
+	if m := r.rest.more; m != nil {
 		n += 128 + len(m.TransitionID) + len(m.Error) + len(m.MedianKey)
 		for _, k := range m.HotKeys {
 			n += 64 + len(k.GetKey())
@@ -82,22 +137,23 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 		return false, e
 	}
 	report, key := read(p, now), reportKey{r.ID, m.GetIncarnation()}
+	kept := keep(&report)
 	shard := &s.regions[shardOfRegion(r.ID)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	old, known := shard.own[key]
-	grown := report.size() - old.size()
+	grown := kept.size() - old.size()
 	if !known && len(shard.own) >= share(s.cfg.MaxRegions) || grown > 0 && shard.ownBytes+grown > share(s.cfg.MaxReportBytes) {
 		return false, reason.New(rootv1.Reason_REASON_OVERLOADED, "no more reports of regions are kept here: region %d", r.ID)
 	}
 	shard.ownBytes += grown
-	shard.own[key] = report
+	shard.own[key] = kept
 	if report.Leader || shard.last[r.ID].Member == state.MemberID(m.GetId()) {
 		shard.last[r.ID] = RegionReport{
 			Member: state.MemberID(m.GetId()), Incarnation: m.GetIncarnation(), Leader: report.Leader, Keys: report.Keys, Bytes: report.Bytes, At: now,
 		}
 	}
-	return !known || old.Phase != report.Phase || old.Epoch != report.Epoch, nil
+	return !known || old.phase != kept.phase || old.epoch != kept.epoch, nil
 }
 
 // concerns reports whether a region is a member's, or is to be next.
@@ -163,7 +219,7 @@ func (s *Soft) Own(id state.RegionID, incarnation uint64) (OwnReport, bool) {
 	shard.mu.Lock()
 	defer shard.mu.Unlock()
 	r, ok := shard.own[reportKey{id, incarnation}]
-	return r, ok
+	return r.report(), ok
 }
 
 // Gone drops what an incarnation said of a region.

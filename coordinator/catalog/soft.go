@@ -47,7 +47,7 @@ type regionShard struct {
 	mu sync.Mutex
 	// Guarded by mu. ownBytes is the sum of the sizes of own.
 	last     map[state.RegionID]RegionReport
-	own      map[reportKey]OwnReport
+	own      map[reportKey]keptReport
 	ownBytes int
 	_        [32]byte // a cache line each
 }
@@ -92,7 +92,7 @@ func NewSoft(cfg SoftConfig) *Soft {
 	for i := range softShards {
 		s.members[i].last = map[state.MemberID]StoreReport{}
 		s.regions[i].last = map[state.RegionID]RegionReport{}
-		s.regions[i].own = map[reportKey]OwnReport{}
+		s.regions[i].own = map[reportKey]keptReport{}
 	}
 	return s
 }
@@ -221,13 +221,17 @@ func (s *Soft) Region(id state.RegionID) (RegionReport, bool) {
 	return r, ok
 }
 
-// Leader is the owner that said last that it leads the region; empty when none
-// of the owners did in SoftConfig.LeaderFor.
-func (s *Soft) Leader(r *state.Region, now clock.Instant) state.MemberID {
-	if report, ok := s.Region(r.ID); ok && s.leads(r, report, now) {
-		return report.Member
+// Leader is the owner that said last that it leads the region; empty when none of the
+// owners did in SoftConfig.LeaderFor, and when the one that did has ended since.
+func (s *Soft) Leader(st *state.State, r *state.Region, now clock.Instant) state.MemberID {
+	report, ok := s.Region(r.ID)
+	if !ok || !s.leads(r, report, now) || !st.Acts(state.Owner{Member: report.Member, Incarnation: report.Incarnation}) {
+		return ""
 	}
-	return ""
+	if o, _ := r.Owner(report.Member); o.Incarnation != 0 && o.Incarnation != report.Incarnation {
+		return ""
+	}
+	return report.Member
 }
 
 // Forget drops what is kept of members and regions that a batch of changes

@@ -85,7 +85,7 @@ func TestRegionLeaders(t *testing.T) {
 	leads := func(want state.MemberID, keys uint64) {
 		t.Helper()
 		r, _ := s.Region(10)
-		if got := s.Leader(w.st.Region(10), at); got != want || r.Keys != keys {
+		if got := s.Leader(w.st, w.st.Region(10), at); got != want || r.Keys != keys {
 			t.Fatalf("leader %q with %d keys, want %q with %d", got, r.Keys, want, keys)
 		}
 	}
@@ -151,7 +151,7 @@ func TestSoftStateFromEverywhere(t *testing.T) {
 			for i := range uint64(200) {
 				_, _, _ = s.StoreHeartbeat(w.st, heartbeat("m1", inc, i*8+uint64(g)), 1)
 				_, _, _ = s.RegionHeartbeat(w.st, &coordinatorv1.RegionHeartbeatRequest{MemberId: "m1", Incarnation: inc, Region: &rootv1.Region{Id: 10}, Leader: true}, 1)
-				s.Leader(w.st.Region(10), 1)
+				s.Leader(w.st, w.st.Region(10), 1)
 				s.Sweep(w.st)
 			}
 		})

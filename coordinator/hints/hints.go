@@ -101,7 +101,7 @@ func (p *Planner) For(st *state.State, member state.MemberID, now clock.Instant)
 func (l *look) region(r *state.Region) {
 	k := l.st.Keyspace(r.Keyspace)
 	if k.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_REPORTED || l.merged[r.ID] ||
-		l.st.PendingTransition(r.ID) != nil || l.soft.Leader(r, l.now) != l.member {
+		l.st.PendingTransition(r.ID) != nil || l.soft.Leader(l.st, r, l.now) != l.member {
 		return
 	}
 	if most := k.GetSettings().GetLimits().GetMaxKeysPerRegion(); most > 0 && k.GetSettings().GetLayout().GetRanges() != nil && l.reshape(r, most) {
@@ -126,7 +126,7 @@ func (l *look) reshape(r *state.Region, most uint64) bool {
 		return false
 	}
 	right := l.st.RegionAt(r.Keyspace, r.End)
-	if right == nil || right.Start != r.End || l.st.PendingTransition(right.ID) != nil || l.soft.Leader(right, l.now) != l.member {
+	if right == nil || right.Start != r.End || l.st.PendingTransition(right.ID) != nil || l.soft.Leader(l.st, right, l.now) != l.member {
 		return false
 	}
 	other, _ := l.soft.Region(right.ID)

@@ -21,9 +21,9 @@ func (w *ward) many(n int, keyspace string) (ids []string) {
 	return ids
 }
 
-// more than half of a keyspace's members vanish: whatever that is, it is not
+// More than half of a keyspace's members vanish: whatever that is, it is not
 // their deaths. It is held and shown, until they come back or somebody says more.
-func TestGuardMassFailureHold(t *testing.T) {
+func TestA55GuardMassFailureHold(t *testing.T) {
 	w := newWard(t)
 	ids := w.many(10, "slow")
 	w.many(3, "games") // another keyspace's members do not count; m00 to m02 change over

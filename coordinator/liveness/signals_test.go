@@ -12,8 +12,8 @@ import (
 
 // The rows of the signal table, each by what it leads to and when.
 
-// C-02, C-12, C-63: the kernel of a killed process's machine says that nobody listens.
-func TestSignalStreamBrokenAndAddressRefuses(t *testing.T) {
+// The kernel of a killed process's machine says that nobody listens.
+func TestC02C12C63SignalStreamBrokenAndAddressRefuses(t *testing.T) {
 	for _, ks := range []string{"games", "slow", "fenced"} {
 		w := newWard(t)
 		w.join("m1", 1, ks)
@@ -34,7 +34,7 @@ func TestSignalStreamBrokenAndAddressRefuses(t *testing.T) {
 	}
 }
 
-func TestSignalStreamBrokenAddressSilent(t *testing.T) {
+func TestC10C66SignalStreamBrokenAddressSilent(t *testing.T) {
 	for ks, dead := range map[string]time.Duration{"games": 5 * time.Second, "slow": 10 * time.Second} {
 		w := newWard(t)
 		w.join("m1", 1, ks)
@@ -87,8 +87,8 @@ func TestSignalStreamBrokenButHeardElsewhere(t *testing.T) {
 	w.verdict("m1", at, 0, 10*time.Second+50*ms)
 }
 
-// C-05, C-55, A-22, A-41, R-15, R-17, R-18, N-85: how long each preset waits.
-func TestSignalFramesMissing(t *testing.T) {
+// How long each preset waits.
+func TestC08C55A22A37A41P17R17R18R26SignalFramesMissing(t *testing.T) {
 	for _, c := range []struct {
 		preset        string
 		suspect, dead time.Duration
@@ -124,7 +124,7 @@ func TestSignalFramesMissing(t *testing.T) {
 }
 
 // A frame takes suspicion back.
-func TestSuspicionIsTakenBackByAFrame(t *testing.T) {
+func TestR16SuspicionIsTakenBackByAFrame(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "slow")
 	w.run(time.Second)
@@ -181,8 +181,8 @@ func TestSignalOperator(t *testing.T) {
 	}
 }
 
-// C-09, C-14: an integrator saw the end of the process.
-func TestSignalIntegratorSawTheEnd(t *testing.T) {
+// An integrator saw the end of the process.
+func TestC09C14SignalIntegratorSawTheEnd(t *testing.T) {
 	w := newWard(t)
 	w.join("m1", 1, "fenced")
 	w.owned[1] = map[rooted.KeyspaceID]int{fenced: 1}
@@ -224,8 +224,8 @@ func TestNobodyIsJudgedWhoWasNeverSeenAndOwnsNothing(t *testing.T) {
 }
 
 // A member that was slow to answer now and then, and that dies: what the first probe misses
-// the next ones find, as soon as for any other. C-02, C-63.
-func TestProbesWithoutProofDelayNoLaterProof(t *testing.T) {
+// the next ones find, as soon as for any other.
+func TestC02C63ProbesWithoutProofDelayNoLaterProof(t *testing.T) {
 	for name, before := range map[string]func(*ward){
 		"never suspected": func(*ward) {},
 		"often silent": func(w *ward) {
@@ -266,5 +266,63 @@ func TestProbesWithoutProofDelayNoLaterProof(t *testing.T) {
 				t.Errorf("the verdict says %s, proven %t", v.Signals, v.Proven)
 			}
 		})
+	}
+}
+
+// Each signal by itself, and how soon it is one: a stream that breaks is known within
+// milliseconds, silence after the keyspace's time, and what an integrator reports at once.
+func TestC03C11EachSignalInItsTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		preset      string
+		happens     func(*ward)
+		least, most time.Duration
+	}{
+		"stream drop":        {"games", func(w *ward) { w.cut("m1", 1) }, 0, 200 * ms},
+		"silence, games":     {"games", func(w *ward) { w.hang("m1") }, 5*time.Second - 100*ms, 7 * time.Second},
+		"silence, tenants":   {"tenants", func(w *ward) { w.hang("m1") }, 30*time.Second - 100*ms, 30*time.Second + 100*ms},
+		"integrator's watch": {"games", func(w *ward) { w.core.ProcessEnded("m1", 1, w.now) }, 0, ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWard(t)
+			s, _ := state.Preset(c.preset)
+			w.keyspace(20, c.preset, s)
+			w.join("m1", 1, c.preset)
+			w.join("m2", 1, c.preset)
+			w.address = always(liveness.Refused)
+			w.run(time.Minute)
+			at := w.now
+			c.happens(w)
+			w.run(c.most + ms)
+			w.verdict("m1", at, c.least, c.most)
+		})
+	}
+}
+
+// One that is silent while its stream stays open is probed as soon as it is suspected, by
+// its probe address. Nothing that is heard there, and no refusal beside an open stream, is
+// taken for its life or its death: the time of its silence decides.
+func TestC13SilentOnAnOpenStreamIsProbed(t *testing.T) {
+	for r, signal := range map[liveness.ProbeResult]liveness.Signals{
+		liveness.NoAnswer: liveness.ProbeSilent, liveness.Refused: liveness.ProbeSilent, liveness.AnsweredSame: liveness.ProbeAnswered,
+	} {
+		w := newWard(t)
+		w.join("m1", 1, "games")
+		w.join("m2", 1, "games")
+		w.address = always(r)
+		w.run(30 * time.Second)
+		at := w.now
+		w.hang("m1")
+		w.run(900 * ms)
+		if w.probes != 0 {
+			t.Errorf("%d: probed before it is suspected", r)
+		}
+		w.run(200 * ms)
+		if s := w.health("m1", liveness.Suspected); w.probes == 0 || s.Signals&signal == 0 {
+			t.Errorf("%d: %d probes when it is suspected, the signals are %s", r, w.probes, s.Signals)
+		}
+		w.run(4 * time.Second)
+		if v := w.verdict("m1", at, 5*time.Second-100*ms, 5*time.Second+50*ms); v.Proven || v.Signals&liveness.Silent == 0 {
+			t.Errorf("%d: the verdict says %s, proven %t", r, v.Signals, v.Proven)
+		}
 	}
 }

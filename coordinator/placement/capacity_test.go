@@ -9,7 +9,7 @@ import (
 
 // A capacity of 0, which counts as 1, and the largest one: each member gets its part
 // by what it can take, and nobody is left out.
-func TestMembersOfAnyCapacityGetRegions(t *testing.T) {
+func TestA21MembersOfAnyCapacityGetRegions(t *testing.T) {
 	c := newCluster(t)
 	for id, capacity := range map[string]uint64{"m1": 0, "m2": 1, "m3": math.MaxUint64} {
 		c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{

@@ -13,7 +13,7 @@ const maxEventBytes = state.MaxCommandBytes / 2
 
 // MaxGrants bounds the regions of one event: an entry of the log is applied as a whole, and
 // everybody else's changes wait for it.
-const MaxGrants = 512
+const MaxGrants = 768
 
 // Grants are the events of those operations that are of kind Assign, in their order,
 // MaxGrants in each as far as they fit. The root takes or refuses each as a whole.
@@ -67,11 +67,12 @@ func (o *Operation) Event() *rootv1.Event {
 		}}}
 	case PlanSplit:
 		return &rootv1.Event{Kind: &rootv1.Event_SplitPlanned{SplitPlanned: &rootv1.SplitPlanned{
-			RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), SplitKey: []byte(o.Key),
+			RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), SplitKey: []byte(o.Key), Reason: o.Reason,
 		}}}
 	case PlanMerge:
 		return &rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{
 			LeftRegionId: uint64(o.Region), LeftExpectedEpoch: o.Epoch.Proto(), RightRegionId: uint64(o.Next), RightExpectedEpoch: o.NextEpoch.Proto(),
+			Reason: o.Reason,
 		}}}
 	case AddOwner:
 		return o.peerChange(rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER, o.To)
@@ -84,6 +85,6 @@ func (o *Operation) Event() *rootv1.Event {
 
 func (o *Operation) peerChange(kind rootv1.TransitionKind, owner state.Owner) *rootv1.Event {
 	return &rootv1.Event{Kind: &rootv1.Event_PeerChangePlanned{PeerChangePlanned: &rootv1.PeerChangePlanned{
-		RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), Kind: kind, Owner: owner.Proto(),
+		RegionId: uint64(o.Region), ExpectedEpoch: o.Epoch.Proto(), Kind: kind, Owner: owner.Proto(), Reason: o.Reason,
 	}}}
 }

@@ -154,6 +154,20 @@ func TestRule8AGoodbyeIsOfOneIncarnation(t *testing.T) {
 	}
 }
 
+// Who said when its process ends, and is there after that, asks for another drain: what it
+// says now is what it has.
+func TestRule8AGoodbyeThatWasNone(t *testing.T) {
+	c := newCluster(t)
+	m1 := c.join("m1")
+	c.work.Leave("m1", m1, placement.Leave{Said: c.now, Ends: c.now.Add(time.Second)})
+	c.now = c.now.Add(10 * time.Second)
+	again := placement.Leave{Said: c.now, Ends: c.now.Add(time.Minute)}
+	c.work.Leave("m1", m1, again)
+	if in := c.work.Take(c, c.now); in.Leaves["m1"] != again {
+		t.Fatalf("it leaves at %v, want %v", in.Leaves["m1"], again)
+	}
+}
+
 // Released in time and heard of late is done all the same.
 func TestRule8ReleasedAtTheDeadline(t *testing.T) {
 	c, id := moving(t, eraFence())
@@ -368,9 +382,9 @@ func TestRule8SharedAndFull(t *testing.T) {
 	}
 }
 
-// C-34, A-30: drains go in waves of as many moves as may be under way, from one member
+// Drains go in waves of as many moves as may be under way, from one member
 // and to one, until nothing is left, and no region is ever without an owner.
-func TestDrainInWaves(t *testing.T) {
+func TestC34A30DrainInWaves(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	s := eraFence()

@@ -143,6 +143,9 @@ func (p *planner) clear(k *settings, r *state.Region, o state.Owner) bool {
 	return false
 }
 
+// poisonLook is how often a region in quarantine is looked at.
+const poisonLook = 30 * time.Second
+
 // fenceLook is how often a fence is looked at, of which it may not be known when it ends.
 const fenceLook = time.Second
 
@@ -167,8 +170,9 @@ func (p *planner) lost(o state.Owner) rootv1.OperationReason {
 // an owner last reported.
 func (p *planner) load(r *state.Region) (most uint64) {
 	if p.Loads != nil {
-		w, _ := p.Loads.Region(r.ID, p.Now)
-		return uint64(w.High / (load.One / 1000))
+		if w, known := p.Loads.Region(r.ID, p.Now); known {
+			return uint64(w.High / (load.One / 1000))
+		}
 	}
 	for _, o := range r.Owners {
 		if report, ok := p.Observed.Report(r.ID, o.Member); ok {
@@ -200,7 +204,11 @@ func (p *planner) houseOne(k *settings, h homeless) {
 	if len(owners) == 0 {
 		c, why := p.target(k, h.region, false, 0)
 		if c == nil {
-			p.refuse(Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why})
+			f := Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why}
+			if why == PoisonSuspected {
+				f.At = p.Now.Add(poisonLook)
+			}
+			p.refuse(f)
 			return
 		}
 		owners = []state.Owner{c.owner()}

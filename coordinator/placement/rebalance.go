@@ -141,13 +141,13 @@ func (p *planner) addUp(id state.KeyspaceID, sums map[state.MemberID]load.Pair) 
 }
 
 // stale reports whether a member has not been heard for so long that its load is not
-// known: three frames, and ten seconds.
+// known.
 func (p *planner) stale(k *settings, m *rootv1.Member) bool {
 	if !p.byLoad(k) {
 		return false
 	}
 	heard := p.Loads.Member(m.GetIncarnation(), p.Now).Heard
-	return heard == 0 || p.Now.Sub(heard) > max(3*k.interval, 10*time.Second)
+	return heard == 0 || p.Now.Sub(heard) > k.maxAge
 }
 
 // regions are those of a keyspace. One is busy that has a change under way, or an owner

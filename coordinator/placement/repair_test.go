@@ -10,9 +10,9 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// Slots without owners are given out evenly, in one round and one entry; R-08: 128 over four are
+// Slots without owners are given out evenly, in one round and one entry: 128 over four are
 // 32 each.
-func TestFirstTouchOfSlots(t *testing.T) {
+func TestP38FirstTouchOfSlots(t *testing.T) {
 	c := newCluster(t)
 	ids := []string{"m1", "m2", "m3", "m4"}
 	for _, id := range ids {
@@ -35,7 +35,7 @@ func TestFirstTouchOfSlots(t *testing.T) {
 
 // A point that nobody owns is given to a member as any other region; without one that may
 // take it, it is said so.
-func TestPointsWithoutOwnersGetOne(t *testing.T) {
+func TestP38PointsWithoutOwnersGetOne(t *testing.T) {
 	c := newCluster(t)
 	ks := c.keyspace("ks", points(), eraFence())
 	c.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
@@ -49,9 +49,9 @@ func TestPointsWithoutOwnersGetOne(t *testing.T) {
 	c.wantCounts([]int{1}, "m1")
 }
 
-// P-39: only the regions of the member that failed go elsewhere, evenly: 1,024 of four are
+// Only the regions of the member that failed go elsewhere, evenly: 1,024 of four are
 // 341, 341 and 342 of three.
-func TestRule7RegionsOfTheFailedFollow(t *testing.T) {
+func TestA22A44R09Rule7RegionsOfTheFailedFollow(t *testing.T) {
 	c := newCluster(t)
 	ids := []string{"m1", "m2", "m3", "m4"}
 	for _, id := range ids {
@@ -80,8 +80,8 @@ func TestRule7RegionsOfTheFailedFollow(t *testing.T) {
 	}
 }
 
-// C-24: the hottest first.
-func TestRule7HottestFirst(t *testing.T) {
+// The hottest first.
+func TestC24Rule7HottestFirst(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	ks := c.keyspace("ks", slots(64), eraFence())
@@ -211,7 +211,7 @@ func TestRegionsOfAnOldIncarnationAreOrphans(t *testing.T) {
 }
 
 // Nobody can take: it waits, it is counted, and it is given out when somebody can.
-func TestOrphansWaitForAMember(t *testing.T) {
+func TestA26OrphansWaitForAMember(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.shy["m1"] = true // suspected, say
@@ -233,7 +233,7 @@ func TestOrphansWaitForAMember(t *testing.T) {
 }
 
 // Who is suspected, damped, draining or failed gets nothing.
-func TestOnlyEligibleMembersGetRegions(t *testing.T) {
+func TestA30OnlyEligibleMembersGetRegions(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"m1", "m2", "m3", "m4"} {
 		c.join(id)
@@ -300,8 +300,8 @@ func TestLimitOfRegionsPerMember(t *testing.T) {
 	c.wantCounts([]int{2, 3}, "m1", "m2")
 }
 
-// P-36, P-37: a dead owner of a shared region is taken out; another one comes when none is left.
-func TestSharedRegionsLoseDeadOwners(t *testing.T) {
+// A dead owner of a shared region is taken out; another one comes when none is left.
+func TestP36P37P41SharedRegionsLoseDeadOwners(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"m1", "m2", "m3"} {
 		c.join(id)
@@ -338,7 +338,7 @@ func TestGrantsFitEntries(t *testing.T) {
 }
 
 // What is rooted under another epoch meanwhile is refused by the root, not overwritten.
-func TestRule1AStalePlanIsRefused(t *testing.T) {
+func TestP40Rule1AStalePlanIsRefused(t *testing.T) {
 	c := newCluster(t)
 	c.join("m1")
 	c.join("m2")

@@ -37,7 +37,7 @@ type scene struct {
 
 func newScene(t *testing.T, regions uint32, p balance.Policy, members ...string) *scene {
 	s := &scene{
-		cluster: newCluster(t), t: t, book: load.NewBook(1 << 20), poison: placement.NewPoison(), policy: p,
+		cluster: newCluster(t), t: t, book: load.NewBook(1 << 20), poison: placement.NewPoison(placement.PoisonTime), policy: p,
 		leaves: map[state.MemberID]placement.Leave{}, joined: map[state.MemberID]clock.Instant{},
 		moved: map[rootv1.OperationReason]float64{}, moves: map[state.RegionID]int{}, load: func(*state.Region) float64 { return 1 },
 	}
@@ -144,9 +144,9 @@ func names(n int) (ids []string) {
 	return ids
 }
 
-// the moves of a join are as few as there can be, by the root too; of a death, only its
+// The moves of a join are as few as there can be, by the root too; of a death, only its
 // regions go elsewhere.
-func TestScenario01JoinAndDeath(t *testing.T) {
+func TestA44R08R09Scenario01JoinAndDeath(t *testing.T) {
 	s := newScene(t, 128, even, "m1", "m2", "m3")
 	s.join("m4")
 	s.joined["m4"] = s.now
@@ -361,11 +361,42 @@ func TestScenario23PoisonousRegion(t *testing.T) {
 		}
 		return true
 	})
-	s.poison.Release(r)
-	s.work.Mark(r)
+	s.now = s.now.Add(10 * time.Minute)
+	s.poison.Expire(s.now)
 	s.step()
 	if n := s.st.Orphaned(); n != 0 {
-		t.Errorf("released, it is not given out")
+		t.Errorf("its time is over, and it is not given out")
+	}
+}
+
+// Where members die of something else, their regions are not quarantined for it.
+func TestScenario23MembersDieOfSomethingElse(t *testing.T) {
+	s := newScene(t, 40, even, names(6)...)
+	s.follows = func(changes []state.Change) { s.poison.Follow(s.st, changes, s.now) }
+	s.now = s.now.Add(10 * time.Minute)
+	for n := range 24 { // whose regions all go to one other, which dies next
+		id := names(6)[n%2]
+		s.now = s.now.Add(5 * time.Second)
+		s.set(id, failed)
+		s.step()
+		s.join(id)
+		for _, other := range names(6)[2:] {
+			s.shy[state.MemberID(other)] = true
+		}
+		s.step()
+	}
+	if n := s.st.Orphaned(); n != 0 {
+		t.Errorf("%d regions are orphaned", n)
+	}
+	n := 0
+	s.st.RegionsFrom(s.keyspace, "", func(x *state.Region) bool {
+		if s.poison.Quarantined(x.ID) {
+			n++
+		}
+		return true
+	})
+	if n > 1 { // that one was with each of the first ones that died
+		t.Errorf("%d regions are quarantined", n)
 	}
 }
 

@@ -19,8 +19,8 @@ type settings struct {
 	// prepareMax and deadline of its moves, and how many of them at a time.
 	prepareMax, deadline time.Duration
 	inFlight             int
-	// interval is between two frames of a member.
-	interval time.Duration
+	// maxAge is how old what a member says of its load may be.
+	maxAge   time.Duration
 	strategy rootv1.Strategy
 	vnodes   int
 	policy   balance.Policy
@@ -55,28 +55,47 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		prepareMax: time.Duration(cmp.Or(m.GetPrepareMaxMillis(), 10_000)) * time.Millisecond,
 		deadline:   time.Duration(cmp.Or(m.GetDeadlineMillis(), 60_000)) * time.Millisecond,
 		inFlight:   int(min(cmp.Or(m.GetInFlight(), 16), maxInFlight)),
-		interval:   time.Duration(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000)) * time.Millisecond,
 		strategy:   s.GetPolicy().GetStrategy(),
 		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
 	}
-	k.policy = policyOf(s, k)
+	k.policy = PolicyOf(s)
+	r := s.GetPolicy().GetRebalance()
+	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))
+	k.maxAge = max(frames, millis(cmp.Or(r.GetLoadMaxAgeMillis(), 10_000)))
 	return k
 }
 
-// policyOf is what the settings of a keyspace say of how it is evened out: by count, as
-// these are numbers of regions.
-func policyOf(s *rootv1.KeyspaceSettings, k *settings) balance.Policy {
-	r := s.GetPolicy().GetRebalance()
+func millis(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// PolicyOf is what the settings of an assigned keyspace say of how it is evened out. A
+// round of moves has the time until the next look, at least.
+func PolicyOf(s *rootv1.KeyspaceSettings) balance.Policy {
+	owners := int(cmp.Or(s.GetOwnership().GetMaxOwners(), 1))
 	p := balance.Policy{
-		Even: r != nil, Relative: r.GetMeanPermille(), Absolute: bounded(r.GetAbsoluteLimit()), Gap: r.GetMinGap(), MostMoves: bounded(r.GetMaxMoves()),
-		Cooldown:  time.Duration(r.GetCooldownMillis()) * time.Millisecond,
-		PerMember: bounded(s.GetLimits().GetMaxRegionsPerMember()), InFlight: k.inFlight, OwnersMax: k.maxOwners,
-		Ranges: s.GetLayout().GetRanges() != nil && k.maxOwners == 1,
+		PerMember: bounded(s.GetLimits().GetMaxRegionsPerMember()), OwnersMax: owners, OwnersMin: int(s.GetOwnership().GetMinOwners()),
+		InFlight: int(min(state.MovesOf(s).GetInFlight(), maxInFlight)), Spread: s.GetPolicy().GetSpread(),
+	}
+	if r := state.RebalanceOf(s); r != nil {
+		p.Even, p.By = true, by[r.GetBy()]
+		p.Absolute, p.Gap, p.MostMoves = bounded(r.GetAbsoluteLimit()), r.GetMinGap(), bounded(r.GetMaxMoves())
+		if p.Relative = r.GetMeanPermille(); p.Relative > 0 {
+			p.Relative = max(p.Relative, 1000) // nobody can have less than all have on average
+		}
+		p.Cooldown = max(millis(r.GetCooldownMillis()), millis(r.GetIntervalMillis()))
+		p.Spacing, p.Backoff, p.Settle = millis(r.GetSpacingMillis()), millis(r.GetBackoffMillis()), millis(r.GetSettleMillis())
+		p.InFlight = int(min(r.GetInFlight(), maxInFlight))
+		p.Round, p.Hour, p.Reserve = r.GetRoundPermille(), r.GetHourPermille(), r.GetReservePermille()
+		p.Ranges = r.GetReshape() && s.GetLayout().GetRanges() != nil && owners == 1
+		p.Quiet, p.Cut = millis(r.GetQuietMillis()), millis(r.GetCutMillis())
 	}
 	for _, rule := range s.GetPolicy().GetLabelRules() {
 		p.Rules = append(p.Rules, balance.Rule{Prefix: string(rule.GetKeyPrefix()), Labels: rule.GetLabels()})
 	}
 	return p
+}
+
+var by = map[rootv1.BalanceBy]balance.By{
+	rootv1.BalanceBy_BALANCE_BY_COUNT: balance.Count, rootv1.BalanceBy_BALANCE_BY_LOAD: balance.Load, rootv1.BalanceBy_BALANCE_BY_BOTH: balance.Both,
 }
 
 // bounded is a number of a setting; what is more than all regions there may be is any.

@@ -2,6 +2,7 @@ package placement_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/nokv/nokv/coordinator/placement"
@@ -33,9 +34,9 @@ func strategy(s rootv1.Strategy) *rootv1.KeyspaceSettings {
 	return settings
 }
 
-// R-05, P-56, P-58..P-60: every strategy gives out all regions, the same way every time, and nobody gets
+// Every strategy gives out all regions, the same way every time, and nobody gets
 // more than a quarter above its part by a strategy alone.
-func TestStrategiesGiveOutSlots(t *testing.T) {
+func TestA34StrategiesGiveOutSlots(t *testing.T) {
 	for _, x := range []rootv1.Strategy{
 		rootv1.Strategy_STRATEGY_BALANCED, rootv1.Strategy_STRATEGY_RING, rootv1.Strategy_STRATEGY_ROUND_ROBIN,
 		rootv1.Strategy_STRATEGY_LEAST_LOADED, rootv1.Strategy_STRATEGY_RANDOM, rootv1.Strategy_STRATEGY_TWO_CHOICES,
@@ -69,8 +70,8 @@ func TestStrategiesGiveOutSlots(t *testing.T) {
 	}
 }
 
-// P-55: a region goes to who has the labels that its key asks for, and waits for such a member.
-func TestLabelRulesHoldForNewRegions(t *testing.T) {
+// A region goes to who has the labels that its key asks for, and waits for such a member.
+func TestP55LabelRulesHoldForNewRegions(t *testing.T) {
 	c := newCluster(t)
 	c.join("old")
 	s := eraFence()
@@ -112,9 +113,9 @@ func TestCapacitiesCount(t *testing.T) {
 	}
 }
 
-// P-61: what an application or a hook names is taken if that member may take it; a dead one, one with
+// What an application or a hook names is taken if that member may take it; a dead one, one with
 // too much, or none at all is not, and the region has an owner nevertheless.
-func TestWhatIsBroughtOnlyProposes(t *testing.T) {
+func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 	c := newCluster(t)
 	for _, id := range []string{"m1", "m2", "m3", "m4", "m5", "m6"} {
 		c.join(id)
@@ -155,3 +156,45 @@ func TestWhatIsBroughtOnlyProposes(t *testing.T) {
 type always int
 
 func (a always) Propose(*propose.Question) (int, bool) { return int(a), true }
+
+// asked is a strategy that notes the regions that it was asked for.
+type asked map[state.RegionID]int
+
+func (a asked) Propose(q *propose.Question) (int, bool) {
+	a[q.Region]++
+	return 0, false
+}
+
+// A strategy is asked for a region that has no owner, the first time or because its owner
+// failed, and never for one that has.
+func TestP56StrategyIsAskedForWhatHasNoOwner(t *testing.T) {
+	c := newCluster(t)
+	c.join("m1")
+	c.join("m2")
+	ks := c.keyspace("ks", slots(10), eraFence())
+	round := func() asked {
+		all := asked{}
+		in := c.work.Take(c, c.now)
+		in.Strategies = map[state.KeyspaceID]propose.Strategy{ks: all}
+		plan := placement.Make(in)
+		c.work.Planned(&plan)
+		c.root(plan)
+		return all
+	}
+	if all := round(); len(all) != 10 {
+		t.Errorf("for the first touch it was asked for %v", all)
+	}
+	c.work.Wake()
+	if all := round(); len(all) != 0 {
+		t.Errorf("of regions that have owners it was asked for %v", all)
+	}
+	dead := asked{}
+	c.st.MemberRegionsAfter("m2", 0, func(r *state.Region) bool {
+		dead[r.ID] = 1
+		return true
+	})
+	c.set("m2", failed)
+	if all := round(); len(dead) != 5 || !maps.Equal(all, dead) {
+		t.Errorf("behind a failure it was asked for %v, want %v", all, dead)
+	}
+}

@@ -38,6 +38,9 @@ type targets struct {
 	strategy   propose.Strategy
 	seen       []propose.Candidate
 	assigned   int
+	// joiners are those of candidates that are let be because they joined, once found.
+	joiners []int
+	found   bool
 }
 
 // candidates looks members up when the first region needs one.
@@ -145,7 +148,7 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 	if t.field.Full() {
 		why = MembersFull
 	}
-	owners := r.Owners
+	owners, alone := r.Owners, p.quarantined(r.ID)
 	if !move { // the root moves nothing to another incarnation of an owner, but grants it
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
@@ -161,11 +164,11 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 				why = TooManyMoves
 				return true
 			}
-			return p.quarantined(r.ID) && s.Regions > 0
+			return alone && s.Regions > 0
 		})
 	}
 	if i < 0 {
-		if p.quarantined(r.ID) {
+		if alone {
 			why = PoisonSuspected
 		}
 		return nil, why
@@ -195,9 +198,17 @@ func (p *planner) joiner(k *settings, t *targets, r *state.Region, owners []stat
 	if p.Insight == nil {
 		return best
 	}
-	for i, c := range t.candidates {
-		joined := p.Insight.Member(c.id).Joined
-		if joined == 0 || p.Now >= joined.Add(p.settle(k)) || t.field.Seat(i).High >= t.field.Fair(i, 1000) {
+	if !t.found {
+		t.found = true
+		for i, c := range t.candidates {
+			if joined := p.Insight.Member(c.id).Joined; joined != 0 && p.Now < joined.Add(p.settle(k)) {
+				t.joiners = append(t.joiners, i)
+			}
+		}
+	}
+	for _, i := range t.joiners {
+		c := t.candidates[i]
+		if t.field.Seat(i).High >= t.field.Fair(i, 1000) {
 			continue
 		}
 		if p.Moves.Takes(c.id)+p.takes[c.id] < inFlight && t.field.May(i, r.Start, owners) &&

@@ -278,14 +278,14 @@ func (w *Work) member(m *rootv1.Member) {
 
 // Leave notes that a member's incarnation said when its process ends. It says so again and
 // again: of its words the one counts that leaves it the least time, from when it said the
-// first.
+// first. What it says behind that time is of another drain.
 func (w *Work) Leave(id state.MemberID, incarnation uint64, l Leave) {
 	m := w.st.Member(id)
 	if m.GetIncarnation() != incarnation || m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED {
 		return
 	}
 	old, known := w.leaves[id]
-	if known {
+	if known && l.Said <= old.Ends {
 		l.Said, l.Ends = old.Said, min(old.Ends, l.Ends)
 	}
 	w.leaves[id] = l

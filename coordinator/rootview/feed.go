@@ -36,6 +36,24 @@ type Batch struct {
 // Empty says that the batch moves nobody.
 func (b *Batch) Empty() bool { return len(b.ends) == 0 && !b.Snapshot }
 
+// Entries calls fn with the changes of each entry that made some, in order, and the
+// position behind it; its term is that of the batch's end. Of a batch that a reader
+// began in the middle of they come at once.
+func (b *Batch) Entries(fn func(at state.Token, changes []state.Change)) {
+	if len(b.ends) == 0 && len(b.Changes) > 0 {
+		fn(b.Token, b.Changes)
+	}
+	from := uint32(0)
+	for i, end := range b.ends {
+		if end > from {
+			at := b.Token
+			at.Index = b.first + uint64(i)
+			fn(at, b.Changes[from:end])
+		}
+		from = end
+	}
+}
+
 // behind returns what of the batch lies behind an index. ok is false for an
 // index behind the batch's end.
 func (b Batch) behind(index uint64) (rest Batch, ok bool) {

@@ -154,8 +154,8 @@ func TestTsoStream(t *testing.T) {
 	}
 }
 
-// N-72: who does not hold the Tenure says so, and who does.
-func TestTenureNotHeld(t *testing.T) {
+// Who does not hold the Tenure says so, and who does.
+func TestA25N72TenureNotHeld(t *testing.T) {
 	w := start(t)
 	if _, err := w.root.Claim(t.Context(), &rootv1.TenureClaimed{
 		HolderId: "c2", HolderIncarnation: 5, HolderAddress: "127.0.0.1:2", TtlMillis: 1000,

@@ -144,36 +144,72 @@ func (f *fanout) next(roundFirst bool) (w *watch, round bool) {
 	return w, round
 }
 
+// nextOfRoundLocked is the next watch of a round that has begun: of scopes that something
+// changed for, and one in two of those that are looked at.
 func (f *fanout) nextOfRoundLocked() *watch {
-	f.until = time.Time{}
-	for i := 0; i < len(f.fresh); {
-		s := f.fresh[i]
-		if time.Now().Before(s.begin) {
-			if f.until.IsZero() || s.begin.Before(f.until) {
-				f.until = s.begin
-			}
-			i++
+	f.beginLocked()
+	f.looking = !f.looking
+	for len(f.fresh) > 0 || len(f.looks) > 0 {
+		queue := &f.fresh
+		if len(f.fresh) == 0 || f.looking && len(f.looks) > 0 {
+			queue = &f.looks
+		}
+		s := (*queue)[0]
+		if s.queue != queue {
+			pop(queue) // Something changed for it since: it has gone ahead.
 			continue
 		}
 		if s.place = min(s.place, len(s.level)); s.place > 0 {
 			s.place--
 			return s.level[s.place]
 		}
-		f.fresh, s.fresh = slices.Delete(f.fresh, i, i+1), false
+		pop(queue)
+		s.queue = nil
 		if s.again {
 			s.again = false
-			f.refreshLocked(s)
+			f.refreshLocked(s, &f.fresh)
 		}
 	}
 	return nil
 }
 
-// visitAll has every watch visited.
+func pop(queue *[]*scope) { (*queue)[0], *queue = nil, (*queue)[1:] }
+
+// beginLocked begins the rounds of crowds whose time has come.
+func (f *fanout) beginLocked() {
+	now := time.Now()
+	if f.soonest.IsZero() || now.Before(f.soonest) {
+		f.until = f.soonest
+		return
+	}
+	f.soonest = time.Time{}
+	f.resting = slices.DeleteFunc(f.resting, func(s *scope) bool {
+		if now.Before(s.begin) {
+			f.soonLocked(s.begin)
+			return false
+		}
+		s.queue = &f.fresh
+		f.fresh = append(f.fresh, s)
+		return true
+	})
+	f.until = f.soonest
+}
+
+// soonLocked notes when a round begins.
+func (f *fanout) soonLocked(begin time.Time) {
+	if f.soonest.IsZero() || begin.Before(f.soonest) {
+		f.soonest = begin
+	}
+}
+
+// visitAll has every watch visited, behind those that something changed for.
 func (f *fanout) visitAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.scopes {
-		f.refreshLocked(s)
+		if s.queue == nil {
+			f.refreshLocked(s, &f.looks)
+		}
 	}
 	signal(f.news)
 }

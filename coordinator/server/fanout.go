@@ -62,8 +62,12 @@ type fanout struct {
 	// kept are the frames of all scopes, oldest first, and their bytes.
 	kept  []*frame
 	bytes int
-	// fresh are scopes with frames that were not given to all their watches yet.
-	fresh []*scope
+	// fresh are scopes with frames that were not given to all their watches yet, looks
+	// those whose watches are only looked at, resting crowds whose round begins later, at
+	// soonest: each scope is in one of them, and may be left over at an earlier place.
+	fresh, looks, resting []*scope
+	soonest               time.Time
+	looking               bool // a look had its turn last
 	// roomy are watches that were full, or are new, and are to be visited.
 	roomy []*watch
 	// given is the watch that is being given something; passed is told when it no
@@ -107,7 +111,7 @@ type scope struct {
 	mixed bool // those of a connection do not stand together
 	place int
 	begin time.Time
-	fresh bool
+	queue *[]*scope // that of fanout that it is in; nil: none
 	again bool
 	// latest are the last changes; nil: it is no crowd.
 	latest *latest
@@ -168,7 +172,7 @@ func (f *fanout) jump() state.Token {
 	for _, s := range f.scopes {
 		s.frames, s.since, s.latest = nil, f.at, nil
 		f.identify(s)
-		f.refreshLocked(s) // whose watches fall out of it
+		f.refreshLocked(s, &f.fresh) // whose watches fall out of it
 	}
 	f.alarmLocked()
 	signal(f.news)
@@ -216,7 +220,10 @@ func (f *fanout) leave(s *scope) {
 	f.disown(s)
 	other := func(o *scope) bool { return o == s }
 	f.all, f.members = slices.DeleteFunc(f.all, other), slices.DeleteFunc(f.members, other)
-	f.fresh = slices.DeleteFunc(f.fresh, other)
+	if s.queue != nil {
+		*s.queue = slices.DeleteFunc(*s.queue, other)
+		s.queue = nil
+	}
 	f.kept = slices.DeleteFunc(f.kept, func(k *frame) bool { return k.scope == s })
 	for _, k := range s.frames {
 		f.bytes -= k.bytes
@@ -308,27 +315,32 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 		s.frames = append(s.frames, k)
 		f.kept = append(f.kept, k)
 		f.bytes += k.bytes
-		f.refreshLocked(s)
+		f.refreshLocked(s, &f.fresh)
 	}
 	f.trim()
-	return len(f.fresh) > 0
+	return len(f.fresh)+len(f.looks)+len(f.resting) > 0
 }
 
-// refreshLocked has a round of a scope begin, or another follow.
-func (f *fanout) refreshLocked(s *scope) {
-	if s.fresh {
+// refreshLocked has a round of a scope begin in a queue, or another follow.
+func (f *fanout) refreshLocked(s *scope, queue *[]*scope) {
+	if s.queue != nil && (s.queue != &f.looks || queue == s.queue) {
 		s.again = true
 		return
 	}
 	s.place = len(s.level)
-	if now := time.Now(); !isCrowd(s) || s.begin.Add(crowdRound).Before(now) {
+	now := time.Now()
+	if !isCrowd(s) || s.begin.Add(crowdRound).Before(now) {
 		s.begin = now
 	} else {
 		s.begin = s.begin.Add(crowdRound)
+		if s.begin.After(now) {
+			queue = &f.resting
+			f.soonLocked(s.begin)
+		}
 	}
 	if s.place > 0 {
-		s.fresh = true
-		f.fresh = append(f.fresh, s)
+		s.queue = queue
+		*queue = append(*queue, s)
 	}
 	if s.mixed && isCrowd(s) {
 		s.group()
@@ -372,9 +384,10 @@ func (f *fanout) trim() {
 		k := f.kept[n]
 		k.scope.frames, k.scope.since = k.scope.frames[1:], k.to
 		f.bytes -= k.bytes
+		f.kept[n] = nil
 		n++
 	}
-	f.kept = slices.Delete(f.kept, 0, n)
+	f.kept = f.kept[n:]
 }
 
 // step is what a watch at a position does next.

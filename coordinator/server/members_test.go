@@ -13,7 +13,7 @@ import (
 
 // What members and operators do, by typed calls; repeated under their identity
 // they change nothing, whatever others did in between.
-func TestMembersByTypedCalls(t *testing.T) {
+func TestC49A27A32MembersByTypedCalls(t *testing.T) {
 	w := start(t)
 	ctx, sequence := within(t), uint64(0)
 	next := func() *rootv1.CommandIdentity {
@@ -75,7 +75,7 @@ func TestMembersByTypedCalls(t *testing.T) {
 // A registration that was under way while another process registered comes too late:
 // the one that lives stays. The same process may ask again without saying whom it
 // follows.
-func TestADelayedRegistrationIsOvertaken(t *testing.T) {
+func TestA21ADelayedRegistrationIsOvertaken(t *testing.T) {
 	w := start(t)
 	ctx := within(t)
 	register := func(nonce, follows uint64) (*rootv1.Member, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,10 +53,30 @@ type HeardFrame struct {
 	// Turned are the regions that are in another phase than before, or at another epoch.
 	Turned []state.RegionID
 	// Showed: the member has taken a newer set than before on this stream.
-	Showed  bool
-	Replies []*coordinatorv1.MemberCommandReply
+	Showed bool
+	// Loads are of those regions in the frame that the member serves, Gone those that it does
+	// not report any more.
+	Loads []RegionLoad
+	Gone  []state.RegionID
+	// Complete: with this frame the member has said everything on this stream.
+	Complete bool
+	Replies  []*coordinatorv1.MemberCommandReply
 	// Goodbye is nil unless the member leaves.
 	Goodbye *coordinatorv1.Goodbye
+}
+
+// RegionLoad is what a member says of a region that it serves.
+type RegionLoad struct {
+	Region    state.RegionID
+	Epoch     state.Epoch
+	Load      float64
+	Saturated bool
+}
+
+// SaidOf is the load in a report; false: the member does not serve the region.
+func SaidOf(p *coordinatorv1.RegionReport) (RegionLoad, bool) {
+	return RegionLoad{state.RegionID(p.GetRegionId()), rooted.EpochFromProto(p.GetEpoch()), p.GetLoad(), p.GetSaturated()},
+		p.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_SERVING
 }
 
 // memberStream is one stream of a member. A goroutine of its own reads; answers are sent
@@ -210,22 +231,27 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 	said.again = f.GetSequence() == 1 && !f.GetComplete()
 	for _, p := range f.GetRegions() {
 		turned, err := s.cfg.Soft.Report(st, member, p, now)
-		switch {
-		case err != nil:
+		if err != nil {
 			said.refuse(err)
 			if reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
 				said.missed = view.Token
 			}
-		case turned:
+			continue
+		}
+		if turned {
 			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
+		}
+		if load, serves := SaidOf(p); serves {
+			heard.Loads = append(heard.Loads, load)
 		}
 	}
 	for _, id := range f.GetGone() {
 		s.cfg.Soft.Gone(state.RegionID(id), m.incarnation)
+		heard.Gone = append(heard.Gone, state.RegionID(id))
 	}
 	if m.since != 0 && !f.GetPartial() {
 		s.cfg.Soft.Complete(st, m.incarnation, m.since)
-		m.since = 0
+		m.since, heard.Complete = 0, true
 	}
 	if s.cfg.Members != nil {
 		s.cfg.Members.Frame(heard)

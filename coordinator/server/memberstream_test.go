@@ -146,9 +146,9 @@ func reported(region uint64, phase coordinatorv1.RegionPhase) *coordinatorv1.Reg
 
 const phaseServing = coordinatorv1.RegionPhase_REGION_PHASE_SERVING
 
-// TestC04OneStreamFromStartOn: a member is shown what is its own at the start and when it
+// TestC04C39R12R14OneStreamFromStartOn: a member is shown what is its own at the start and when it
 // changes, without asking; it is told how to speak, and confirmed for what it said.
-func TestC04OneStreamFromStartOn(t *testing.T) {
+func TestC04C39R12R14OneStreamFromStartOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := hosting(t)
 		defer w.end(t)
@@ -564,9 +564,9 @@ func TestHeardMembers(t *testing.T) {
 	})
 }
 
-// TestCommandsGoOutOnce: with the next answer, bounded, and to the incarnation that is
+// TestC45CommandsGoOutOnce: with the next answer, bounded, and to the incarnation that is
 // meant.
-func TestCommandsGoOutOnce(t *testing.T) {
+func TestC45CommandsGoOutOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := hosting(t)
 		defer w.end(t)

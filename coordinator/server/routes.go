@@ -48,7 +48,7 @@ func (s *Server) regionByKey(ctx context.Context, req *keyRequest) (*packet, err
 		id := region.Owners[i].Member
 		p.data = appendOwner(p.data, 3, id, v.state.Member(id))
 	}
-	p.data = appendString(p.data, 4, s.cfg.Soft.Leader(region, v.now))
+	p.data = appendString(p.data, 4, s.cfg.Soft.Leader(v.state, region, v.now))
 	p.data = appendDisclosure(p.data, 5, v.disclosure())
 	return p, nil
 }
@@ -353,7 +353,7 @@ func (a *answer) packet(v *served, regions []*state.Region, positions []uint32, 
 			}
 		}
 		var leader uint32
-		if id := v.server.cfg.Soft.Leader(r, v.now); id != "" {
+		if id := v.server.cfg.Soft.Leader(v.state, r, v.now); id != "" {
 			leader = a.owners[id]
 			led = led || leader != 0
 		}
@@ -397,7 +397,7 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 	}
 	return &coordinatorv1.GetRegionResponse{
 		Region: region.Proto(), Owners: catalog.Owners(v.state, region),
-		LeaderMemberId: string(s.cfg.Soft.Leader(region, v.now)), Disclosure: v.disclosure(),
+		LeaderMemberId: string(s.cfg.Soft.Leader(v.state, region, v.now)), Disclosure: v.disclosure(),
 	}, nil
 }
 

@@ -94,6 +94,8 @@ type Config struct {
 	Members MemberEvents
 	// Standing says what is thought of a member. Nil: nothing is.
 	Standing func(state.MemberID) liveness.Standing
+	// Rounds are how keyspaces were evened out last, newest first. Nil: nobody does that.
+	Rounds func() []*coordinatorv1.BalanceRound
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
@@ -190,6 +192,7 @@ type Server struct {
 	opening        opening
 	long           *turns.Turns // of answers about many regions
 	handover       openHandover
+	invariants     *invariants
 	identities     *identity.Source
 	stopping       atomic.Bool
 	listener       atomic.Pointer[listen.Listener] // nil before Run
@@ -220,6 +223,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
+	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
 	s.hints = hints.New(cfg.Soft)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
@@ -258,6 +262,9 @@ func (s *Server) options() []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(l.MaxStreamsPerConnection),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.WriteBufferSize(64<<10),
+		// Each connection has one for as long as it is open, of which there may be one a
+		// member. What is larger is read past it.
+		grpc.ReadBufferSize(8<<10),
 		grpc.ConnectionTimeout(5*time.Second),
 		// A connection without calls ends, and its client opens another one when it has one. A connection whose peer is gone is found by pings; a peer that pings
 		// more often than every 5 s is cut.
@@ -287,6 +294,7 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	background.Go(func() { s.fanout.run(ctx) })
 	background.Go(func() { s.fanout.deliver(ctx) })
 	background.Go(func() { s.members.run(ctx) })
+	background.Go(func() { s.invariants.run(ctx) })
 	background.Go(func() { s.gate.Run(ctx) })
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)

@@ -39,6 +39,15 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 		Version:         s.cfg.Version,
 		Channel:         s.cfg.channel().Kind(), CertificateEndsUnixSeconds: s.cfg.channel().Ends(),
 	}
+	if s.cfg.Rounds != nil && !req.GetBrief() {
+		for _, r := range s.cfg.Rounds() {
+			if len(resp.Rounds) < maxShownRounds && v.mayRead(ctx, r.GetKeyspace()) == nil {
+				resp.Rounds = append(resp.Rounds, r)
+			}
+		}
+	}
+	violations := s.invariants.violations()
+	resp.InvariantViolations = violations[:]
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
 		resp.Handover = handovers[len(handovers)-1]
 	}
@@ -49,6 +58,9 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 	}
 	return resp, nil
 }
+
+// maxShownRounds bounds the rounds in an answer.
+const maxShownRounds = 256
 
 // serves says whether a holder can serve now: its confirmation is good. Without a
 // ttl none lasts, and it is enough that the root is heard and names it.

@@ -114,7 +114,7 @@ func TestTwoCoordinatorsOverOneRoot(t *testing.T) {
 }
 
 // A holder that is cut off from the root cannot serve, and says so.
-func TestACutOffHolderServesNoAuthority(t *testing.T) {
+func TestA46ACutOffHolderServesNoAuthority(t *testing.T) {
 	for _, ttl := range []time.Duration{0, 200 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

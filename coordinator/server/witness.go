@@ -26,10 +26,12 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 	}
 	disclosure := v.disclosure()
 	truth := s.truth(v.view, v.now)
+	truth.Placed = s.invariants.walk(v.state, v.now)
 	report := witness.Judge(truth)
 	resp := &coordinatorv1.WitnessResponse{
 		Cluster: truth.Cluster, Tenure: truth.Tenure, Handovers: truth.Handovers, Allocators: truth.Allocators,
 		ForgottenEras: report.Forgotten, HandoverOpenMillis: openMillis(truth.OpenFor), Disclosure: disclosure,
+		Placed: placedProto(truth.Placed),
 	}
 	for _, f := range report.Findings {
 		resp.Guarantees = append(resp.Guarantees, &coordinatorv1.GuaranteeFinding{
@@ -38,7 +40,7 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 	}
 	for _, a := range report.Anomalies {
 		anomaly := &coordinatorv1.WitnessAnomaly{
-			Kind: string(a.Kind), Guarantee: guaranteeProto(a.Guarantee), Era: a.Era, Note: a.Note, Numbers: a.Numbers,
+			Kind: string(a.Kind), Guarantee: guaranteeProto(a.Guarantee), Era: a.Era, Note: a.Note, Numbers: a.Numbers, RegionId: uint64(a.Region),
 		}
 		if a.At.Index != 0 {
 			anomaly.Token = a.At.Proto()
@@ -52,6 +54,7 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 // handover is still open.
 func (s *Server) truth(view *rootview.View, now clock.Instant) witness.Truth {
 	truth := witness.Of(view.State)
+	truth.Placed = s.invariants.placed(view.State)
 	open := s.handover.look(view.State, now)
 	switch view.Mode(now) {
 	case coordinatorv1.DegradedMode_DEGRADED_MODE_HEALTHY:

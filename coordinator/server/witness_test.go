@@ -37,10 +37,10 @@ func (w *world) witness(t *testing.T, freshness coordinatorv1.Freshness) *coordi
 	return resp
 }
 
-// verdicts are those on the four guarantees, in order.
+// verdicts are those on the four guarantees of authority, in order.
 func verdicts(resp *coordinatorv1.WitnessResponse) [4]coordinatorv1.Verdict {
 	var out [4]coordinatorv1.Verdict
-	for i, g := range resp.GetGuarantees() {
+	for i, g := range resp.GetGuarantees()[:len(out)] {
 		out[i] = g.GetVerdict()
 	}
 	return out
@@ -162,4 +162,53 @@ func TestWitnessIsBounded(t *testing.T) {
 	if len(resp.GetHandovers()) != state.MaxHandovers || resp.GetForgottenEras() != 8 {
 		t.Errorf("%d handovers, %d eras forgotten", len(resp.GetHandovers()), resp.GetForgottenEras())
 	}
+}
+
+// A coordinator judges what it follows of the log, shows it, and shows whom it says to
+// lead a region: an owner, and one that may act.
+func TestA20PlacementIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		synctest.Wait() // it follows from here on
+		w.must(t, join("m1"))
+		w.must(t, join("m2"))
+		w.must(t, create("x", &rootv1.KeyspaceSettings{
+			Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 2}}},
+			Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
+		}))
+		w.must(t, assign(1, "m1"))
+		if _, err := w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{
+			MemberId: "m1", Incarnation: w.incarnation("m1"), Region: w.root.state.Region(1).Proto(), Leader: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		says := func(want string, leader string) {
+			t.Helper()
+			time.Sleep(2 * time.Second) // a walk is good for one
+			resp := w.witness(t, coordinatorv1.Freshness_FRESHNESS_STRONG)
+			if g := resp.GetGuarantees()[4]; g.GetVerdict() != holds || !strings.HasPrefix(g.GetNumbers(), want) {
+				t.Errorf("Placement: %v, want %q", g, want)
+			}
+			r, err := w.client.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 1})
+			if err != nil || r.GetLeaderMemberId() != leader {
+				t.Errorf("leader %q, want %q, %v", r.GetLeaderMemberId(), leader, err)
+			}
+		}
+		says("1 region has an owner that may act, 1 orphaned; 1 leader is an owner; ", "m1")
+		w.must(t, assign(1, "m2"))
+		says("1 region has an owner that may act, 1 orphaned; ", "")
+		w.must(t, assign(1, "m1"))
+		says("1 region has an owner that may act, 1 orphaned; 1 leader is an owner; ", "m1")
+		w.must(t, &rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: "m1", State: rootv1.MemberState_MEMBER_STATE_FAILED}}})
+		says("0 regions have owners that may act, 2 orphaned; ", "")
+		resp := w.witness(t, coordinatorv1.Freshness_FRESHNESS_STRONG)
+		if p := resp.GetPlaced(); p.GetAssigned() != 2 || p.GetOrphaned() != 2 || p.GetGrants() != 3 || p.GetAsked() != 2 || p.GetMoved() != 0 || len(p.GetViolations()) != 5 {
+			t.Errorf("%v", p)
+		}
+		st, err := w.client.Status(within(t), &coordinatorv1.StatusRequest{Brief: true})
+		if err != nil || len(st.GetInvariantViolations()) != 5 || w.server.InvariantViolations().Total() != 0 || w.server.Guarantees()["placement"] != "holds" {
+			t.Errorf("%v, %v", st.GetInvariantViolations(), err)
+		}
+	})
 }

@@ -379,6 +379,30 @@ func TestLaws(t *testing.T) {
 				next(id)
 			}
 			same(t, id, conn.member.has, expected(l.st, id, conn.stream.Incarnation()))
+			if got, want := c.Keyspaces(conn.stream, 10), expectedKeyspaces(l.st, id, conn.stream.Incarnation()); !slices.Equal(got, want) {
+				t.Fatalf("%s is shown regions of keyspaces %v, want %v", id, got, want)
+			}
 		}
 	})
+}
+
+// expectedKeyspaces are those of what an incarnation owns, and of what is planned with its
+// member, found by looking at everything.
+func expectedKeyspaces(st *state.State, id string, incarnation uint64) []state.KeyspaceID {
+	var all []state.KeyspaceID
+	st.IncarnationRegions(incarnation, func(r *state.Region) bool {
+		all = append(all, r.Keyspace)
+		return true
+	})
+	st.Transitions(func(p *rootv1.Transition) bool {
+		r := st.Region(state.RegionID(p.GetRegionId()))
+		ours := p.GetOwner().GetMemberId() == id || p.GetFrom().GetMemberId() == id
+		if ours && p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING &&
+			st.Keyspace(r.Keyspace).GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
+			all = append(all, r.Keyspace)
+		}
+		return true
+	})
+	slices.Sort(all)
+	return slices.Compact(all)
 }

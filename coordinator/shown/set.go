@@ -104,7 +104,7 @@ func (c *Core) begin(s *Stream) {
 			set.ids = append(set.ids, r.ID)
 			return true
 		})
-		for id := range c.pending[s.member] {
+		for id := range c.pending[s.member].all() {
 			set.ids = append(set.ids, id)
 		}
 		slices.Sort(set.ids)

@@ -34,7 +34,7 @@ type Core struct {
 	streams map[state.MemberID]*Stream
 	// pending are the regions with a planned change of owners that a member has a part
 	// in, whether it is connected or not.
-	pending map[state.MemberID]map[state.RegionID]struct{}
+	pending map[state.MemberID]*part
 	// keyspaces says which are assigned, and of those which are shared.
 	keyspaces map[state.KeyspaceID]kind
 	// news are the streams that something is to be shown on, since Dirty was asked.
@@ -42,6 +42,12 @@ type Core struct {
 }
 
 type kind struct{ assigned, shared bool }
+
+// part is a member's in what is planned: the regions, and how many of them each keyspace has.
+type part struct {
+	regions map[state.RegionID]struct{}
+	counts  map[state.KeyspaceID]int
+}
 
 // Stream is one member's, in one incarnation.
 type Stream struct {
@@ -125,7 +131,7 @@ func (c *Core) Told(s *Stream, has *coordinatorv1.ShownState) bool {
 // Jump goes on from a State behind changes that are not known.
 func (c *Core) Jump(st *state.State) {
 	c.st = st
-	c.pending = map[state.MemberID]map[state.RegionID]struct{}{}
+	c.pending = map[state.MemberID]*part{}
 	st.Transitions(func(p *rootv1.Transition) bool {
 		if p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING {
 			c.notePending(p) // those that ended come in no order
@@ -155,18 +161,35 @@ func shared(s *rootv1.KeyspaceSettings) bool { return s.GetOwnership().GetMaxOwn
 // notePending keeps who has a part in what is planned.
 func (c *Core) notePending(p *rootv1.Transition) {
 	for _, o := range sides(p) {
-		id := state.MemberID(o.GetMemberId())
-		switch regions := c.pending[id]; {
-		case p.GetStatus() != rootv1.TransitionStatus_TRANSITION_STATUS_PENDING:
-			if delete(regions, state.RegionID(p.GetRegionId())); len(regions) == 0 {
-				delete(c.pending, id)
+		id, region, keyspace := state.MemberID(o.GetMemberId()), state.RegionID(p.GetRegionId()), state.KeyspaceID(p.GetKeyspaceId())
+		all := c.pending[id]
+		if all == nil {
+			all = &part{map[state.RegionID]struct{}{}, map[state.KeyspaceID]int{}}
+			c.pending[id] = all
+		}
+		_, known := all.regions[region]
+		switch pending := p.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING; {
+		case pending && !known:
+			all.regions[region] = struct{}{}
+			all.counts[keyspace]++
+		case !pending && known:
+			delete(all.regions, region)
+			if all.counts[keyspace]--; all.counts[keyspace] == 0 {
+				delete(all.counts, keyspace)
 			}
-		case regions == nil:
-			c.pending[id] = map[state.RegionID]struct{}{state.RegionID(p.GetRegionId()): {}}
-		default:
-			regions[state.RegionID(p.GetRegionId())] = struct{}{}
+		}
+		if len(all.regions) == 0 {
+			delete(c.pending, id)
 		}
 	}
+}
+
+// all are the regions; nil has none.
+func (p *part) all() map[state.RegionID]struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.regions
 }
 
 // reshapes reports whether a transition changes ranges.
@@ -237,7 +260,7 @@ func (c *Core) memberChanged(id state.MemberID) {
 	if s := c.streams[id]; s != nil {
 		c.showAll(s)
 	}
-	for region := range c.pending[id] {
+	for region := range c.pending[id].all() {
 		if p := c.st.PendingTransition(region); p != nil { // as it was; one that comes now is marked by itself
 			c.markSides(p)
 		}
@@ -287,9 +310,11 @@ func (c *Core) mark(id state.MemberID, region state.RegionID) {
 func (c *Core) Keyspaces(s *Stream, most int) []state.KeyspaceID {
 	all := map[state.KeyspaceID]struct{}{}
 	c.st.IncarnationKeyspaces(s.incarnation, func(ks state.KeyspaceID, _ int) { all[ks] = struct{}{} })
-	for id := range c.pending[s.member] {
-		if r := c.st.Region(id); r != nil && c.keyspaces[r.Keyspace].assigned {
-			all[r.Keyspace] = struct{}{}
+	if p := c.pending[s.member]; p != nil {
+		for id := range p.counts {
+			if c.keyspaces[id].assigned {
+				all[id] = struct{}{}
+			}
 		}
 	}
 	ids := slices.Sorted(maps.Keys(all))

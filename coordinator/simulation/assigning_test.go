@@ -26,7 +26,7 @@ func (d *desk) startAssigner() {
 	n := d.n
 	d.raw = assigner.NewRaw(assigner.RawConfig{
 		ID: state.CoordinatorID(n.name), Incarnation: n.incarnation, View: func() *rootview.View { return n.view.core.View() },
-		Streams: d, Soft: d.soft, Settings: liveness.Settings{AskTime: askTime}, Identities: identity.SourceOf(n.incarnation ^ 0xa551),
+		Streams: d, Soft: d.soft, Settings: liveness.Settings{AskTime: askTime}, PoisonTime: time.Millisecond, Identities: identity.SourceOf(n.incarnation ^ 0xa551),
 		Clock: n.clock, Logger: hclog.NewNullLogger(), Wake: d.wake,
 	})
 }

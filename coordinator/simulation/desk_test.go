@@ -178,16 +178,21 @@ func (d *desk) onFrame(m *memberStream, f *coordinatorv1.MemberFrame) {
 			d.n.r.fail("Held: %s reports %v: %w", m.id, p, err)
 		case err != nil:
 			m.missed = true
+			continue
 		case turned:
 			heard.Turned = append(heard.Turned, state.RegionID(p.GetRegionId()))
+		}
+		if load, serves := server.SaidOf(p); serves {
+			heard.Loads = append(heard.Loads, load)
 		}
 	}
 	for _, id := range f.GetGone() {
 		d.soft.Gone(state.RegionID(id), m.incarnation)
+		heard.Gone = append(heard.Gone, state.RegionID(id))
 	}
 	if m.since != 0 && !f.GetPartial() {
 		d.soft.Complete(st, m.incarnation, m.since)
-		m.since = 0
+		m.since, heard.Complete = 0, true
 	}
 	d.raw.Frame(heard)
 	d.heard[m.id].at = now

@@ -36,8 +36,14 @@ func (s *space) settings(k knobs) *rootv1.KeyspaceSettings {
 	if k.fencing {
 		mass = 1000 // never held
 	}
+	var policy *rootv1.Policy
+	if k.seed%3 == 0 { // evened out by count, as often as there is something to do
+		policy = &rootv1.Policy{Rebalance: &rootv1.Rebalance{
+			MeanPermille: 1200, IntervalMillis: 250, HourPermille: 1000, RoundPermille: 500, SpacingMillis: 400, BackoffMillis: 400,
+		}}
+	}
 	return &rootv1.KeyspaceSettings{
-		Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: s.slots}}},
+		Policy: policy, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: s.slots}}},
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: s.ownership, Liveness: l,
 		Moves:  &rootv1.Moves{PrepareMaxMillis: 60, DeadlineMillis: 400, HoldRequestsMillis: 60, InFlight: 4},
 		Guards: &rootv1.Guards{MassPermille: mass, MassWindowMillis: 200, FlapFailures: 4, FlapWindowMillis: 800, NoMoveBackMillis: 500},

@@ -1,11 +1,13 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -17,7 +19,8 @@ type ownership struct {
 	errs []error
 	// deeds are what the log says of a region at an epoch.
 	deeds map[deedKey]*deed
-	// before is the state before an entry; nil: the empty one.
+	// rules judge what the log says of owners; before is the state before an entry.
+	rules  *witness.Invariants
 	before *state.State
 	// acts and gives by region and epoch.
 	acts   map[deedKey][]*act
@@ -54,7 +57,12 @@ func (c *ownershipCounts) add(o ownershipCounts) {
 }
 
 func newOwnership(r *run) *ownership {
-	o := &ownership{r: r, deeds: map[deedKey]*deed{}, acts: map[deedKey][]*act{}, gives: map[deedKey][]taking{}}
+	o := &ownership{
+		r: r, deeds: map[deedKey]*deed{}, acts: map[deedKey][]*act{}, gives: map[deedKey][]taking{},
+		rules: witness.NewInvariants(state.New()), before: state.New(),
+	}
+	o.rules.Remember(o.before)
+	o.rules.OrderFrontiers(func(a, b string) int { return cmp.Compare(number(a), number(b)) })
 	for _, a := range r.acts.all {
 		o.acts[deedKey{a.region, a.epoch}] = append(o.acts[deedKey{a.region, a.epoch}], a)
 	}
@@ -84,12 +92,15 @@ func (o *ownership) entry(st *state.State, out *state.Applied) {
 			}
 		}
 	}
+	o.rules.Entry(st.Token(), out.Changes)
 	o.orphans(st)
 	o.before = st.Fork()
 }
 
-func frontierOf(r *state.Region) uint64 {
-	n, _ := strconv.ParseUint(r.Frontier, 10, 64)
+func frontierOf(r *state.Region) uint64 { return number(r.Frontier) }
+
+func number(frontier string) uint64 {
+	n, _ := strconv.ParseUint(frontier, 10, 64)
 	return n
 }
 
@@ -104,30 +115,9 @@ func (o *ownership) region(st *state.State, c *state.Change) {
 		timed:  settings.GetOwnership().GetFence() == rootv1.Fence_FENCE_TTL,
 		shared: settings.GetOwnership().GetMaxOwners() > 1,
 	}
-	key := deedKey{c.Region.ID, c.Region.Epoch}
-	if was := o.deeds[key]; was != nil && !slices.Equal(was.owners, d.owners) {
-		o.fail("One owner an epoch", "region %d at %s was %v's at %d and is %v's at %d", key.region, key.epoch, was.owners, was.index, d.owners, d.index)
-	}
-	o.deeds[key] = d
-	if len(d.owners) > 1 && !d.shared {
-		o.fail("Placement", "region %d at %s is exclusive, and has %d owners", key.region, key.epoch, len(d.owners))
-	}
-	if c.OldRegion == nil || c.OldRegion.Epoch == c.Region.Epoch {
-		return
-	}
-	o.counts.grants++
-	if frontierOf(c.OldRegion) > d.frontier {
-		o.fail("Frontier", "region %d went from %d at %s back to %d at %s", key.region, frontierOf(c.OldRegion), c.OldRegion.Epoch, d.frontier, key.epoch)
-	}
-	o.minimal(st, c)
-}
-
-// minimal: nothing is taken from an owner that may act, but by a transition.
-func (o *ownership) minimal(st *state.State, c *state.Change) {
-	for _, was := range c.OldRegion.Owners {
-		if _, stays := c.Region.Owner(was.Member); !stays && o.before.Acts(was) && st.Acts(was) && o.before.PendingTransition(c.Region.ID) == nil {
-			o.fail("Placement", "region %d was taken from %s, which acts, at %s", c.Region.ID, was.Member, st.Token())
-		}
+	o.deeds[deedKey{c.Region.ID, c.Region.Epoch}] = d
+	if c.OldRegion != nil && c.OldRegion.Epoch != c.Region.Epoch {
+		o.counts.grants++
 	}
 }
 
@@ -147,7 +137,7 @@ func (o *ownership) transition(st *state.State, t *rootv1.Transition) {
 		return
 	}
 	o.counts.moved++
-	if r == nil || o.before == nil {
+	if r == nil {
 		return
 	}
 	was := o.before.Region(r.ID)
@@ -171,27 +161,18 @@ func (o *ownership) transition(st *state.State, t *rootv1.Transition) {
 
 // orphans: regions without an owner that may act are what is counted, at every token.
 func (o *ownership) orphans(st *state.State) {
-	n := 0
-	for _, s := range o.r.spaces {
-		k := st.KeyspaceByName(s.name)
-		if k == nil {
-			continue
-		}
-		st.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(r *state.Region) bool {
-			if !slices.ContainsFunc(r.Owners, st.Acts) {
-				n++
-			}
-			return true
-		})
+	_, found := witness.Walk(st, nil)
+	for _, a := range found {
+		o.fail("Placement", "at %s: %s: %s", st.Token(), a.Kind, a.Numbers)
 	}
-	if n != st.Orphaned() {
-		o.fail("Orphans", "%d regions have no owner at %s, %d are counted", n, st.Token(), st.Orphaned())
-	}
-	o.counts.orphaned = max(o.counts.orphaned, n)
+	o.counts.orphaned = max(o.counts.orphaned, st.Orphaned())
 }
 
 // check judges what members did.
 func (o *ownership) check() []error {
+	for _, a := range o.rules.Placed(o.before).Found {
+		o.fail(a.Guarantee.String(), "at %s: %s: %s", a.At, a.Kind, a.Numbers)
+	}
 	moments := map[state.RegionID][]mayKey{}
 	for key, may := range o.r.acts.may {
 		d := o.deeds[key.deedKey]

@@ -225,7 +225,7 @@ func TestRule3UndecidedClaimDoesNotEndTheEra(t *testing.T) {
 
 // Rule 4: an orderly end drains first, still confirming, and retires after the
 // era has ended here.
-func TestRule4Retire(t *testing.T) {
+func TestA33Rule4Retire(t *testing.T) {
 	s := newScript(t, nil).hold(300 * time.Millisecond)
 	s.core.Shutdown(s.now)
 	s.expect()
@@ -304,7 +304,7 @@ func TestRule6LostConfirmationIsRepeated(t *testing.T) {
 }
 
 // Rule 6 with a ttl: renewed each third, lapsed means waiting.
-func TestRule6RenewAndLapse(t *testing.T) {
+func TestA36Rule6RenewAndLapse(t *testing.T) {
 	s := newScript(t, nil).hold(300 * time.Millisecond)
 	s.used(99 * time.Millisecond).expect()
 	s.used(time.Millisecond).expect(tenure.Confirm)
@@ -341,7 +341,7 @@ func TestRule6IdlePace(t *testing.T) {
 }
 
 // Rule 7: the ttl is the Tenure's, not this process's setting.
-func TestRule7TTLFromTheRecord(t *testing.T) {
+func TestA36Rule7TTLFromTheRecord(t *testing.T) {
 	s := newScript(t, nil)
 	s.view(nil).expect(tenure.Claim)
 	s.core.OnClaimed(granted(tenureOf(1, "c1", 11, 90*time.Millisecond)), nil, s.now)
@@ -354,7 +354,7 @@ func TestRule7TTLFromTheRecord(t *testing.T) {
 }
 
 // Rule 8: each way in which a standby finds out.
-func TestRule8Takeover(t *testing.T) {
+func TestA23Rule8Takeover(t *testing.T) {
 	probed := func(s *tenure.Settings) { s.Probed = true }
 	held := tenureOf(1, "c2", 22, 200*time.Millisecond)
 
@@ -421,7 +421,7 @@ func TestRule8Takeover(t *testing.T) {
 }
 
 // Rule 9: every way in which a holder finds its era over stops it at once.
-func TestRule9Over(t *testing.T) {
+func TestA33Rule9Over(t *testing.T) {
 	over := map[string]func(*script){
 		"view": func(s *script) { s.view(tenureOf(2, "c2", 22, time.Second)) },
 		"view, retired": func(s *script) {

@@ -334,7 +334,7 @@ func TestRetireOnShutdown(t *testing.T) {
 
 // A holder that is cut off stops when its confirmation has run out, and the
 // standby serves soon after.
-func TestStandbyTakesOverFromAHolderCutOff(t *testing.T) {
+func TestA45StandbyTakesOverFromAHolderCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRoot(time.Millisecond)
 		a := startHolder(t, r, "c1", nil)

@@ -59,6 +59,8 @@ type Filter struct {
 type Chronicle struct {
 	st     *state.State
 	filter Filter
+	// met are the keyspace, the member and the region of the filter that were told of.
+	met [3]bool
 }
 
 // New makes a Chronicle over a state, which it keeps and changes.
@@ -170,6 +172,9 @@ func (c *Chronicle) command(groups []group, s *scene, cmd *rootv1.Command, l Lin
 		note := l.Why != "" && e.GetMemberStateChanged() != nil
 		so := l.Outcome == already && !note
 		for _, p := range s.pieces(e, i) {
+			if l.Outcome != rejected {
+				c.meet(&p)
+			}
 			if !c.filter.All && (p.routine || so) || !c.filter.has(&p) {
 				continue
 			}
@@ -186,6 +191,28 @@ func (c *Chronicle) command(groups []group, s *scene, cmd *rootv1.Command, l Lin
 // alike reports whether one sentence may tell of two commands of an entry.
 func (l *Line) alike(o *Line) bool {
 	return l.Outcome == o.Outcome && l.Reason == o.Reason && l.Actor == o.Actor && l.Via == o.Via && l.Why == o.Why
+}
+
+func (c *Chronicle) meet(p *piece) {
+	f := &c.filter
+	c.met[0] = c.met[0] || p.keyspace == f.Keyspace
+	c.met[1] = c.met[1] || slices.Contains(p.members, f.Member)
+	c.met[2] = c.met[2] || p.region == f.Region
+}
+
+// Unknown is what the filter asks for and neither is there nor was in what was told; empty:
+// there is nothing such.
+func (c *Chronicle) Unknown() string {
+	f := &c.filter
+	switch {
+	case f.Keyspace != "" && !c.met[0] && c.st.KeyspaceByName(f.Keyspace) == nil:
+		return fmt.Sprintf("keyspace %q", f.Keyspace)
+	case f.Member != "" && !c.met[1] && c.st.Member(state.MemberID(f.Member)) == nil:
+		return fmt.Sprintf("member %q", f.Member)
+	case f.Region != 0 && !c.met[2] && c.st.Region(state.RegionID(f.Region)) == nil:
+		return fmt.Sprintf("region %d", f.Region)
+	}
+	return ""
 }
 
 // has reports whether a piece is about what the filter is.

@@ -1,6 +1,7 @@
 package chronicle_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -127,7 +128,7 @@ const (
 )
 
 // A member's death: who failed and by which proof, and what went where and why.
-func TestAFailureIsTold(t *testing.T) {
+func TestC26A08A09AFailureIsTold(t *testing.T) {
 	h := newHistory(t)
 	h.add(changed("m1", 1, failed, "its own address refuses connections", "stream_closed", "probe_refused"))
 	h.entry(&rootv1.Command{Events: []*rootv1.Event{assigned(becauseFailed, 1, "m2", "m3")}, Actor: "coordinator/c1"})
@@ -156,7 +157,7 @@ func TestAHoldIsTold(t *testing.T) {
 	h.want(chronicle.Filter{}, "m1 and m2 stay active")
 }
 
-func TestADrainIsTold(t *testing.T) {
+func TestC43A09ADrainIsTold(t *testing.T) {
 	h := newHistory(t)
 	move := func(id uint64, to string) *rootv1.Event {
 		return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
@@ -180,6 +181,37 @@ func TestADrainIsTold(t *testing.T) {
 		`region 13 ("g3") of games is published, owned by m1`,
 		`region 13 ("g3") of games is to move from m1 to m3: the owner drains`,
 		`region 13 ("g3") of games has moved from m1 to m3: the owner drains`)
+}
+
+// A filter for what is not there, and was not in what is told, is a mistake: also where there
+// are members that would take regions of any keyspace.
+func TestAFilterForNothing(t *testing.T) {
+	h := newHistory(t)
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "short", Settings: state.DefaultSettings()}}})
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "short"}}})
+	h.add(&rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: "never"}}})
+	for _, c := range []struct {
+		filter chronicle.Filter
+		want   string
+	}{
+		{chronicle.Filter{}, ""},
+		{chronicle.Filter{Keyspace: "games", Member: "m1", Region: 13}, ""},
+		{chronicle.Filter{Keyspace: "short"}, ""},
+		{chronicle.Filter{Keyspace: "nope"}, `keyspace "nope"`},
+		{chronicle.Filter{Keyspace: "never"}, `keyspace "never"`},
+		{chronicle.Filter{Member: "m77"}, `member "m77"`},
+		{chronicle.Filter{Region: 77}, "region 77"},
+	} {
+		tells := chronicle.New(state.New(), c.filter)
+		for _, e := range h.log {
+			if _, err := tells.Tell(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := tells.Unknown(); got != c.want {
+			t.Errorf("%+v: %q is not known, want %q", c.filter, got, c.want)
+		}
+	}
 }
 
 // What was refused is told as such, and not as something that happened.
@@ -240,4 +272,29 @@ func TestEveryKindHasWords(t *testing.T) {
 			t.Errorf("%s has no words", name)
 		}
 	}
+}
+
+// Who leads, and how that ended, is told.
+func TestA11ATenureIsTold(t *testing.T) {
+	h := newHistory(t)
+	secret := []byte(strings.Repeat("s", 32))
+	digest := sha256.Sum256(secret)
+	claim := func(id string, era uint64) {
+		h.add(&rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+			HolderId: id, HolderIncarnation: 5, HolderAddress: id + ":1", ExpectedEra: era, TtlMillis: 1000, PredecessorExpired: era == 1,
+			Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID}, RetireDigest: digest[:],
+		}}})
+	}
+	claim("c1", 0)
+	h.want(chronicle.Filter{}, `c1 holds the Tenure, in era 1`)
+	claim("c2", 1)
+	a := h.st.Allocators()
+	h.add(&rootv1.Event{Kind: &rootv1.Event_TenureRetired{TenureRetired: &rootv1.TenureRetired{
+		Era: 2, HolderId: "c2", HolderIncarnation: 5, RetireSecret: secret, Consumed: &rootv1.Frontiers{AllocId: a.GetIdFence(), Tso: a.GetTsoFence()},
+	}}})
+	claim("c1", 2)
+	h.want(chronicle.Filter{},
+		`c2 holds the Tenure, in era 2; that of c1 ran out`,
+		`c2 gives the Tenure back: era 2 is over`,
+		`c1 holds the Tenure, in era 3`)
 }

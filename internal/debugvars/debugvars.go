@@ -4,7 +4,8 @@
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
 // component's own check passed within its bound, and answers everybody; (3) with
-// certificates the rest is for those that allowed names, by certificate or token.
+// certificates the rest is for those that allowed names, by certificate or token, and
+// nothing is served but that it ended when the own one has.
 package debugvars
 
 import (
@@ -127,7 +128,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 		s.Logger = hclog.NewNullLogger()
 	}
 	server := &http.Server{
-		Handler: Handler(s), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
+		Handler: s.TLS.Handler(Handler(s)), TLSConfig: s.TLS.HTTP(), ReadHeaderTimeout: headersWithin, ReadTimeout: headersWithin, WriteTimeout: answeredWithin,
 		IdleTimeout: idleFor, MaxHeaderBytes: maxHeaderBytes, ConnState: markBusy,
 		ErrorLog: s.Logger.Named("http").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}

@@ -7,9 +7,10 @@ package flow
 
 import "google.golang.org/grpc"
 
-// Windows of a stream and of a connection, in bytes. A server's bound what a
-// connection whose calls are not read makes it hold: requests are small. A
-// client's let a snapshot or a watch come at 160 Mbit/s over 50 ms, and at what a
+// Windows of a stream and of a connection, in bytes. That of a stream is what it may
+// have sent that its call has not read; that of a connection opens again with every
+// frame, whoever reads, and bounds nothing of that: what a server holds so, package gate
+// counts. A client's let a snapshot or a watch come at 160 Mbit/s over 50 ms, and at what a
 // network of one data centre has.
 const (
 	serverStream     = 256 << 10

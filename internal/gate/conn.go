@@ -55,7 +55,8 @@ type Conn struct {
 	unsent  unsent
 	crowded bool // the last Read brought much to do; used by Read alone
 	calls   int  // that the last Read brought; written by Read alone
-	refused refusals
+	refused *refusals
+	key     string // the caller's, of accounts and refusals
 
 	// writing is held across a Write, and by Hold.
 	writing    sync.Mutex
@@ -69,7 +70,7 @@ type Conn struct {
 	spare    []*stream // for later streams
 	newest   uint32
 	work     int // brought by the last Read: calls, and credits that were spent
-	held     int // bytes of messages that are not complete
+	held     int // bytes of messages that are not complete, or not read
 	taken    int // of them from the account
 	credits  int
 	refilled int64
@@ -97,6 +98,7 @@ const maxSpare = 32
 
 func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
+		key: key, refused: g.refusing.open(key, g.now.Load()),
 		Conn: inner, raw: raw, number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
@@ -183,6 +185,7 @@ func (c *Conn) Close() error {
 		c.closed = true
 		c.account.Give(c.taken)
 		c.account.Close()
+		c.gate.refusing.close(c.key, c.refused, c.gate.now.Load())
 		c.taken = 0
 	}
 	c.mu.Unlock()
@@ -269,8 +272,20 @@ func (c *Conn) charge(s *stream) {
 	if s.unfinished() {
 		cost += s.sum
 	}
+	cost += s.unreadBytes(c.receiveWindow)
 	c.held += cost - s.cost
 	s.cost = cost
+}
+
+// read notes that a call has read a message, not its first.
+func (c *Conn) read(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.streams[id]; s != nil && s.unread > 0 {
+		s.read()
+		c.charge(s)
+		c.settle()
+	}
 }
 
 // settle takes from the account what is held more, and gives back what is held
@@ -286,7 +301,7 @@ func (c *Conn) settle() {
 		c.account.Hold(more)
 	default:
 		if err := c.account.Take(more); err != nil {
-			c.end(memory, fmt.Sprintf("%d bytes of unfinished messages on it: %v", c.held, err))
+			c.end(memory, fmt.Sprintf("%d bytes of messages on it that did not end or were not read: %v", c.held, err))
 			return
 		}
 	}

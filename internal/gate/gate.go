@@ -3,8 +3,8 @@
 //
 // It owns the connections between the handshake and Close. It promises:
 //
-//  1. What has come of messages that are not complete is taken from the budget, as
-//     gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
+//  1. What has come of messages that are not complete, or that their call has not read,
+//     is taken from the budget, as gRPC keeps it: by buffers, not by bytes. A connection whose share has no room
 //     is closed; when the whole is nearly full, those that hold most are. One whose
 //     caller holds little, a call or two, is not, however short memory is.
 //  2. A message that does not come within MessageTimeout, and a second more for each
@@ -17,8 +17,8 @@
 //     when replies press on their share; otherwise its own server cuts it.
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
-//  6. A connection whose calls are nearly all refused for want of room is read slowly,
-//     the more so the longer; one whose calls are served is not.
+//  6. The connections of a caller whose calls are nearly all refused for want of room are
+//     read slowly, the more so the longer; those of one whose calls are served are not.
 //  7. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
 //     second. Neither the clock nor a listener that needs a place waits for it. After
@@ -27,7 +27,7 @@
 //     and no allocation.
 //
 // How many connections there are is for package listen; what is done with messages
-// that are complete, for the server.
+// that were read, for the server.
 package gate
 
 import (
@@ -94,6 +94,7 @@ type Gate struct {
 	oneRequest         map[string]struct{} // names of calls, not written to any more
 	unheard            atomic.Int32        // GOAWAY that were not taken, since the last look
 	floods             floods
+	refusing           refusing
 	turns              sync.Mutex // held by a crowded connection whose turn it is
 
 	mu    sync.Mutex // guards what follows

@@ -58,6 +58,7 @@ type service interface{}
 const (
 	unary = "/t.T/Unary"
 	chat  = "/t.T/Chat"
+	deaf  = "/t.T/Deaf"
 )
 
 func serve(t testing.TB, total budget.Size) *world {
@@ -99,6 +100,9 @@ func serve(t testing.TB, total budget.Size) *world {
 					return err
 				}
 			}
+		}}, {StreamName: "Deaf", ClientStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+			<-stream.Context().Done() // reads nothing
+			return nil
 		}}},
 	}, nil)
 	ctx, cancel := context.WithCancel(context.Background())

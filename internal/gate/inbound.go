@@ -41,10 +41,13 @@ type stream struct {
 	missing uint32
 	// sum is what the frames of the message take in memory, cost what is counted.
 	sum, cost int
-	headers   int  // bytes of the header block
-	complete  bool // a message has come
-	since     int64
-	bytes     int // of the message that have come
+	// Behind the first message, which is read when its call begins: how many have come
+	// and were not read, and what their frames take in memory.
+	unread, kept int
+	headers      int  // bytes of the header block
+	complete     bool // a message has come
+	since        int64
+	bytes        int // of the message that have come
 
 	receive     int64 // what the client may send, in bytes of DATA
 	send        int64 // what may be sent to it
@@ -53,6 +56,25 @@ type stream struct {
 
 // unfinished says that a message has begun to come.
 func (s *stream) unfinished() bool { return s.have > 0 }
+
+// unreadBytes is what counts of complete messages: what they take beyond what an open
+// stream counts for, and no less than what the server's window says for certain, which
+// it opens again by quarters.
+func (s *stream) unreadBytes(window int64) int {
+	if s.unread == 0 {
+		return 0
+	}
+	certain := window - window/4 - s.receive - int64(s.bytes)
+	return max(max(s.kept, int(certain))-streamBytes, 0)
+}
+
+// read notes that the call has read one of them.
+func (s *stream) read() {
+	s.kept -= s.kept / s.unread
+	if s.unread--; s.unread == 0 {
+		s.kept = 0
+	}
+}
 
 // inbound watches what the client sends. Conn.mu is held.
 type inbound struct {
@@ -176,7 +198,14 @@ func (in *inbound) message(s *stream, part []byte) {
 			part = part[n:]
 		}
 		if s.have == 5 && s.missing == 0 {
-			s.have, s.bytes, s.sum = 0, 0, dataBytes(in.c.in.frame.length)
+			if s.complete {
+				s.unread++
+				s.kept += s.sum
+				s.sum = 0
+			} else {
+				s.sum = dataBytes(in.c.in.frame.length)
+			}
+			s.have, s.bytes = 0, 0
 			s.complete, in.completed = true, true
 			in.c.earn()
 		}

@@ -58,7 +58,7 @@ func TestRefusedConnectionsAreReadSlowly(t *testing.T) {
 			_, _ = g.Unary(ctx, nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, err })
 		}
 		open := func(err error) {
-			_ = g.Stream(nil, server{ctx: ctx}, nil, func(_ any, s grpc.ServerStream) error {
+			_ = g.Stream(nil, server{ctx: ctx}, &grpc.StreamServerInfo{}, func(_ any, s grpc.ServerStream) error {
 				if err == nil {
 					_ = s.SendMsg(nil)
 				}
@@ -100,6 +100,39 @@ func TestRefusedConnectionsAreReadSlowly(t *testing.T) {
 			t.Errorf("half of the calls are served, and a Read waited for %v", d)
 		}
 	})
+}
+
+// A caller that is read slowly is not read faster on another connection, nor on the next
+// one; another caller is, and so is the first one some time later.
+func TestRefusedCallersAreReadSlowly(t *testing.T) {
+	g, _ := trial(1 << 30)
+	full := refusal.New(rootv1.Reason_REASON_OVERLOADED, "full")
+	dial := func(key string) *Conn {
+		raw := new(ended)
+		return newConn(g, raw, raw, nil, key, "origin")
+	}
+	one, beside := dial("a"), dial("a")
+	for range 2000 {
+		one.refused.note(full)
+	}
+	paused := one.refused.pause(1)
+	if paused == 0 || beside.refused.pause(1) != paused || dial("b").refused.pause(1) != 0 {
+		t.Error("another connection of the caller is not read as slowly, or one of another caller is")
+	}
+	_, _, _, _ = one.Close(), one.Close(), beside.Close(), one.Close()
+	if next := dial("a"); next.refused.pause(1) != paused {
+		t.Error("its next connection is read at once")
+	} else {
+		_ = next.Close()
+	}
+	g.now.Add(int64(rememberFlood) + 1)
+	last := dial("a")
+	if last.refused.pause(1) != 0 {
+		t.Error("it is read slowly for ever")
+	}
+	if _ = last.Close(); len(g.refusing.of) != 1 { // b is still there
+		t.Errorf("%d callers are remembered", len(g.refusing.of))
+	}
 }
 
 // A connection that was ended for a flood is neither read nor closed for a while, as

@@ -205,12 +205,15 @@ func (c *Conn) full() error {
 
 // Stream is a grpc.StreamServerInterceptor: Unary for the messages of a stream,
 // which ends when they do not fit.
-func (g *Gate) Stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (g *Gate) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := Of(stream.Context())
 	if c == nil {
 		return handler(srv, stream)
 	}
 	counting := &counting{ServerStream: stream, conn: c, request: awaited(stream.Context())}
+	if info.IsClientStream {
+		counting.number = streamNumber(stream.Context())
+	}
 	err := handler(srv, counting)
 	if !counting.sent.Load() {
 		c.refused.note(err)
@@ -223,16 +226,26 @@ type counting struct {
 	grpc.ServerStream
 	conn    *Conn
 	request *time.Timer // see awaited
-	sent    atomic.Bool // a message: the call was served
+	// number is the stream's on the connection, begun that its first message was read.
+	number uint32
+	begun  bool
+	sent   atomic.Bool // a message: the call was served
 }
 
 // RecvMsg implements grpc.ServerStream.
 func (s *counting) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
-	if err == nil && s.request != nil {
+	if err != nil {
+		return err
+	}
+	if s.request != nil {
 		s.request.Stop()
 	}
-	return err
+	if s.begun {
+		s.conn.read(s.number)
+	}
+	s.begun = true
+	return nil
 }
 
 // SendMsg implements grpc.ServerStream.

@@ -14,6 +14,7 @@
 //	(3) Every grant carries its epoch; what lands elsewhere is fenced there.
 //	(4) Where the fence is a ttl, nothing is admitted later than ttl after the newest
 //	    confirmed frame was sent, and Check says so behind the work.
+//	(5) A ttl that gets longer is that of frames sent behind the change.
 //	(8) Of a move the next owner is asked to prepare, the old one serves until it is
 //	    told to release; then admitted work ends first, and the frontier is exact. A
 //	    cancelled move leaves the old owner serving. What is split or merged is released

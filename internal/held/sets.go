@@ -144,7 +144,9 @@ func (c *Core) confirm(s *stream, a *coordinatorv1.MemberAnswer, now clock.Insta
 		c.table.confirmed.Store(int64(s.pending))
 		c.counts.Confirmed++
 		for _, id := range c.spaces() {
-			c.tell(c.keyspaces[id], now)
+			k := c.keyspaces[id]
+			k.lengthen(s.pending)
+			c.tell(k, now)
 		}
 	}
 	s.pending = 0
@@ -336,7 +338,7 @@ func (c *Core) mergeTerms(now clock.Instant) {
 			c.keyspaces[id] = k
 			changed = true
 		}
-		k.now.Store(m)
+		k.become(m, now)
 		c.table.hold.Store(max(c.table.hold.Load(), int64(m.Hold)))
 	}
 	for _, id := range c.spaces() {
@@ -346,6 +348,33 @@ func (c *Core) mergeTerms(now clock.Instant) {
 		c.name()
 		c.settleAll(now)
 	}
+}
+
+// become takes new terms. A longer ttl is kept to from the next confirmation on: who gave
+// those before reckoned with the shorter one, and may have given regions to others that
+// this member has not heard of yet.
+func (k *keyspace) become(m *Keyspace, now clock.Instant) {
+	before := k.now.Load()
+	switch {
+	case before == nil || before.TTL == 0 || m.TTL <= before.TTL:
+		k.longer = 0
+	default:
+		if k.longer != m.TTL {
+			k.longer, k.longerFrom = m.TTL, now
+		}
+		m.TTL = before.TTL
+	}
+	k.now.Store(m)
+}
+
+// lengthen has the longer ttl count, if a frame that was sent at sent is behind it.
+func (k *keyspace) lengthen(sent clock.Instant) {
+	if k.longer == 0 || sent < k.longerFrom {
+		return
+	}
+	m := *k.now.Load()
+	m.TTL, k.longer = k.longer, 0
+	k.now.Store(&m)
 }
 
 // dropKeyspaces forgets keyspaces that no terms name and no region is in. True: there were

@@ -109,6 +109,10 @@ type keyspace struct {
 	// application knows.
 	call          uint64
 	stopped, told bool
+	// longer is the ttl of confirmations of frames that are sent from longerFrom on; 0: as
+	// of all.
+	longer     time.Duration
+	longerFrom clock.Instant
 
 	mu sync.RWMutex
 	// Guarded by mu: grants by the start of their ranges; points are found by their

@@ -115,7 +115,9 @@ func (s *Setting) Counts(of *rootv1.KeyspaceSettings) string {
 	if text := s.Text(of); text != "" {
 		return text
 	}
-	return s.Text(&rootv1.KeyspaceSettings{Moves: state.MovesOf(of), Guards: state.GuardsOf(of)})
+	return s.Text(&rootv1.KeyspaceSettings{
+		Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},
+	})
 }
 
 // Set writes a value. Of an empty one, or 0, nothing is set any more.

@@ -2,15 +2,16 @@
 // peers, the replica, and the gRPC service over it.
 //
 // It owns the life of these parts and no state of its own. It promises: (1) the
-// workdir is locked and checked before anything else happens; (2) the peer
-// serves nothing before it is a member of its cluster, which it founds with others
-// or joins; (3) any part that fails
+// workdir is locked and checked before anything else happens; (2) until it
+// is a member of its cluster, which it founds with others or joins, the peer serves
+// nothing but its health, which is bad, and what it waits for; (3) any part that fails
 // ends the whole with its error, and nothing is acknowledged after it; so does the news
 // that another peer has its place; (4) on
 // shutdown leadership is handed over before connections are closed.
 package root
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,6 +84,7 @@ type Peer struct {
 	replica   *replica.Replica
 	transport *transport.Transport
 	server    *server.Server
+	waiting   string // what it waits for before
 }
 
 // Open locks and checks the workdir. Run or Close must follow.
@@ -125,10 +127,7 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 		return fmt.Errorf("listener %s has no deadlines", peerLis.Addr())
 	}
 	before, _ := p.store.Identity()
-	identity, err := transport.Agree(ctx, transport.AgreeConfig{
-		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
-		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"),
-	})
+	identity, err := p.agree(ctx, lis, peers, before.Member)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -147,6 +146,34 @@ func (p *Peer) run(ctx context.Context, lis, peerLis net.Listener) error {
 	err = p.serve(ctx, lis)
 	p.cfg.Logger.Info("root peer stopped", "peer", p.cfg.NodeID, "err", err)
 	return err
+}
+
+// agree makes the workdir a member's. Whoever asks meanwhile is told what it waits for.
+func (p *Peer) agree(ctx context.Context, lis net.Listener, peers transport.Listener, member bool) (identity storage.Identity, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	var failed error
+	if !member {
+		beside.Go(func() {
+			defer stop()
+			failed = server.Wait(ctx, p.serverConfig(), lis, func() string { return p.waits().Error() })
+		})
+	}
+	identity, err = transport.Agree(ctx, transport.AgreeConfig{
+		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
+		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"), Waiting: p.waitsFor,
+	})
+	stop()
+	beside.Wait()
+	return identity, cmp.Or(failed, err)
+}
+
+// serverConfig is what is known before there is a cluster.
+func (p *Peer) serverConfig() server.Config {
+	return server.Config{
+		NodeID: p.cfg.NodeID, Address: p.cfg.Advertise, Clock: p.clock, Stats: p.stats, TLS: p.cfg.TLS, Insecure: p.cfg.Insecure, Budget: p.cfg.Budget,
+		Logger: p.cfg.Logger.Named("server"),
+	}
 }
 
 // build makes the parts that need to know the cluster. level is where it begins, if it
@@ -175,10 +202,9 @@ func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listen
 	if err != nil {
 		return err
 	}
-	srv, err := server.New(server.Config{
-		NodeID: p.cfg.NodeID, ClusterID: identity.ClusterID, Address: p.cfg.Advertise, Replica: rep, Log: p.store,
-		Peers: net, Clock: p.clock, Stats: p.stats, TLS: p.cfg.TLS, Insecure: p.cfg.Insecure, Budget: p.cfg.Budget, Logger: p.cfg.Logger.Named("server"),
-	})
+	serving := p.serverConfig()
+	serving.ClusterID, serving.Replica, serving.Log, serving.Peers = identity.ClusterID, rep, p.store, net
+	srv, err := server.New(serving)
 	if err != nil {
 		return err
 	}
@@ -250,10 +276,18 @@ func (p *Peer) parts() (*replica.Replica, *transport.Transport, *server.Server) 
 	return p.replica, p.transport, p.server
 }
 
-// waiting says what a peer without a cluster does, without and with Join.
-var waiting = map[bool]string{
-	false: "waiting for the other root peers to form a cluster",
-	true:  "waiting to be made a root peer with `nokv root replace`",
+// waitsFor notes what the peer waits for while it belongs to no cluster.
+func (p *Peer) waitsFor(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = what
+}
+
+// waits is what the peer waits for while it belongs to no cluster.
+func (p *Peer) waits() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.New(cmp.Or(p.waiting, "it looks for the other root peers"))
 }
 
 // Healthy answers whether a read index comes back in time: this peer hears a
@@ -261,7 +295,7 @@ var waiting = map[bool]string{
 func (p *Peer) Healthy(ctx context.Context) error {
 	rep, _, _ := p.parts()
 	if rep == nil {
-		return errors.New(waiting[p.cfg.Join])
+		return p.waits()
 	}
 	if _, err := rep.ReadIndex(ctx); err != nil {
 		return fmt.Errorf("read index: %w", err)
@@ -273,7 +307,7 @@ func (p *Peer) Healthy(ctx context.Context) error {
 func (p *Peer) Verify(token string) (principal.Principal, error) {
 	rep, _, _ := p.parts()
 	if rep == nil {
-		return principal.Principal{}, errors.New(waiting[p.cfg.Join])
+		return principal.Principal{}, p.waits()
 	}
 	return bearer.Verify(token, rep.View().State, p.cfg.Secret)
 }

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -49,6 +50,41 @@ const slotTime = 5 * time.Minute
 func (b Budget) Failed(id state.RegionID, p Policy, now clock.Instant) Budget {
 	b.rests = slices.Clone(b.rests)
 	b.rest(id, now.Add(p.withDefaults().Backoff))
+	return b
+}
+
+// Past is a move to even out that was rooted, planned by another one.
+type Past struct {
+	Region state.RegionID
+	At     clock.Instant
+	// Failed: it was given up. Late: it was at At at the latest, and nobody knows when.
+	Failed, Late bool
+}
+
+// Recall is the Budget of a keyspace with so many regions when moves were planned by
+// another one. Each counts as a region: how much load it was is not known.
+func Recall(moves []Past, regions int, p Policy, now clock.Instant) Budget {
+	p = p.withDefaults()
+	var b Budget
+	until := map[state.RegionID]clock.Instant{}
+	for _, m := range moves {
+		rests := m.At.Add(p.Spacing)
+		if m.Failed {
+			rests = m.At.Add(p.Backoff)
+		}
+		if rests > now {
+			until[m.Region] = max(until[m.Region], rests)
+		}
+		if !m.Failed && !m.Late && now.Sub(m.At) < time.Hour {
+			b.spend(spent{regions: 1_000_000 / uint64(max(regions, 1))}, m.At)
+			b.began = max(b.began, m.At)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(until)) {
+		if len(b.rests) < mostRests {
+			b.rests = append(b.rests, rest{id, until[id]})
+		}
+	}
 	return b
 }
 

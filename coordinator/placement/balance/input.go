@@ -77,6 +77,8 @@ type Result struct {
 	Total     load.Amount
 	Excess    load.Amount
 	Imbalance uint64
+	// Before is what Imbalance would be without these steps.
+	Before uint64
 	// ByCount: there are no loads, or they do not matter here.
 	ByCount bool
 }

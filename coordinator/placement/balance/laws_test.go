@@ -78,7 +78,7 @@ func (w *world) inBudget(out balance.Result) {
 }
 
 // Nobody has anything to do with what is even: the fewest moves are none.
-func TestEvenIsLeftAlone(t *testing.T) {
+func TestA38EvenIsLeftAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t, balance.Policy{By: balance.By(rapid.IntRange(0, 2).Draw(t, "by")), Relative: 1200})
 		w.join(rapid.IntRange(1, 30).Draw(t, "members"))

@@ -12,6 +12,8 @@ import (
 // Make says what is to move, be cut, be joined, or get other owners.
 func Make(in Input) Result {
 	r := newRounds(&in)
+	r.judge()
+	r.out.Before, r.out.Excess, r.out.Imbalance = r.out.Imbalance, 0, 0
 	r.constrain()
 	r.widen()
 	switch {

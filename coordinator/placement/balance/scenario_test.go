@@ -20,8 +20,8 @@ var (
 	byLoad  = balance.Policy{By: balance.Load, Relative: 1200}
 )
 
-// of 128 regions 32 move when a fourth member joins three, and each has 32.
-func TestScenario01JoinMovesTheFairPart(t *testing.T) {
+// Of 128 regions 32 move when a fourth member joins three, and each has 32.
+func TestR08Scenario01JoinMovesTheFairPart(t *testing.T) {
 	for _, p := range []balance.Policy{byCount, byLoad} {
 		w := newWorld(t, p)
 		w.join(3)
@@ -61,8 +61,8 @@ func TestScenario02AnyOrderSameBytes(t *testing.T) {
 	}
 }
 
-// C-27, C-28, C-65: 600 on one of two with a limit of 500: 100 move; later rounds go on to 1.1.
-func TestScenario03AbsoluteLimitFirst(t *testing.T) {
+// 600 on one of two with a limit of 500: 100 move; later rounds go on to 1.1.
+func TestC27C65Scenario03AbsoluteLimitFirst(t *testing.T) {
 	for _, inFlight := range []int{0, 1000} {
 		p := byCount
 		p.Absolute, p.InFlight, p.Cooldown, p.Gap = 500, inFlight, time.Minute, 50
@@ -333,8 +333,8 @@ func TestScenario15FirstReport(t *testing.T) {
 	}
 }
 
-// P-46: where every region's load is nothing, regions are counted.
-func TestNoLoadAtAllIsCounted(t *testing.T) {
+// Where every region's load is nothing, regions are counted.
+func TestP46NoLoadAtAllIsCounted(t *testing.T) {
 	w := newWorld(t, byLoad)
 	w.join(3)
 	w.spread(slices.Repeat([]float64{0}, 30))
@@ -347,8 +347,8 @@ func TestNoLoadAtAllIsCounted(t *testing.T) {
 	}
 }
 
-// P-53, P-55: a rule nobody satisfies: the owner is kept, and it is said.
-func TestScenario20RuleNobodySatisfies(t *testing.T) {
+// A rule nobody satisfies: the owner is kept, and it is said.
+func TestP55Scenario20RuleNobodySatisfies(t *testing.T) {
 	w := newWorld(t, byCount)
 	w.join(4)
 	w.spread(ones(40))
@@ -418,8 +418,8 @@ func TestScenario21HotRange(t *testing.T) {
 	}
 }
 
-// P-48, P-50, P-51: one owner more when one is saturated, one less after it cooled, never less than the least.
-func TestScenario22SaturatedAndCool(t *testing.T) {
+// One owner more when one is saturated, one less after it cooled, never less than the least.
+func TestP50P51Scenario22SaturatedAndCool(t *testing.T) {
 	p := byLoad
 	p.OwnersMax = 3
 	w := newWorld(t, p)
@@ -490,5 +490,53 @@ func TestScenario24NextHolderGoesOn(t *testing.T) {
 	}
 	if w.worst() > 1.2 {
 		t.Errorf("in the end it is %.2f", w.worst())
+	}
+}
+
+// Both have to hold before one gives because it has more than others: it has more than its
+// share of the mean, and more than the gap above who would take.
+func TestC28MoreThanTheMeanAndTheGap(t *testing.T) {
+	p := byCount
+	p.Gap = 50
+	for _, c := range []struct {
+		has, other int
+		moves      bool
+	}{
+		{40, 5, false},    // 1.8 of the mean, and 35 more
+		{300, 240, false}, // 60 more, and 1.1 of the mean
+		{51, 1, false},    // just the gap
+		{130, 60, true},   // 1.4 of the mean, and 70 more
+	} {
+		w := newWorld(t, p)
+		w.join(2)
+		w.own(w.members[0], ones(c.has)...)
+		w.own(w.members[1], ones(c.other)...)
+		w.settle()
+		if out := w.plan(); len(out.Steps) > 0 != c.moves {
+			t.Errorf("of %d and %d the plan is %+v", c.has, c.other, out)
+		}
+	}
+}
+
+// What is saturated gets one more owner: the coldest of those that have none of it.
+func TestP49SaturatedGetsTheColdest(t *testing.T) {
+	p := byLoad
+	p.OwnersMax = 2
+	for coldest := 1; coldest < 5; coldest++ {
+		w := newWorld(t, p)
+		w.join(5)
+		for i, m := range w.members {
+			n := 10
+			if i == coldest {
+				n = 9
+			}
+			w.own(m, ones(n)...)
+		}
+		w.settle()
+		w.regions[0].saturated = true
+		w.plan()
+		if len(w.steps) != 1 || w.steps[0].Kind != balance.Add || w.steps[0].To != w.members[coldest].id {
+			t.Errorf("the steps are %+v, want one more owner, %s", w.steps, w.members[coldest].id)
+		}
 	}
 }

@@ -74,7 +74,7 @@ func TestAveragesDoNotDependOnTheFrames(t *testing.T) {
 	})
 }
 
-// C-62: what is no load is refused and counted, and changes nothing.
+// What is no load is refused and counted, and changes nothing.
 func TestBadLoadsAreRefused(t *testing.T) {
 	b := newBook()
 	for i, x := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), -1} {

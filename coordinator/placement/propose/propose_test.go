@@ -43,8 +43,8 @@ func worst(owners map[state.RegionID]state.MemberID, members int) float64 {
 	return float64(most) / (float64(len(owners)) / float64(members))
 }
 
-// P-58..P-60: each strategy answers always, the same every time, and spreads as it is known to.
-func TestStrategiesSpread(t *testing.T) {
+// Each strategy answers always, the same every time, and spreads as it is known to.
+func TestA34R10P58P59P60StrategiesSpread(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		of   func(c []propose.Candidate) propose.Strategy
@@ -73,8 +73,8 @@ func TestStrategiesSpread(t *testing.T) {
 	}
 }
 
-// R-06..R-08: of 128 with as many points, about 32 move when a fourth joins, all to it.
-func TestRingMovesLittle(t *testing.T) {
+// Of 128 with as many points, about 32 move when a fourth joins, all to it.
+func TestR06R08RingMovesLittle(t *testing.T) {
 	owners := func(n int) map[state.RegionID]state.MemberID {
 		c := candidates(n)
 		return place(propose.NewRing(3, c, 128), 128, c)
@@ -93,8 +93,8 @@ func TestRingMovesLittle(t *testing.T) {
 	}
 }
 
-// P-61: one that is not allowed is passed by all, and by Fixed it is proposed: who asks decides.
-func TestWhoIsNotAllowedIsPassed(t *testing.T) {
+// One that is not allowed is passed by all, and by Fixed it is proposed: who asks decides.
+func TestP61WhoIsNotAllowedIsPassed(t *testing.T) {
 	c := candidates(3)
 	q := propose.Question{Region: 5, Load: 1, Candidates: c, Allowed: func(i int) bool { return i == 1 }, Room: func(int, uint64) load.Amount { return 10 }}
 	for _, s := range []propose.Strategy{propose.RoundRobin{}, propose.Random{}, propose.TwoChoices{}, propose.LeastLoaded{}, propose.NewRing(0, c, 10), propose.NewRing(0, c, 10).Bounded(1250)} {
@@ -114,5 +114,33 @@ func TestWhoIsNotAllowedIsPassed(t *testing.T) {
 	q.Candidates = nil
 	if _, ok := (propose.RoundRobin{}).Propose(&q); ok {
 		t.Error("there is nobody")
+	}
+}
+
+// A ring has no end: whoever is the only one allowed is found from everywhere on it, and
+// the one whose point comes next is the same with and without the others behind it. On an
+// empty one there is nobody.
+func TestR05RingHasNoEnd(t *testing.T) {
+	c := candidates(3)
+	ring := propose.NewRing(3, c, 1)
+	for region := range state.RegionID(200) {
+		q := propose.Question{Keyspace: 3, Region: region, Candidates: c, Allowed: func(int) bool { return true }}
+		first, ok := ring.Propose(&q)
+		if !ok {
+			t.Fatalf("region %d is nobody's", region)
+		}
+		for only := range c {
+			q.Allowed = func(i int) bool { return i == only }
+			if i, ok := ring.Propose(&q); !ok || i != only {
+				t.Fatalf("region %d: of %d alone it says %d, %v", region, only, i, ok)
+			}
+			q.Allowed = func(i int) bool { return i == first || i == only }
+			if i, _ := ring.Propose(&q); i != first {
+				t.Fatalf("region %d is %d's, and without others %d's", region, first, i)
+			}
+		}
+	}
+	if i, ok := propose.NewRing(3, nil, 150).Propose(&propose.Question{}); ok {
+		t.Errorf("on an empty ring it says %d", i)
 	}
 }

@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -283,6 +286,28 @@ func (c *cluster) healthy(ctx context.Context, member int) error {
 		return fmt.Errorf("%s is not healthy: %s", c.Name(member), resp.Status)
 	}
 	return nil
+}
+
+// liveHeap is what one member has on its heap behind a collection, in bytes.
+func (c *cluster) liveHeap(ctx context.Context, member int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, recoverBound)
+	defer cancel()
+	url := c.certs.Scheme() + "://" + c.MetricsAddrs[member] + "/debug/pprof/heap?gc=1&debug=1"
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", c.Name(member), err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		if n, found := strings.CutPrefix(lines.Text(), "# HeapAlloc = "); found {
+			return strconv.ParseInt(n, 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s does not say what is on its heap: %s", c.Name(member), resp.Status)
 }
 
 // waitHealthy waits until every member is healthy and all know who is who.

@@ -67,13 +67,16 @@ type HeartbeatReport struct {
 	// Cores is how much of one core the coordinator used.
 	Cores float64 `json:"cores"`
 	// Resident memory of the coordinator in MiB before the streams, with them, and with a
-	// report of each region; and what that is a stream and a region, in bytes.
-	BeforeMiB   float64 `json:"before_mib"`
-	StreamsMiB  float64 `json:"streams_mib"`
-	ReportsMiB  float64 `json:"reports_mib"`
-	StreamBytes float64 `json:"bytes_a_stream"`
-	RegionBytes float64 `json:"bytes_a_region"`
-	OpenMs      float64 `json:"open_ms"`
+	// report of each region; and what a stream takes of it, in bytes. RegionBytes are of the
+	// heap, by what is alive behind a collection: what a report adds. With its descriptor and
+	// all that is known of it beside that a region takes RegionAllBytes.
+	BeforeMiB      float64 `json:"before_mib"`
+	StreamsMiB     float64 `json:"streams_mib"`
+	ReportsMiB     float64 `json:"reports_mib"`
+	StreamBytes    float64 `json:"bytes_a_stream"`
+	RegionBytes    float64 `json:"bytes_a_region"`
+	RegionAllBytes float64 `json:"bytes_a_region_in_all"`
+	OpenMs         float64 `json:"open_ms"`
 	// BackMs is from the kill until every member has a stream to the other coordinator and
 	// its complete report was answered there; Routes are lookups before it and meanwhile.
 	BackMs float64   `json:"back_ms,omitempty"`
@@ -162,6 +165,10 @@ func (x *HeartbeatExperiment) Run(ctx context.Context) (*HeartbeatReport, error)
 	if err != nil {
 		return nil, fmt.Errorf("the cluster did not become healthy: %w", err)
 	}
+	var live [4]int64 // bytes: at first, with regions, with streams, with reports
+	if live[0], err = x.liveHeap(ctx, before.holder); err != nil {
+		return nil, err
+	}
 	if err := x.populate(ctx); err != nil {
 		return nil, err
 	}
@@ -169,18 +176,29 @@ func (x *HeartbeatExperiment) Run(ctx context.Context) (*HeartbeatReport, error)
 	hearer, mib := x.processes[before.holder], func(n int64) float64 { return float64(n) / (1 << 20) }
 	address := x.CoordinatorAddrs[before.holder-x.Roots()]
 	base := usageOf(hearer).resident
+	if live[1], err = x.liveHeap(ctx, before.holder); err != nil {
+		return nil, err
+	}
 	begun := time.Now()
 	if err := x.each(func(i int) error { return x.members[i].keepOpening(ctx, address) }); err != nil {
 		return nil, err
 	}
 	out.OpenMs = ms(time.Since(begun))
 	open := usageOf(hearer).resident
+	if live[2], err = x.liveHeap(ctx, before.holder); err != nil {
+		return nil, err
+	}
 	if err := x.each(func(i int) error { return x.members[i].say(x.c.Regions, false) }); err != nil {
 		return nil, err
 	}
 	reported := usageOf(hearer).resident
+	if live[3], err = x.liveHeap(ctx, before.holder); err != nil {
+		return nil, err
+	}
 	out.BeforeMiB, out.StreamsMiB, out.ReportsMiB = mib(base), mib(open), mib(reported)
-	out.StreamBytes, out.RegionBytes = float64(open-base)/float64(x.c.Members), float64(reported-open)/float64(out.Regions)
+	out.StreamBytes = float64(open-base) / float64(x.c.Members)
+	out.RegionBytes = float64(live[3]-live[2]) / float64(out.Regions)
+	out.RegionAllBytes = out.RegionBytes + float64(live[1]-live[0])/float64(out.Regions)
 
 	routes, asking := &record{}, x.lookUp(ctx)
 	defer asking.stop(routes)

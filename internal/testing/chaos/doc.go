@@ -21,7 +21,7 @@
 //	go test ./internal/testing/chaos -run Runs -v -chaos.runs 50      random schedules
 //	go test ./internal/testing/chaos -run Runs -v -chaos.runs 1 -chaos.seed 7
 //	go test ./internal/testing/chaos -run Runs -v -chaos.schedule testdata/all-kinds.txt
-//	go test ./internal/testing/chaos -run TestMembers -v -chaos.runs 50   rounds with members
+//	go test ./internal/testing/chaos -run R02Members -v -chaos.runs 50   rounds with members
 //
 // It leaves to the simulations what real processes on one machine cannot be
 // given: wall clocks that step, machines that are suspended, messages that are

@@ -70,10 +70,10 @@ var hostedIn = map[string]*rootv1.Ownership{
 	"fenced": {MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA},
 }
 
-// TestMembers breaks members that are processes, and the coordinators above them, while
-// callers ask for work. C-66, R-02: a member whose line to the holder is cut goes on by
-// another coordinator.
-func TestMembers(t *testing.T) {
+// TestA45C66R02Members breaks members that are processes, and the coordinators above them, while
+// callers ask for work: a member whose line to the holder is cut goes on by another
+// coordinator.
+func TestA45C66R02Members(t *testing.T) {
 	h := startHosts(t)
 	ctx, stop := context.WithCancel(t.Context())
 	var asking, following sync.WaitGroup

@@ -166,11 +166,12 @@ type Coordinator struct {
 	serving  sync.WaitGroup
 
 	// Guarded by cluster.mu. mute: it answers nothing. refuses is what every stream ends
-	// with; nil: none does. Streams counts those that are open.
+	// with; nil: none does. streams counts those that are open, frames what came on all.
 	commands map[string][]*coordinatorv1.MemberCommand
 	mute     bool
 	refuses  error
 	streams  int
+	frames   int
 }
 
 // Start serves a coordinator at an address. The first one holds the Tenure.
@@ -234,6 +235,13 @@ func (k *Coordinator) Streams() int {
 	k.cluster.mu.Lock()
 	defer k.cluster.mu.Unlock()
 	return k.streams
+}
+
+// Frames is how many frames have come.
+func (k *Coordinator) Frames() int {
+	k.cluster.mu.Lock()
+	defer k.cluster.mu.Unlock()
+	return k.frames
 }
 
 // Dial connects to a coordinator, for grpc.WithContextDialer.
@@ -375,6 +383,7 @@ func (v *view) took(f *coordinatorv1.MemberFrame) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v.sequence = f.GetSequence()
+	v.k.frames++
 	id := v.hello.GetMemberId()
 	if c.reports[id] == nil {
 		c.reports[id] = map[uint64]*coordinatorv1.RegionReport{}

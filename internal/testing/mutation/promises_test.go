@@ -214,7 +214,7 @@ var promises = []mutation{
 	},
 	{
 		12, "a page begins behind what was left out", "coordinator/server/routes.go",
-		"[]byte(r.Start)\n\t\t\tbreak", "[]byte(r.End)\n\t\t\tbreak",
+		"regions[:i], r.Start\n", "regions[:i], r.End\n",
 		[]string{server},
 	},
 	{

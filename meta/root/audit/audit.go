@@ -81,7 +81,7 @@ func Backup(file string) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit backup %s: %w", file, err)
 	}
-	truth := witness.Of(st)
+	truth := witness.Whole(st)
 	return &Result{Report: witness.Judge(truth), From: st.Token(), Tenures: truth.Tenures()}, nil
 }
 

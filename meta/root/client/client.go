@@ -53,6 +53,7 @@ type Client struct {
 	reads    *reads
 	confirms confirms
 	tails    *tailPicker
+	said     atomic.Pointer[error] // by a peer that cannot answer; nil: the last one answered
 
 	closeOnce sync.Once
 }
@@ -68,7 +69,7 @@ func New(cfg Config) (*Client, error) {
 	c.peers = newPeerTable(cfg)
 	c.leader = newLeaderTracker(c.peers.ids())
 	c.propose = newProposer(c)
-	c.reads = newReads(cfg.MaxWaiting, c.readIndexOnce)
+	c.reads = newReads(cfg.MaxWaiting, c.readIndexOnce, c.lastWords)
 	c.confirms.c = c
 	c.tails = newTailPicker()
 	return c, nil
@@ -214,6 +215,15 @@ func (c *Client) identify(ctx context.Context, p *peer) error {
 		return reason.New(rootv1.Reason_REASON_ROOT_UNAVAILABLE, "root peer %d at %s has no cluster yet", p.id, p.address)
 	}
 	return c.pin(p, status.GetClusterId())
+}
+
+// lastWords is what a peer that could not answer said lately, for callers whose time is
+// over while another one is asked; nil: nothing.
+func (c *Client) lastWords() error {
+	if said := c.said.Load(); said != nil {
+		return *said
+	}
+	return nil
 }
 
 // unanswered is the error of a call whose context ended, or whose client closed,

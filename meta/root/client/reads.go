@@ -14,6 +14,7 @@ import (
 // Who comes later gathers in the next group.
 type reads struct {
 	call  func(context.Context) (state.Token, error)
+	said  func() error // see Client.lastWords
 	limit int
 	ready chan struct{} // a level: there may be an open group
 
@@ -32,14 +33,14 @@ type group struct {
 	cancel func() // ends the request; nil while there is none
 }
 
-func newReads(limit int, call func(context.Context) (state.Token, error)) *reads {
-	return &reads{call: call, limit: limit, ready: make(chan struct{}, 1)}
+func newReads(limit int, call func(context.Context) (state.Token, error), said func() error) *reads {
+	return &reads{call: call, said: said, limit: limit, ready: make(chan struct{}, 1)}
 }
 
 // do joins the open group and waits for its answer.
 func (m *reads) do(ctx context.Context) (state.Token, error) {
 	if err := ctx.Err(); err != nil {
-		return state.Token{}, unanswered(context.Cause(ctx), false, nil)
+		return state.Token{}, unanswered(context.Cause(ctx), false, m.said())
 	}
 	g, err := m.join()
 	if err != nil {
@@ -50,7 +51,7 @@ func (m *reads) do(ctx context.Context) (state.Token, error) {
 	case <-g.done:
 		return g.token, g.err
 	case <-ctx.Done():
-		return state.Token{}, unanswered(context.Cause(ctx), false, nil)
+		return state.Token{}, unanswered(context.Cause(ctx), false, m.said())
 	}
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -26,6 +27,9 @@ const (
 // the leader. It does not look at the caller's context.
 func (c *Client) judge(p *peer, err error) verdict {
 	if err == nil {
+		if c.said.Load() != nil {
+			c.said.Store(nil)
+		}
 		if c.leader.current.Load() != p.id {
 			c.leader.learn(p.id)
 			c.log.Info("root leader found", "peer", p.id, "address", p.address)
@@ -50,6 +54,8 @@ func (c *Client) judge(p *peer, err error) verdict {
 		return elsewhere
 	case rootv1.Reason_REASON_OUTCOME_UNKNOWN, rootv1.Reason_REASON_ROOT_UNAVAILABLE:
 		c.leader.failed(p.id)
+		said := reason.FromGRPC(err)
+		c.said.Store(&said)
 		return elsewhere
 	case rootv1.Reason_REASON_OVERLOADED:
 		return later
@@ -160,7 +166,7 @@ func (c *Client) onLeader(ctx context.Context, changes bool, call func(context.C
 		asked, err := c.try(ctx, target, call)
 		sent = sent || (changes && asked && mayHaveHappened(err))
 		if err != nil && reason.From(err) == nil && ctx.Err() != nil {
-			return unanswered(context.Cause(ctx), sent, nil) // Says nothing about the peer.
+			return unanswered(context.Cause(ctx), sent, c.lastWords()) // Says nothing about the peer.
 		}
 		v := c.judge(target, err)
 		if v == answered {
@@ -173,7 +179,7 @@ func (c *Client) onLeader(ctx context.Context, changes bool, call func(context.C
 			return reason.FromGRPC(err)
 		}
 		if !c.next(ctx, &p, v) {
-			return unanswered(context.Cause(ctx), sent, err)
+			return unanswered(context.Cause(ctx), sent, cmp.Or(c.lastWords(), err))
 		}
 	}
 }

@@ -59,7 +59,7 @@ func applied(r *rootv1.ClaimTenureResponse) bool {
 	return r.GetResult().GetOutcome() == rootv1.Outcome_OUTCOME_APPLIED
 }
 
-func TestClaimConfirmExpire(t *testing.T) {
+func TestA06A23A46ClaimConfirmExpire(t *testing.T) {
 	c := newCluster(t, 3, nil)
 	l := c.lead(1)
 	if !applied(c.claim(l, "a", 0, testTTL)) {

@@ -24,6 +24,8 @@
 //     backups, alone.
 //  8. ReplacePeer keeps nothing between two calls: each takes the step that is next
 //     by the rooted peers, whoever took the one before. A refusal changed nothing.
+//  9. A peer that belongs to no cluster yet is served by Wait: it is not healthy, and
+//     whoever asks for anything else is told what it waits for.
 package server
 
 import (
@@ -141,6 +143,10 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	return newServer(cfg), nil
+}
+
+func newServer(cfg Config) *Server {
 	s := &Server{cfg: cfg, bare: batchCache{bare: true}, stats: cfg.Stats, made: time.Now(), stopping: make(chan struct{}), readers: map[*reader]struct{}{}}
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: cfg.MaxStreamsPerConnection, Changes: changes, Logger: cfg.Logger})
 	s.proposals, s.reads = places.New("proposals", cfg.MaxProposals), places.New("read indexes", cfg.MaxReads)
@@ -148,7 +154,7 @@ func New(cfg Config) (*Server, error) {
 	s.waiting = cfg.Budget.Holder(budget.Waiting)
 	s.tails, s.snapshots = newDesk("tails", int64(cfg.MaxReaders)), newDesk("snapshots", cfg.MaxSnapshots)
 	s.health = &health{replica: cfg.Replica, timeout: cfg.HealthTimeout, keep: cfg.HealthCache, stopping: s.stopping}
-	return s, nil
+	return s
 }
 
 // Serve serves the Root service, health and reflection on lis until ctx ends or

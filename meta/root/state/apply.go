@@ -65,8 +65,9 @@ type turn struct {
 	out *Applied
 	// spare are results for commands to come, most of which have one event.
 	spare []EventResult
-	// actor and why are those of the command that is judged.
+	// actor and why are those of the command that is judged; byEra: it requires one.
 	actor, why string
+	byEra      bool
 }
 
 // verdict is what became of an event; one with a reject changed nothing.
@@ -90,7 +91,7 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 	if t.identified(c) {
 		return
 	}
-	t.actor, t.why = c.GetActor(), c.GetWhy()
+	t.actor, t.why, t.byEra = c.GetActor(), c.GetWhy(), c.GetRequireEra() != 0
 	results := t.results(len(c.GetEvents()))
 	v := verdict{reject: t.precondition(c)}
 	if v.reject == nil {
@@ -277,7 +278,10 @@ func (t *turn) regionEvent(e *rootv1.Event, r *EventResult) verdict {
 }
 
 // change tells the caller of a change.
-func (t *turn) change(c Change) { t.out.Changes = append(t.out.Changes, c) }
+func (t *turn) change(c Change) {
+	c.Planned = t.byEra
+	t.out.Changes = append(t.out.Changes, c)
+}
 
 // refuse makes the detail of a rejection.
 func refuse(r rootv1.Reason, format string, args ...any) *rootv1.ErrorDetail {

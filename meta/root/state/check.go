@@ -17,19 +17,43 @@ import (
 // nil for a well-formed command. Servers ask it before they propose: what is
 // unknown here would stop the replicas.
 func CheckCommand(c *rootv1.Command) *rootv1.ErrorDetail {
-	if err := known(c); err != nil {
-		return invalid("%v", err)
-	}
-	return checkCommand(c, false)
+	return checkAtDoor(c, false)
 }
 
 // CheckSmall is CheckCommand for a command of at most MaxCommandBytes, which is not
 // measured.
 func CheckSmall(c *rootv1.Command) *rootv1.ErrorDetail {
+	return checkAtDoor(c, true)
+}
+
+// checkAtDoor judges a command before it is in the log: more strictly than what is there
+// already, which every version has to judge alike.
+func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 	if err := known(c); err != nil {
 		return invalid("%v", err)
 	}
-	return checkCommand(c, true)
+	if d := checkCommand(c, small); d != nil {
+		return d
+	}
+	for _, e := range c.GetEvents() {
+		if n := e.GetMemberJoined().GetMember().GetCapacity(); n > MaxCapacity {
+			return invalid("the member's capacity is %d, at most %d are allowed: it is a part relative to those of other members", n, MaxCapacity)
+		}
+		if d := first(checkHook(e.GetKeyspaceCreated().GetSettings()), checkHook(e.GetKeyspaceUpdated().GetSettings())); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+func checkHook(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
+	url := s.GetPolicy().GetHookUrl()
+	scheme, rest, _ := strings.Cut(url, "://")
+	host, _, _ := strings.Cut(rest, "/")
+	if url != "" && (scheme != "http" && scheme != "https" || strings.Trim(host, ":") == "" || strings.ContainsAny(url, " \t\r\n")) {
+		return invalid("the hook url is %q: want one such as https://10.0.0.1:8080/place", url)
+	}
+	return nil
 }
 
 func invalid(format string, args ...any) *rootv1.ErrorDetail {

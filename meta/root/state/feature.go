@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // Feature levels: what processes of different builds agree to understand. What
@@ -16,7 +17,8 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves and guards of a keyspace, steps
+	// adds keyspaces and a probe address of a member, moves, guards and what is evened out
+	// of a keyspace, why owners, splits and merges are planned, steps
 	// that name the plan they are of, the coordinator that names an actor, and the time of an
 	// entry, keeps whom a region was taken from, judges each event of an actor by what those
 	// before it in its command made, and has owners let go of what is split or merged.
@@ -71,6 +73,12 @@ func eventLevel(e *rootv1.Event) uint32 {
 		return max(movesLevel, plannedLevel(k.MoveReady.GetPlannedAt()))
 	case *rootv1.Event_MovePlanned:
 		return movesLevel
+	case *rootv1.Event_PeerChangePlanned:
+		return reasonLevel(k.PeerChangePlanned.GetReason())
+	case *rootv1.Event_SplitPlanned:
+		return reasonLevel(k.SplitPlanned.GetReason())
+	case *rootv1.Event_MergePlanned:
+		return reasonLevel(k.MergePlanned.GetReason())
 	case *rootv1.Event_TransitionCancelled:
 		return plannedLevel(k.TransitionCancelled.GetPlannedAt())
 	case *rootv1.Event_TransitionCompleted:
@@ -142,7 +150,22 @@ func memberLevel(m *rootv1.Member) uint32 {
 }
 
 func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
-	if s.GetMoves() != nil || s.GetGuards() != nil {
+	old := s.GetPolicy().GetRebalance()
+	if old != nil {
+		old = &rootv1.Rebalance{
+			AbsoluteLimit: old.GetAbsoluteLimit(), MeanPermille: old.GetMeanPermille(), MinGap: old.GetMinGap(),
+			IntervalMillis: old.GetIntervalMillis(), CooldownMillis: old.GetCooldownMillis(), MaxMoves: old.GetMaxMoves(),
+		}
+	}
+	if s.GetMoves() != nil || s.GetGuards() != nil || s.GetOwnership().GetMinOwners() > 0 || s.GetPolicy().GetSpread() != "" ||
+		!proto.Equal(old, s.GetPolicy().GetRebalance()) {
+		return membersLevel
+	}
+	return BaseFeatureLevel
+}
+
+func reasonLevel(r rootv1.OperationReason) uint32 {
+	if r != 0 {
 		return membersLevel
 	}
 	return BaseFeatureLevel

@@ -66,7 +66,8 @@ func (s *State) Hash() uint64 {
 	return sum
 }
 
-// hashRecord is the hash of a record that is not a region.
+// hashRecord is the hash of a record, by definition; regions, transitions and removed
+// regions have ways of their own to the same.
 func hashRecord(tag uint64, m proto.Message) uint64 {
 	var room [512]byte
 	return hashBytes(appendMessage(binary.AppendUvarint(room[:0], tag), m.ProtoReflect()))
@@ -140,7 +141,7 @@ func appendValue(b []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value
 	case protoreflect.StringKind:
 		return appendString(b, v.String())
 	case protoreflect.BytesKind:
-		return appendString(b, string(v.Bytes()))
+		return appendString(b, v.Bytes())
 	case protoreflect.BoolKind:
 		if v.Bool() {
 			return append(b, 1)
@@ -195,14 +196,14 @@ func appendUintField(b []byte, number byte, v uint64) []byte {
 	return binary.AppendUvarint(append(b, number), v)
 }
 
-func appendStringField(b []byte, number byte, v string) []byte {
-	if v == "" {
+func appendStringField[T string | []byte](b []byte, number byte, v T) []byte {
+	if len(v) == 0 {
 		return b
 	}
 	return appendString(append(b, number), v)
 }
 
-func appendString(b []byte, v string) []byte {
+func appendString[T string | []byte](b []byte, v T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }
 

@@ -222,8 +222,8 @@ func (t *turn) placedAnew(k, next *keyspace) *rootv1.ErrorDetail {
 }
 
 // keyspaceDeleted removes an empty keyspace; slots without owners count as
-// empty, and with force all slots do. Already applied: there was one of that id, and it is gone. Of a name
-// nobody can tell.
+// empty, and with force all slots do, and what is under way in them ends. Already applied: there was one of
+// that id, and it is gone. Of a name nobody can tell.
 func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	k, d := t.keyspaceNamed(e.GetKeyspaceId(), e.GetName())
 	if d != nil && e.GetName() == "" && e.GetKeyspaceId() <= t.counters.keyspace {
@@ -244,8 +244,15 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	}
 	regions := t.regionsOf(id, k.regions)
 	for _, r := range regions {
-		if p := t.PendingTransition(r.ID); p != nil {
-			return verdict{reject: changePending(p)}
+		p := t.PendingTransition(r.ID)
+		switch {
+		case p == nil:
+		case e.GetForce():
+			t.end(p, rootv1.TransitionStatus_TRANSITION_STATUS_CANCELLED, "the keyspace was deleted")
+		default:
+			d := changePending(p)
+			d.Message += ", or --force ends it with the keyspace"
+			return verdict{reject: d}
 		}
 	}
 	for _, r := range regions {

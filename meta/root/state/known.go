@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -41,6 +42,14 @@ func knownEvent(e *rootv1.Event) error {
 		return fmt.Errorf("unknown kind")
 	case *rootv1.Event_RegionPublished:
 		return knownPublished(k.RegionPublished)
+	case *rootv1.Event_RegionsAssigned:
+		return knownAssignments(k.RegionsAssigned)
+	case *rootv1.Event_MovePlanned:
+		return knownMove(k.MovePlanned)
+	case *rootv1.Event_MoveReady:
+		return knownFields(k.MoveReady)
+	case *rootv1.Event_TransitionCompleted:
+		return knownFields(k.TransitionCompleted)
 	default:
 		return knownMessage(e.ProtoReflect())
 	}
@@ -62,16 +71,43 @@ func knownRegion(r *rootv1.Region) error {
 	if err := knownFields(r); err != nil {
 		return err
 	}
-	if err := knownFields(r.GetEpoch()); err != nil {
-		return err
-	}
-	for _, o := range r.GetOwners() {
-		if err := knownFields(o); err != nil {
+	return cmp.Or(knownFields(r.GetEpoch()), knownFields(r.GetFormer()), knownOwners(r.GetOwners()))
+}
+
+func knownOwners(all []*rootv1.Owner) error {
+	for _, o := range all {
+		if err := knownOwner(o); err != nil {
 			return err
 		}
-		if _, ok := rootv1.OwnerRole_name[int32(o.GetRole())]; !ok {
-			return fmt.Errorf("unknown number %d of OwnerRole", o.GetRole())
+	}
+	return nil
+}
+
+func knownOwner(o *rootv1.Owner) error {
+	if _, ok := rootv1.OwnerRole_name[int32(o.GetRole())]; !ok {
+		return fmt.Errorf("unknown number %d of OwnerRole", o.GetRole())
+	}
+	return knownFields(o)
+}
+
+// knownAssignments is knownMessage for grants, of which an entry has many.
+func knownAssignments(e *rootv1.RegionsAssigned) error {
+	for _, a := range e.GetAssignments() {
+		if err := cmp.Or(knownFields(a), knownFields(a.GetExpectedEpoch()), knownOwners(a.GetOwners()), knownReason(a.GetReason())); err != nil {
+			return err
 		}
+	}
+	return knownFields(e)
+}
+
+// knownMove is knownMessage for the plan of a move.
+func knownMove(e *rootv1.MovePlanned) error {
+	return cmp.Or(knownFields(e), knownFields(e.GetExpectedEpoch()), knownOwner(e.GetFrom()), knownOwner(e.GetTo()), knownReason(e.GetReason()))
+}
+
+func knownReason(r rootv1.OperationReason) error {
+	if _, ok := rootv1.OperationReason_name[int32(r)]; !ok {
+		return fmt.Errorf("unknown number %d of OperationReason", r)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package state
 import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/protobuf/proto"
 )
 
 // movePlanned plans to give one owner's share to another member; see plan.
@@ -78,7 +77,7 @@ func (t *turn) moveReady(e *rootv1.MoveReady, r *EventResult) verdict {
 	case old.GetStatus() != pendingStatus:
 		return verdict{reject: transitionClosed(old)}
 	}
-	p := proto.CloneOf(old)
+	p := copyTransition(old)
 	p.ReadyAt = t.token.Proto()
 	t.setTransition(old, p)
 	t.change(Change{Kind: ChangeTransition, Transition: p})

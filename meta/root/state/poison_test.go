@@ -327,9 +327,9 @@ func TestGoldenHasEverything(t *testing.T) {
 	}
 }
 
-// TestConcurrentReads: a State that nobody applies to any more is read, and
+// TestA35ConcurrentReads: a State that nobody applies to any more is read, and
 // assessed, by many while its fork goes on (promise 5; for the race detector).
-func TestConcurrentReads(t *testing.T) {
+func TestA35ConcurrentReads(t *testing.T) {
 	m := bootstrapped(t)
 	for i := range 200 {
 		m.must(publish(&rootv1.Region{KeyspaceId: 1, StartKey: []byte(benchKey(i)), EndKey: []byte(benchKey(i + 1))}).Events...)

@@ -93,7 +93,10 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 			Liveness: &rootv1.Liveness{
 				IntervalMillis: 5 * second, SuspectAfterMillis: 15 * second, DeadAfterMillis: 30 * second,
 			},
-			Policy:  &rootv1.Policy{Strategy: rootv1.Strategy_STRATEGY_RING, RingVnodes: 128, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND},
+			Policy: &rootv1.Policy{
+				Strategy: rootv1.Strategy_STRATEGY_RING, RingVnodes: 128, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND,
+				Rebalance: &rootv1.Rebalance{IntervalMillis: 30 * second},
+			},
 			Cadence: &rootv1.Cadence{CheckpointIntervalMillis: 10 * second},
 			Limits:  &rootv1.Limits{MaxKeysPerRegion: 2000},
 		}

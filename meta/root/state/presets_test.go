@@ -9,9 +9,9 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// TestPresets compares the presets with the table of the design: layout,
+// TestA39N85R06R25R28Presets compares the presets with the table of the design: layout,
 // slots, placement, owners, fence, liveness in ms, strategy, vnodes.
-func TestPresets(t *testing.T) {
+func TestA39N85R06R25R28Presets(t *testing.T) {
 	type row struct {
 		slots                   uint32
 		points                  bool
@@ -51,6 +51,39 @@ func TestPresets(t *testing.T) {
 	}
 	if _, ok := state.Preset("nope"); ok {
 		t.Errorf("there is a preset nope")
+	}
+}
+
+// The numbers that the five kinds of systems come with are settings; tenants are never
+// moved to even out.
+func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testing.T) {
+	const second, minute = 1000, 60_000
+	for name, want := range map[string]*rootv1.KeyspaceSettings{
+		"tenants": {Liveness: &rootv1.Liveness{IntervalMillis: 10 * second, DeadAfterMillis: 30 * second}},
+		"games": {
+			Liveness: &rootv1.Liveness{
+				IntervalMillis: 200, SuspectAfterMillis: second, DeadAfterMillis: 5 * second, ClosedStream: rootv1.ClosedStream_CLOSED_STREAM_DEAD, Probe: true,
+			},
+			Policy:  &rootv1.Policy{Rebalance: &rootv1.Rebalance{AbsoluteLimit: 500, MeanPermille: 1200, MinGap: 50, IntervalMillis: 30 * second, CooldownMillis: 60 * second}},
+			Cadence: &rootv1.Cadence{IdleScanMillis: 10 * minute, IdleEvictMillis: 45 * minute},
+		},
+		"actors": {
+			Liveness: &rootv1.Liveness{IntervalMillis: 30 * second, DeadAfterMillis: 90 * second},
+			Policy:   &rootv1.Policy{Rebalance: &rootv1.Rebalance{IntervalMillis: 5 * minute}},
+		},
+		"kv": {Liveness: &rootv1.Liveness{IntervalMillis: 3 * second, DeadAfterMillis: 10 * second}},
+		"partitions": {
+			Liveness: &rootv1.Liveness{IntervalMillis: 5 * second, SuspectAfterMillis: 15 * second, DeadAfterMillis: 30 * second},
+			Cadence:  &rootv1.Cadence{CheckpointIntervalMillis: 10 * second},
+			Limits:   &rootv1.Limits{MaxKeysPerRegion: 2000},
+		},
+	} {
+		if s, _ := state.Preset(name); !proto.Equal(state.MergeSettings(s, want), s) {
+			t.Errorf("%s has %v, want %v", name, s, want)
+		}
+	}
+	if s, _ := state.Preset("tenants"); s.GetPolicy().GetRebalance() != nil {
+		t.Errorf("tenants are moved by themselves: %v", s.GetPolicy())
 	}
 }
 

@@ -149,18 +149,18 @@ func (s *State) RegionsFrom(ks KeyspaceID, routeKey string, fn func(*Region) boo
 // Transition returns a transition, pending or remembered, or nil.
 func (s *State) Transition(id string) *rootv1.Transition {
 	t, _ := s.transitions.Get(id)
-	return t
+	return t.record
 }
 
 // Transitions calls fn for each transition, pending and remembered, by id,
 // until fn returns false.
 func (s *State) Transitions(fn func(*rootv1.Transition) bool) {
-	s.transitions.Scan(func(_ string, t *rootv1.Transition) bool { return fn(t) })
+	s.transitions.Scan(func(_ string, t transition) bool { return fn(t.record) })
 }
 
 // TransitionsAfter is Transitions behind an id.
 func (s *State) TransitionsAfter(id string, fn func(*rootv1.Transition) bool) {
-	s.transitions.Ascend(id, func(at string, t *rootv1.Transition) bool { return at == id || fn(t) })
+	s.transitions.Ascend(id, func(at string, t transition) bool { return at == id || fn(t.record) })
 }
 
 // PendingTransition returns the pending transition that the region takes part

@@ -145,9 +145,9 @@ func TestHandoversAreForgotten(t *testing.T) {
 	}
 }
 
-// TestOwnedByForks: what members own is shared by forks and changed by each on
+// TestC17C19OwnedByForks: what members own is shared by forks and changed by each on
 // its own, and by what was restored.
-func TestOwnedByForks(t *testing.T) {
+func TestC17C19OwnedByForks(t *testing.T) {
 	const regions = 500
 	m := bootstrapped(t)
 	m.must(memberEvent("a", 1), memberEvent("b", 1), settingsEvent("k", drawSettings[0]))

@@ -59,7 +59,7 @@ func (s *State) records(e emitter) error {
 	s.regions.Scan(func(r *Region) bool {
 		return e.emitRegion(r)
 	})
-	s.transitions.Scan(func(_ string, p *rootv1.Transition) bool {
+	s.Transitions(func(p *rootv1.Transition) bool {
 		return e.emit(&rootv1.Record{Kind: &rootv1.Record_Transition{Transition: p}})
 	})
 	for _, k := range s.pinKeys {

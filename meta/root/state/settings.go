@@ -36,6 +36,8 @@ func checkOwnership(o *rootv1.Ownership) *rootv1.ErrorDetail {
 	switch {
 	case o.GetMaxOwners() > MaxOwners:
 		return invalid("%d owners a region, at most %d fit", o.GetMaxOwners(), MaxOwners)
+	case o.GetMinOwners() > max(o.GetMaxOwners(), 1):
+		return invalid("at least %d owners a region, but at most %d", o.GetMinOwners(), max(o.GetMaxOwners(), 1))
 	case o.GetFence() == rootv1.Fence_FENCE_TTL && o.GetTtlMillis() == 0:
 		return invalid("a ttl fence needs a ttl")
 	default:
@@ -64,8 +66,49 @@ func checkPolicy(p *rootv1.Policy) *rootv1.ErrorDetail {
 			return d
 		}
 	}
-	return first(checkText("hook url", p.GetHookUrl(), MaxAddressBytes), checkMillis("policy", p.GetHookTimeoutMillis(),
-		p.GetRebalance().GetIntervalMillis(), p.GetRebalance().GetCooldownMillis()))
+	r := p.GetRebalance()
+	return first(checkText("hook url", p.GetHookUrl(), MaxAddressBytes), checkText("spread", p.GetSpread(), MaxLabelBytes), checkRebalance(r),
+		checkMillis("policy", p.GetHookTimeoutMillis(), r.GetIntervalMillis(), r.GetCooldownMillis(), r.GetSettleMillis(),
+			r.GetSpacingMillis(), r.GetBackoffMillis(), r.GetLoadMaxAgeMillis(), r.GetQuietMillis(), r.GetCutMillis()))
+}
+
+func checkRebalance(r *rootv1.Rebalance) *rootv1.ErrorDetail {
+	all := rebalanceOf(r)
+	switch {
+	case r == nil:
+		return nil
+	case r.GetReservePermille() > 1000 || r.GetRoundPermille() > 1000 || r.GetHourPermille() > 1000:
+		return invalid("rebalance: reserve, round and hour are parts of a thousand, not %d, %d and %d", r.GetReservePermille(), r.GetRoundPermille(), r.GetHourPermille())
+	case all.GetRoundPermille() > all.GetHourPermille():
+		return invalid("rebalance: %d of a thousand in a round, but %d in an hour", all.GetRoundPermille(), all.GetHourPermille())
+	case r.GetInFlight() > MaxMovesInFlight:
+		return invalid("rebalance: %d moves under way, at most %d are allowed", r.GetInFlight(), MaxMovesInFlight)
+	}
+	return nil
+}
+
+// RebalanceOf is how a keyspace is evened out, with what counts where nothing is set; nil: it
+// is not.
+func RebalanceOf(s *rootv1.KeyspaceSettings) *rootv1.Rebalance {
+	r := s.GetPolicy().GetRebalance()
+	if r == nil {
+		return nil
+	}
+	all := rebalanceOf(r)
+	all.InFlight = cmp.Or(r.GetInFlight(), MovesOf(s).GetInFlight())
+	return all
+}
+
+func rebalanceOf(r *rootv1.Rebalance) *rootv1.Rebalance {
+	return &rootv1.Rebalance{
+		AbsoluteLimit: r.GetAbsoluteLimit(), MeanPermille: r.GetMeanPermille(), MinGap: r.GetMinGap(), MaxMoves: r.GetMaxMoves(),
+		IntervalMillis: cmp.Or(r.GetIntervalMillis(), 30_000), CooldownMillis: r.GetCooldownMillis(),
+		By: cmp.Or(r.GetBy(), rootv1.BalanceBy_BALANCE_BY_COUNT), ReservePermille: cmp.Or(r.GetReservePermille(), 20), SettleMillis: r.GetSettleMillis(),
+		InFlight: r.GetInFlight(), RoundPermille: cmp.Or(r.GetRoundPermille(), 50), HourPermille: cmp.Or(r.GetHourPermille(), 500),
+		SpacingMillis: cmp.Or(r.GetSpacingMillis(), 120_000), BackoffMillis: cmp.Or(r.GetBackoffMillis(), 300_000),
+		LoadMaxAgeMillis: cmp.Or(r.GetLoadMaxAgeMillis(), 10_000), Reshape: r.GetReshape(),
+		QuietMillis: cmp.Or(r.GetQuietMillis(), 600_000), CutMillis: cmp.Or(r.GetCutMillis(), 1_800_000),
+	}
 }
 
 func checkCadence(c *rootv1.Cadence) *rootv1.ErrorDetail {
@@ -105,7 +148,7 @@ func checkMoves(m *rootv1.Moves) *rootv1.ErrorDetail {
 func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	switch {
 	case g.GetMassPermille() > 1000:
-		return invalid("guards: %d of a thousand members", g.GetMassPermille())
+		return invalid("guards: mass-permille is %d, at most 1000, which are all members, are allowed", g.GetMassPermille())
 	case g.GetFlapFailures() > MaxFlapFailures:
 		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}

@@ -41,7 +41,7 @@ type State struct {
 	regions   cow.Index[*Region]
 	regionIDs cow.Index[*Region]
 
-	transitions cow.Map[string, *rootv1.Transition]
+	transitions cow.Map[string, transition]
 	// pending names the pending transition that a region takes part in: the
 	// one that changes, the right one of a merge, the right id of a split.
 	pending cow.Map[RegionID, string]
@@ -74,7 +74,7 @@ func New() *State {
 		keyspaceNames: cow.New[string, KeyspaceID](),
 		regions:       cow.NewIndex((*Region).startKey),
 		regionIDs:     cow.NewIndex((*Region).idKey),
-		transitions:   cow.New[string, *rootv1.Transition](),
+		transitions:   cow.New[string, transition](),
 		pending:       cow.New[RegionID, string](),
 		ended:         cow.New[string, string](),
 

@@ -21,7 +21,7 @@ func subject(c *rootv1.Command) uint32 {
 			h = aboutAssignments(h, k.RegionsAssigned.GetAssignments())
 		default:
 			var room [512]byte
-			h = text(h, appendMessage(room[:0], named(e).ProtoReflect()))
+			h = text(h, appendEvent(room[:0], named(e)))
 		}
 	}
 	return uint32(h^h>>32) & digestMask

@@ -7,7 +7,6 @@ import (
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
-	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -18,6 +17,12 @@ const (
 	kindMerge     = rootv1.TransitionKind_TRANSITION_KIND_MERGE
 	kindMove      = rootv1.TransitionKind_TRANSITION_KIND_MOVE
 )
+
+// transition is a record with its hash.
+type transition struct {
+	record *rootv1.Transition
+	sum    uint64
+}
 
 // plan roots a planned change. Already applied: the same change is pending or
 // completed. A cancelled or aborted one may be planned anew.
@@ -90,7 +95,7 @@ func parts(p *rootv1.Transition) []RegionID {
 // peerChangePlanned plans to add or remove one owner; see plan.
 func (t *turn) peerChangePlanned(e *rootv1.PeerChangePlanned, r *EventResult) verdict {
 	owner := rooted.OwnerFromProto(e.GetOwner())
-	p := &rootv1.Transition{Kind: e.GetKind(), RegionId: e.GetRegionId(), Owner: owner.Proto()}
+	p := &rootv1.Transition{Kind: e.GetKind(), RegionId: e.GetRegionId(), Owner: owner.Proto(), Cause: e.GetReason()}
 	return t.plan(p, e.GetExpectedEpoch(), func(k *keyspace, region *Region) *rootv1.ErrorDetail {
 		_, d := t.withPeer(k, region, e.GetKind(), &owner)
 		p.Owner = owner.Proto()
@@ -137,7 +142,7 @@ func (t *turn) withPeer(k *keyspace, region *Region, kind rootv1.TransitionKind,
 // splitPlanned plans to cut a region in two; see plan.
 func (t *turn) splitPlanned(e *rootv1.SplitPlanned, r *EventResult) verdict {
 	p := &rootv1.Transition{
-		Kind: kindSplit, RegionId: e.GetRegionId(), SplitKey: e.GetSplitKey(), RightRegionId: e.GetRightRegionId(),
+		Kind: kindSplit, RegionId: e.GetRegionId(), SplitKey: e.GetSplitKey(), RightRegionId: e.GetRightRegionId(), Cause: e.GetReason(),
 	}
 	return t.plan(p, e.GetExpectedEpoch(), func(k *keyspace, region *Region) *rootv1.ErrorDetail {
 		return t.maySplit(k, region, p)
@@ -164,7 +169,7 @@ func (t *turn) maySplit(k *keyspace, region *Region, p *rootv1.Transition) *root
 func (t *turn) mergePlanned(e *rootv1.MergePlanned, r *EventResult) verdict {
 	p := &rootv1.Transition{
 		Kind: kindMerge, RegionId: e.GetLeftRegionId(), RightRegionId: e.GetRightRegionId(),
-		RightBaseEpoch: e.GetRightExpectedEpoch(),
+		RightBaseEpoch: e.GetRightExpectedEpoch(), Cause: e.GetReason(),
 	}
 	return t.plan(p, e.GetLeftExpectedEpoch(), func(k *keyspace, left *Region) *rootv1.ErrorDetail {
 		return t.mayMerge(k, left, p)
@@ -414,7 +419,7 @@ func (t *turn) takenIn(old, next *Region) *Region {
 // end ends a pending transition, and forgets the one that ended longest ago
 // when there are more than MaxEndedTransitions.
 func (t *turn) end(old *rootv1.Transition, status rootv1.TransitionStatus, reason string) *rootv1.Transition {
-	p := proto.CloneOf(old)
+	p := copyTransition(old)
 	p.Status, p.Reason, p.EndedAt = status, reason, t.token.Proto()
 	t.setTransition(old, p)
 	t.change(Change{Kind: ChangeTransition, Transition: p})
@@ -431,7 +436,8 @@ func (t *turn) end(old *rootv1.Transition, status rootv1.TransitionStatus, reaso
 // keeps what is indexed by it.
 func (s *State) setTransition(old, next *rootv1.Transition) {
 	if old != nil {
-		s.sum -= hashRecord(tagTransition, old)
+		was, _ := s.transitions.Get(old.GetId())
+		s.sum -= was.sum
 		if old.GetStatus() == pendingStatus {
 			for _, id := range parts(old) {
 				s.pending.Delete(id)
@@ -444,14 +450,26 @@ func (s *State) setTransition(old, next *rootv1.Transition) {
 		s.transitions.Delete(old.GetId())
 		return
 	}
-	s.sum += hashRecord(tagTransition, next)
-	s.transitions.Set(next.GetId(), next)
+	sum := hashTransition(next)
+	s.sum += sum
+	s.transitions.Set(next.GetId(), transition{next, sum})
 	if next.GetStatus() != pendingStatus {
 		s.ended.Set(endedKey(next), next.GetId())
 		return
 	}
 	for _, id := range parts(next) {
 		s.pending.Set(id, next.GetId())
+	}
+}
+
+// copyTransition returns a copy whose fields may be set; what they point to is shared,
+// since records are immutable.
+func copyTransition(p *rootv1.Transition) *rootv1.Transition {
+	return &rootv1.Transition{
+		Id: p.GetId(), Kind: p.GetKind(), Status: p.GetStatus(), RegionId: p.GetRegionId(), KeyspaceId: p.GetKeyspaceId(), BaseEpoch: p.GetBaseEpoch(),
+		Owner: p.GetOwner(), SplitKey: p.GetSplitKey(), RightRegionId: p.GetRightRegionId(), RightBaseEpoch: p.GetRightBaseEpoch(),
+		PlannedAt: p.GetPlannedAt(), EndedAt: p.GetEndedAt(), Reason: p.GetReason(), From: p.GetFrom(), ReadyAt: p.GetReadyAt(),
+		PrepareMaxMillis: p.GetPrepareMaxMillis(), DeadlineMillis: p.GetDeadlineMillis(), Cause: p.GetCause(),
 	}
 }
 

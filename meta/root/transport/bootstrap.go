@@ -63,6 +63,9 @@ type AgreeConfig struct {
 	// Retry is the pause between two tries to reach a peer. Default 100 ms, 250 ms
 	// with Join.
 	Retry time.Duration
+	// Waiting hears what this peer waits for, in a sentence, whenever that changes. It
+	// does not wait. Nil: nobody asks.
+	Waiting func(sentence string)
 }
 
 // Agree returns the identity of a workdir as a member of its cluster. A workdir
@@ -93,12 +96,11 @@ type agreement struct {
 	mu      sync.Mutex         // guards what follows
 	heard   map[uint64]welcome // newest word of each other peer
 	trouble map[uint64]error   // what came of the last try to reach it
+	asked   map[uint64]bool    // who is
+	waiting string             // what Waiting heard last
 	change  chan struct{}      // a level: heard changed
 
 	refusals refusalLog
-
-	// Used by the goroutine of decide alone: who is asked.
-	asked map[uint64]bool
 }
 
 func newAgreement(cfg AgreeConfig) (*agreement, error) {
@@ -382,6 +384,7 @@ func (a *agreement) hear(id uint64, w welcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.heard[id] = w
+	a.sayLocked()
 	signal(a.change)
 }
 

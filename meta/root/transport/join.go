@@ -104,6 +104,8 @@ func (a *agreement) learned() []storage.Peer {
 
 // unasked are those of peers that are to be asked from now on.
 func (a *agreement) unasked(peers []storage.Peer) []storage.Peer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	var out []storage.Peer
 	for _, p := range peers {
 		// A new peer may be where the lost one was.
@@ -125,30 +127,64 @@ func (a *agreement) note(node uint64, err error) {
 	if err != nil {
 		a.trouble[node] = err
 	}
+	a.sayLocked()
 }
 
 // report logs what this peer waits for.
 func (a *agreement) report() {
-	var answers, silent []string
-	found := false
 	a.mu.Lock()
+	what := a.waitsLocked()
+	a.mu.Unlock()
+	a.log.Info("bootstrap: " + what)
+}
+
+// sayLocked tells Waiting what changed.
+func (a *agreement) sayLocked() {
+	if a.cfg.Waiting == nil {
+		return
+	}
+	if what := a.waitsLocked(); what != a.waiting {
+		a.waiting = what
+		a.cfg.Waiting(what)
+	}
+}
+
+// maxTrouble bounds what is said of the trouble with one peer, in bytes: a part of it are
+// the peer's words.
+const maxTrouble = 400
+
+// waitsLocked says in a sentence what this peer waits for.
+func (a *agreement) waitsLocked() string {
+	var missing, trouble []string
+	found := false
 	for _, node := range slices.Sorted(maps.Keys(a.asked)) {
+		w, heard := a.heard[node]
+		if found = found || w.cluster != 0; !heard {
+			missing = append(missing, fmt.Sprint(node))
+		}
 		if err := a.trouble[node]; err != nil {
-			silent = append(silent, fmt.Sprintf("%d: %s", node, err))
-		} else if w, ok := a.heard[node]; ok {
-			answers = append(answers, fmt.Sprint(node))
-			found = found || w.cluster != 0
+			text := err.Error()
+			trouble = append(trouble, fmt.Sprintf("%d: %s", node, strings.ToValidUTF8(text[:min(len(text), maxTrouble)], "")))
 		}
 	}
-	a.mu.Unlock()
-	what := "bootstrap: still waiting for root peers"
-	switch {
+	var what string
+	switch me := a.mine.NodeID; {
 	case a.cfg.Join && found:
-		what = fmt.Sprintf("root peer %d is not part of the cluster yet: run `nokv root replace --lost ID --with %d`", a.mine.NodeID, a.mine.NodeID)
+		what = fmt.Sprintf("root peer %d is not part of the cluster yet: run `nokv root replace --lost ID --with %d`", me, me)
 	case a.cfg.Join:
-		what = fmt.Sprintf("root peer %d reaches no peer of a cluster that it could become part of", a.mine.NodeID)
+		what = fmt.Sprintf("root peer %d reaches no peer of a cluster that it could become part of", me)
+	case len(missing) == 0:
+		what = "founding the cluster"
+	case len(missing) == 1:
+		what = fmt.Sprintf("waiting for root peer %s to found the cluster", missing[0])
+	default:
+		last := len(missing) - 1
+		what = fmt.Sprintf("waiting for root peers %s and %s to found the cluster", strings.Join(missing[:last], ", "), missing[last])
 	}
-	a.log.Info(what, "answer", strings.Join(answers, ", "), "trouble", strings.Join(silent, "; "))
+	if len(trouble) > 0 {
+		what += ": " + strings.Join(trouble, "; ")
+	}
+	return what
 }
 
 // addressOf is where peers say that a node is; empty when they do not.

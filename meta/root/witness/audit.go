@@ -45,6 +45,8 @@ type Audit struct {
 	// machine refused it.
 	ids, stamps given
 	refusedEnd  string
+	// owned judges Placement; nil: the audit began without a state.
+	owned *Invariants
 
 	entries uint64
 	last    state.Token
@@ -74,6 +76,11 @@ func NewAudit(t Truth) *Audit {
 	a.ids = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastIdWindow(), t.Allocators.GetIdBeforeLast(), t.Allocators.GetIdUsedUp())
 	a.stamps = givenOf(t.Tenure.GetEra(), t.Allocators.GetLastTsoWindow(), t.Allocators.GetTsoBeforeLast(), t.Allocators.GetTsoUsedUp())
 	a.findings.records(&t)
+	if t.State != nil {
+		a.owned = NewInvariants(t.State)
+		a.owned.Remember(t.State)
+		a.owned.walk(t.State, nil)
+	}
 	if n := len(t.Handovers); n > 0 {
 		a.handover, a.era = t.Handovers[n-1], t.Handovers[n-1].GetEra()
 	}
@@ -100,6 +107,10 @@ func (a *Audit) Entry(at state.Token, entry *rootv1.Entry, applied *state.Applie
 			a.Event(at, e, &r.Events[j])
 			a.noteRootIDs(e, &r.Events[j], applied)
 		}
+	}
+	if a.owned != nil {
+		a.owned.say(entry)
+		a.owned.Entry(at, applied.Changes)
 	}
 }
 
@@ -322,6 +333,11 @@ func (a *Audit) Report(t Truth) *Report {
 	if ran := a.ran(); ran > openEvidence && a.era == t.Tenure.GetEra() && a.handover.GetStage() < closed && !a.retired {
 		a.add(OpenPastDeadline, a.era, a.last, "the handover of era %d is %s, and its timestamps ran on for %s; the deadline is %s",
 			a.era, stageName(a.handover.GetStage()), ran, HandoverDeadline)
+	}
+	if a.owned != nil && t.State != nil {
+		a.owned.walk(t.State, nil)
+		t.Placed = a.owned.Placed(t.State)
+		t.Placed.Walked = true
 	}
 	return report(&t, a.all)
 }

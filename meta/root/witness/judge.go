@@ -14,7 +14,7 @@ const (
 	closed    = rootv1.HandoverStage_HANDOVER_STAGE_CLOSED
 )
 
-// findings collects anomalies, each kind of an era and guarantee once.
+// findings collects anomalies, each kind of an era or region once.
 type findings struct {
 	all []Anomaly
 }
@@ -28,7 +28,7 @@ func (f *findings) add(kind Kind, era uint64, at state.Token, format string, arg
 func (f *findings) put(a Anomaly) {
 	a.Guarantee = a.Kind.guarantee()
 	for i, old := range f.all {
-		if old.Kind == a.Kind && old.Era == a.Era {
+		if old.Kind == a.Kind && old.Era == a.Era && old.Region == a.Region {
 			if old.Note && !a.Note {
 				f.all[i] = a
 			}

@@ -49,7 +49,12 @@ func newBook(t *testing.T) *book {
 // apply gives one command to the state machine.
 func (b *book) apply(e *rootv1.Event) (*rootv1.Entry, *state.Applied) {
 	b.t.Helper()
-	entry := &rootv1.Entry{Commands: []*rootv1.Command{{Events: []*rootv1.Event{e}}}}
+	return b.applyAll(&rootv1.Command{Events: []*rootv1.Event{e}})
+}
+
+func (b *book) applyAll(c *rootv1.Command) (*rootv1.Entry, *state.Applied) {
+	b.t.Helper()
+	entry := &rootv1.Entry{Commands: []*rootv1.Command{c}}
 	data, err := proto.Marshal(entry)
 	if err != nil {
 		b.t.Fatal(err)

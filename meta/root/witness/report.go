@@ -48,6 +48,13 @@ func (r *Report) Verdict() Verdict {
 }
 
 func report(t *Truth, found []Anomaly) *Report {
+	if t.Placed != nil {
+		all := findings{all: found}
+		for _, a := range t.Placed.Found {
+			all.put(a)
+		}
+		found = all.all
+	}
 	r := &Report{
 		Token: t.Token, ClusterID: t.Cluster.GetClusterId(), Incarnation: t.Cluster.GetIncarnation(),
 		Fences:   Frontiers{t.Allocators.GetIdFence(), t.Allocators.GetTsoFence()},
@@ -123,6 +130,10 @@ func (r *Report) finding(g Guarantee, t *Truth) Finding {
 		out.Verdict, out.Numbers = CannotTell, t.Unknown
 	case t.Token.Index == 0 || t.Cluster == nil:
 		out.Verdict, out.Numbers = CannotTell, "no rooted truth was found: the cluster is not bootstrapped, or nothing was loaded yet"
+	case g == Placement && t.Placed == nil:
+		out.Verdict, out.Numbers = CannotTell, "what was asked has no regions, or did not show them in time"
+	case g == Placement:
+		out.Verdict, out.Numbers = Holds, t.Placed.numbers()
 	case len(r.Eras) == 0:
 		out.Verdict, out.Numbers = Holds, "no era has begun, no id and no timestamp was given to a holder"
 	case g == Finality && r.openUnknown(t):

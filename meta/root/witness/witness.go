@@ -1,5 +1,5 @@
-// Package witness judges the four guarantees of authority from rooted truth:
-// whether each holds, and the numbers that show it.
+// Package witness judges from rooted truth the four guarantees of authority, and that
+// of who owns what: whether each holds, and the numbers that show it.
 //
 // It owns the rules as an operator states them, apart from the state machine
 // that keeps them: what it is given may come from a cluster, a backup or a
@@ -14,8 +14,8 @@
 //  4. Pure. It reads what it is given and no clock; equal truth gives equal
 //     reports.
 //
-// Report judges the records of one position; Audit follows every entry of a
-// log as well. What clients were told is judged by internal/history. Where
+// Judge judges the records of one position; Invariants follows the changes of a log, as
+// every coordinator does; Audit follows every entry, as it was asked for. What clients were told is judged by internal/history. Where
 // truth comes from is left to whoever asks.
 package witness
 
@@ -30,10 +30,10 @@ import (
 // broken.
 const HandoverDeadline = 5 * time.Second
 
-// Guarantee is one of the four, in the order in which they are shown.
+// Guarantee is one of the five, in the order in which they are shown.
 type Guarantee uint8
 
-// The guarantees of authority.
+// The guarantees of authority, and of ownership.
 const (
 	// Primacy: at most one era is active.
 	Primacy Guarantee = iota
@@ -44,13 +44,16 @@ const (
 	Silence
 	// Finality: no handover stays half done.
 	Finality
+	// Placement: a region of an assigned keyspace has the owners that the log gave it, or
+	// counts as orphaned.
+	Placement
 	// Guarantees is their number.
 	Guarantees
 )
 
 // String is the guarantee's name.
 func (g Guarantee) String() string {
-	return [...]string{"Primacy", "Inheritance", "Silence", "Finality", "unknown"}[min(g, Guarantees)]
+	return [...]string{"Primacy", "Inheritance", "Silence", "Finality", "Placement", "unknown"}[min(g, Guarantees)]
 }
 
 // Verdict says whether a guarantee holds.
@@ -111,6 +114,35 @@ const (
 	// OpenPastDeadline (Finality): the current handover is open for longer than
 	// HandoverDeadline.
 	OpenPastDeadline Kind = "open_past_deadline"
+	// OrphansMiscounted (Placement): not as many regions are without an owner that may
+	// act as the state counts.
+	OrphansMiscounted Kind = "orphans_miscounted"
+	// GrantedToNobody (Placement): a region was given to who is no member, is another
+	// incarnation than the current one, has failed or was removed.
+	GrantedToNobody Kind = "granted_to_nobody"
+	// GrantedToDraining (Placement): a region was given to a member that lets go of all.
+	GrantedToDraining Kind = "granted_to_draining"
+	// MemberRevived (Placement): an incarnation that had ended acts.
+	MemberRevived Kind = "member_revived"
+	// TwoOwners (Placement): a region got more owners than its keyspace allows.
+	TwoOwners Kind = "two_owners"
+	// EpochReused (Placement): other owners have a region at an epoch that it had.
+	EpochReused Kind = "epoch_reused"
+	// EpochBack (Placement): a region went back to an older epoch.
+	EpochBack Kind = "epoch_back"
+	// TakenWithoutMove (Placement): the planner took a region from an owner that may act
+	// and did not let go of it.
+	TakenWithoutMove Kind = "taken_without_move"
+	// FrontierLost (Placement): the frontier of a region became one that nobody said.
+	FrontierLost Kind = "frontier_lost"
+	// FrontierBack (Placement): the frontier of a region went back. Only whoever knows
+	// their order finds it: see Invariants.OrderFrontiers.
+	FrontierBack Kind = "frontier_back"
+	// OwnerMismatch (Placement): a region's record is not what the log last made of it.
+	OwnerMismatch Kind = "owner_mismatch"
+	// LeaderNotOwner (Placement): who is shown as leading a region is none of its
+	// owners that may act.
+	LeaderNotOwner Kind = "leader_not_owner"
 )
 
 // guarantee is what an anomaly of the kind is about.
@@ -122,8 +154,55 @@ func (k Kind) guarantee() Guarantee {
 		return Inheritance
 	case WindowAfterEnd:
 		return Silence
-	default:
+	case MissingConfirm, MissingClose, CloseWithoutConfirm, OpenPastDeadline:
 		return Finality
+	default:
+		return Placement
+	}
+}
+
+// Invariants that are counted: see Kind.Invariant.
+const (
+	// SingleHolder is I1: an era has one holder.
+	SingleHolder = 1 + iota
+	// RegionsOwned is I2: every region has an owner, or counts as orphaned.
+	RegionsOwned
+	// OwnersUp is I3: regions are given to members that are up.
+	OwnersUp
+	// OwnersStable is I4: who has a region keeps it until it lets go, or has ended.
+	OwnersStable
+	// LeadersOwn is I5: who leads a region is one of its owners, and may act.
+	LeadersOwn
+	invariants
+)
+
+// Violations counts what broke I1 to I5, in this order.
+type Violations [invariants - 1]uint64
+
+// Total is the number of all of them.
+func (v Violations) Total() (n uint64) {
+	for _, more := range v {
+		n += more
+	}
+	return n
+}
+
+// Invariant is the number of the invariant, 1 to 5, that an anomaly of the kind breaks;
+// 0: none of these.
+func (k Kind) Invariant() int {
+	switch k {
+	case EraGap, TwoActive, TenureMismatch:
+		return SingleHolder
+	case OrphansMiscounted:
+		return RegionsOwned
+	case GrantedToNobody, GrantedToDraining, MemberRevived:
+		return OwnersUp
+	case TwoOwners, EpochReused, EpochBack, TakenWithoutMove, FrontierLost, FrontierBack, OwnerMismatch:
+		return OwnersStable
+	case LeaderNotOwner:
+		return LeadersOwn
+	default:
+		return 0
 	}
 }
 
@@ -131,8 +210,9 @@ func (k Kind) guarantee() Guarantee {
 type Anomaly struct {
 	Kind      Kind
 	Guarantee Guarantee
-	// Era it is about.
-	Era uint64
+	// Era it is about, or Region; 0: none.
+	Era    uint64
+	Region state.RegionID
 	// At is the entry of the log that shows it; Index 0: only records do.
 	At state.Token
 	// Note: unusual, and no guarantee is broken by it. A holder that was killed
@@ -189,7 +269,7 @@ type Era struct {
 	End   End
 }
 
-// Truth is rooted truth at one position, as far as authority is concerned.
+// Truth is rooted truth at one position, as far as a guarantee is concerned.
 // Whoever made the records owns them; they are only read.
 type Truth struct {
 	Token   state.Token
@@ -201,6 +281,11 @@ type Truth struct {
 	// OpenFor is how long the current handover has been seen open, by the clock
 	// of whoever asks. 0: nobody looked.
 	OpenFor time.Duration
+	// Placed is what is known of who owns regions; nil: nothing, this source has none.
+	Placed *Placed
+	// State is all of the truth; nil: not to be had. An Audit begins with it and ends
+	// with it.
+	State *state.State
 	// Unknown says why the newest truth cannot be had: then no guarantee holds,
 	// and what is broken is still said. "": this is the newest.
 	Unknown string
@@ -210,7 +295,17 @@ type Truth struct {
 func Of(s *state.State) Truth {
 	return Truth{
 		Token: s.Token(), Cluster: s.Cluster(), Tenure: s.Tenure(), Handovers: s.Handovers(), Allocators: s.Allocators(),
+		Placed: counted(s), State: s,
 	}
+}
+
+// Whole is Of with a look at each region: it takes as long as there are regions.
+func Whole(s *state.State) Truth {
+	t := Of(s)
+	_, found := Walk(s, nil)
+	t.Placed.Walked = true
+	t.Placed.Found = append(t.Placed.Found, found...)
+	return t
 }
 
 // Tenures are one Tenure an era, oldest first, of the eras that t knows.

@@ -601,7 +601,7 @@ func (MemberHealth) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
-// Guarantee is one of the four that authority keeps.
+// Guarantee is one of the four that authority keeps, or that of ownership.
 type Guarantee int32
 
 const (
@@ -614,6 +614,9 @@ const (
 	Guarantee_GUARANTEE_SILENCE Guarantee = 3
 	// No handover stays half done.
 	Guarantee_GUARANTEE_FINALITY Guarantee = 4
+	// A region of an assigned keyspace has the owners that the log gave it, or counts as
+	// orphaned.
+	Guarantee_GUARANTEE_PLACEMENT Guarantee = 5
 )
 
 // Enum value maps for Guarantee.
@@ -624,6 +627,7 @@ var (
 		2: "GUARANTEE_INHERITANCE",
 		3: "GUARANTEE_SILENCE",
 		4: "GUARANTEE_FINALITY",
+		5: "GUARANTEE_PLACEMENT",
 	}
 	Guarantee_value = map[string]int32{
 		"GUARANTEE_UNSPECIFIED": 0,
@@ -631,6 +635,7 @@ var (
 		"GUARANTEE_INHERITANCE": 2,
 		"GUARANTEE_SILENCE":     3,
 		"GUARANTEE_FINALITY":    4,
+		"GUARANTEE_PLACEMENT":   5,
 	}
 )
 
@@ -6771,8 +6776,14 @@ type StatusResponse struct {
 	CertificateEndsUnixSeconds uint64 `protobuf:"varint,21,opt,name=certificate_ends_unix_seconds,json=certificateEndsUnixSeconds,proto3" json:"certificate_ends_unix_seconds,omitempty"`
 	// Regions of assigned keyspaces that have no owner who may act.
 	OrphanedRegions uint64 `protobuf:"varint,22,opt,name=orphaned_regions,json=orphanedRegions,proto3" json:"orphaned_regions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What this process found to break the invariants I1 to I5 since it started, in this
+	// order: see docs/operations.md. Each must be 0.
+	InvariantViolations []uint64 `protobuf:"varint,23,rep,packed,name=invariant_violations,json=invariantViolations,proto3" json:"invariant_violations,omitempty"`
+	// The last round in which each keyspace was evened out, of those that the caller may
+	// read, newest first, 256 at most. Only who assigns has any.
+	Rounds        []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -6959,6 +6970,258 @@ func (x *StatusResponse) GetOrphanedRegions() uint64 {
 	return 0
 }
 
+func (x *StatusResponse) GetInvariantViolations() []uint64 {
+	if x != nil {
+		return x.InvariantViolations
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetRounds() []*BalanceRound {
+	if x != nil {
+		return x.Rounds
+	}
+	return nil
+}
+
+// BalanceRound is how a keyspace was evened out.
+type BalanceRound struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Milliseconds since then.
+	AgeMillis uint64 `protobuf:"varint,2,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// What it was looked at for: interval, members, moves, settings, saturated or era.
+	Trigger string `protobuf:"bytes,3,opt,name=trigger,proto3" json:"trigger,omitempty"`
+	// How many of a thousand of its fair part the fullest member had, and has when all is
+	// done that was begun. 0: not known.
+	ImbalanceBeforePermille uint64 `protobuf:"varint,4,opt,name=imbalance_before_permille,json=imbalanceBeforePermille,proto3" json:"imbalance_before_permille,omitempty"`
+	ImbalanceAfterPermille  uint64 `protobuf:"varint,5,opt,name=imbalance_after_permille,json=imbalanceAfterPermille,proto3" json:"imbalance_after_permille,omitempty"`
+	// Loads did not count, but numbers of regions.
+	ByCount bool `protobuf:"varint,6,opt,name=by_count,json=byCount,proto3" json:"by_count,omitempty"`
+	// What was begun.
+	Begun []*BalanceCount `protobuf:"bytes,7,rep,name=begun,proto3" json:"begun,omitempty"`
+	// What would be better and was not done, by reason, 16 at most.
+	Refused       []*BalanceRefusal `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceRound) Reset() {
+	*x = BalanceRound{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceRound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceRound) ProtoMessage() {}
+
+func (x *BalanceRound) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
+func (*BalanceRound) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *BalanceRound) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *BalanceRound) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetTrigger() string {
+	if x != nil {
+		return x.Trigger
+	}
+	return ""
+}
+
+func (x *BalanceRound) GetImbalanceBeforePermille() uint64 {
+	if x != nil {
+		return x.ImbalanceBeforePermille
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetImbalanceAfterPermille() uint64 {
+	if x != nil {
+		return x.ImbalanceAfterPermille
+	}
+	return 0
+}
+
+func (x *BalanceRound) GetByCount() bool {
+	if x != nil {
+		return x.ByCount
+	}
+	return false
+}
+
+func (x *BalanceRound) GetBegun() []*BalanceCount {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *BalanceRound) GetRefused() []*BalanceRefusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// BalanceCount is how often something was begun: what, and why.
+type BalanceCount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Operation     string                 `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Reason        v1.OperationReason     `protobuf:"varint,2,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	Count         uint64                 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceCount) Reset() {
+	*x = BalanceCount{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceCount) ProtoMessage() {}
+
+func (x *BalanceCount) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
+func (*BalanceCount) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *BalanceCount) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *BalanceCount) GetReason() v1.OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return v1.OperationReason(0)
+}
+
+func (x *BalanceCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// BalanceRefusal says of how many regions or members something was refused, and one of each.
+type BalanceRefusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	RegionId      uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	MemberId      string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BalanceRefusal) Reset() {
+	*x = BalanceRefusal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BalanceRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BalanceRefusal) ProtoMessage() {}
+
+func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
+func (*BalanceRefusal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *BalanceRefusal) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *BalanceRefusal) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *BalanceRefusal) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *BalanceRefusal) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
 type RootEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -6977,7 +7240,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6989,7 +7252,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7002,7 +7265,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -7063,7 +7326,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7075,7 +7338,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7088,7 +7351,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -7100,8 +7363,8 @@ func (x *WitnessRequest) GetRead() *ReadOptions {
 
 type WitnessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The four guarantees, in the order of the enum, as judged by this
-	// coordinator. The records below are enough to judge them again.
+	// The five guarantees, in the order of the enum, as judged by this
+	// coordinator. What follows is enough to judge them again.
 	Guarantees []*GuaranteeFinding `protobuf:"bytes,1,rep,name=guarantees,proto3" json:"guarantees,omitempty"`
 	Cluster    *v1.Cluster         `protobuf:"bytes,2,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	Tenure     *v1.Tenure          `protobuf:"bytes,3,opt,name=tenure,proto3" json:"tenure,omitempty"`
@@ -7116,13 +7379,15 @@ type WitnessResponse struct {
 	HandoverOpenMillis uint64            `protobuf:"varint,7,opt,name=handover_open_millis,json=handoverOpenMillis,proto3" json:"handover_open_millis,omitempty"`
 	Anomalies          []*WitnessAnomaly `protobuf:"bytes,8,rep,name=anomalies,proto3" json:"anomalies,omitempty"`
 	Disclosure         *Disclosure       `protobuf:"bytes,9,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// What Placement is judged by, besides the anomalies.
+	Placed        *Placed `protobuf:"bytes,10,opt,name=placed,proto3" json:"placed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7134,7 +7399,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7147,7 +7412,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -7213,6 +7478,120 @@ func (x *WitnessResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+func (x *WitnessResponse) GetPlaced() *Placed {
+	if x != nil {
+		return x.Placed
+	}
+	return nil
+}
+
+// Placed counts the regions of assigned keyspaces, each of which was looked at, and what
+// this coordinator followed of the log.
+type Placed struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Assigned uint64                 `protobuf:"varint,1,opt,name=assigned,proto3" json:"assigned,omitempty"`
+	// Regions without an owner that may act.
+	Orphaned uint64 `protobuf:"varint,2,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	// Regions that are shown with a leader.
+	Led uint64 `protobuf:"varint,3,opt,name=led,proto3" json:"led,omitempty"`
+	// Position behind which every change was judged.
+	Since *v1.RootToken `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// Grants, regions taken from an owner by a move, and at once because somebody asked.
+	Grants uint64 `protobuf:"varint,5,opt,name=grants,proto3" json:"grants,omitempty"`
+	Moved  uint64 `protobuf:"varint,6,opt,name=moved,proto3" json:"moved,omitempty"`
+	Asked  uint64 `protobuf:"varint,7,opt,name=asked,proto3" json:"asked,omitempty"`
+	// What broke the invariants I1 to I5, in this order: see docs/operations.md.
+	Violations    []uint64 `protobuf:"varint,8,rep,packed,name=violations,proto3" json:"violations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placed) Reset() {
+	*x = Placed{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placed) ProtoMessage() {}
+
+func (x *Placed) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placed.ProtoReflect.Descriptor instead.
+func (*Placed) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *Placed) GetAssigned() uint64 {
+	if x != nil {
+		return x.Assigned
+	}
+	return 0
+}
+
+func (x *Placed) GetOrphaned() uint64 {
+	if x != nil {
+		return x.Orphaned
+	}
+	return 0
+}
+
+func (x *Placed) GetLed() uint64 {
+	if x != nil {
+		return x.Led
+	}
+	return 0
+}
+
+func (x *Placed) GetSince() *v1.RootToken {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Placed) GetGrants() uint64 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
+func (x *Placed) GetMoved() uint64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *Placed) GetAsked() uint64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Placed) GetViolations() []uint64 {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
 type GuaranteeFinding struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Guarantee Guarantee              `protobuf:"varint,1,opt,name=guarantee,proto3,enum=nokv.coordinator.v1.Guarantee" json:"guarantee,omitempty"`
@@ -7225,7 +7604,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7237,7 +7616,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7250,7 +7629,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -7287,14 +7666,16 @@ type WitnessAnomaly struct {
 	// Unusual, and no guarantee is broken by it.
 	Note bool `protobuf:"varint,5,opt,name=note,proto3" json:"note,omitempty"`
 	// Sentence with the numbers that contradict each other.
-	Numbers       string `protobuf:"bytes,6,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	Numbers string `protobuf:"bytes,6,opt,name=numbers,proto3" json:"numbers,omitempty"`
+	// Region that it is about; 0: none.
+	RegionId      uint64 `protobuf:"varint,7,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7306,7 +7687,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7319,7 +7700,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -7364,6 +7745,13 @@ func (x *WitnessAnomaly) GetNumbers() string {
 	return ""
 }
 
+func (x *WitnessAnomaly) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
 type EndTenureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Era that is meant; needed.
@@ -7375,7 +7763,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7387,7 +7775,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7400,7 +7788,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -7428,7 +7816,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7440,7 +7828,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7453,7 +7841,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -7481,7 +7869,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7493,7 +7881,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7506,7 +7894,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -7538,7 +7926,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7550,7 +7938,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7563,7 +7951,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -7607,7 +7995,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7619,7 +8007,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7632,7 +8020,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -7678,7 +8066,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7690,7 +8078,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7703,7 +8091,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -7747,7 +8135,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7759,7 +8147,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7772,7 +8160,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -7809,7 +8197,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7821,7 +8209,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7834,7 +8222,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -7872,7 +8260,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7884,7 +8272,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7897,7 +8285,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -7942,7 +8330,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7954,7 +8342,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7967,7 +8355,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -8012,7 +8400,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8024,7 +8412,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8037,7 +8425,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -8075,7 +8463,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8087,7 +8475,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8100,7 +8488,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8134,7 +8522,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8146,7 +8534,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8159,7 +8547,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8187,7 +8575,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8199,7 +8587,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8212,7 +8600,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8238,7 +8626,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8250,7 +8638,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8263,7 +8651,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -8284,7 +8672,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8296,7 +8684,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8309,7 +8697,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -8810,7 +9198,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xce\a\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xbc\b\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -8840,7 +9228,28 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"clockBound\x12/\n" +
 	"\achannel\x18\x14 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
-	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\"\x85\x02\n" +
+	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\x121\n" +
+	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\x129\n" +
+	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\"\xec\x02\n" +
+	"\fBalanceRound\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\x02 \x01(\x04R\tageMillis\x12\x18\n" +
+	"\atrigger\x18\x03 \x01(\tR\atrigger\x12:\n" +
+	"\x19imbalance_before_permille\x18\x04 \x01(\x04R\x17imbalanceBeforePermille\x128\n" +
+	"\x18imbalance_after_permille\x18\x05 \x01(\x04R\x16imbalanceAfterPermille\x12\x19\n" +
+	"\bby_count\x18\x06 \x01(\bR\abyCount\x127\n" +
+	"\x05begun\x18\a \x03(\v2!.nokv.coordinator.v1.BalanceCountR\x05begun\x12=\n" +
+	"\arefused\x18\b \x03(\v2#.nokv.coordinator.v1.BalanceRefusalR\arefused\"y\n" +
+	"\fBalanceCount\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x125\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\"r\n" +
+	"\x0eBalanceRefusal\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1b\n" +
+	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -8850,7 +9259,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\achannel\x18\x06 \x01(\x0e2\x15.nokv.root.v1.ChannelR\achannel\x12A\n" +
 	"\x1dcertificate_ends_unix_seconds\x18\a \x01(\x04R\x1acertificateEndsUnixSeconds\"F\n" +
 	"\x0eWitnessRequest\x124\n" +
-	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x84\x04\n" +
+	"\x04read\x18\x01 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xb9\x04\n" +
 	"\x0fWitnessResponse\x12E\n" +
 	"\n" +
 	"guarantees\x18\x01 \x03(\v2%.nokv.coordinator.v1.GuaranteeFindingR\n" +
@@ -8866,18 +9275,32 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\tanomalies\x18\b \x03(\v2#.nokv.coordinator.v1.WitnessAnomalyR\tanomalies\x12?\n" +
 	"\n" +
 	"disclosure\x18\t \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xa2\x01\n" +
+	"disclosure\x123\n" +
+	"\x06placed\x18\n" +
+	" \x01(\v2\x1b.nokv.coordinator.v1.PlacedR\x06placed\"\xe5\x01\n" +
+	"\x06Placed\x12\x1a\n" +
+	"\bassigned\x18\x01 \x01(\x04R\bassigned\x12\x1a\n" +
+	"\borphaned\x18\x02 \x01(\x04R\borphaned\x12\x10\n" +
+	"\x03led\x18\x03 \x01(\x04R\x03led\x12-\n" +
+	"\x05since\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05since\x12\x16\n" +
+	"\x06grants\x18\x05 \x01(\x04R\x06grants\x12\x14\n" +
+	"\x05moved\x18\x06 \x01(\x04R\x05moved\x12\x14\n" +
+	"\x05asked\x18\a \x01(\x04R\x05asked\x12\x1e\n" +
+	"\n" +
+	"violations\x18\b \x03(\x04R\n" +
+	"violations\"\xa2\x01\n" +
 	"\x10GuaranteeFinding\x12<\n" +
 	"\tguarantee\x18\x01 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x126\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1c.nokv.coordinator.v1.VerdictR\averdict\x12\x18\n" +
-	"\anumbers\x18\x03 \x01(\tR\anumbers\"\xd1\x01\n" +
+	"\anumbers\x18\x03 \x01(\tR\anumbers\"\xee\x01\n" +
 	"\x0eWitnessAnomaly\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12<\n" +
 	"\tguarantee\x18\x02 \x01(\x0e2\x1e.nokv.coordinator.v1.GuaranteeR\tguarantee\x12\x10\n" +
 	"\x03era\x18\x03 \x01(\x04R\x03era\x12-\n" +
 	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x12\n" +
 	"\x04note\x18\x05 \x01(\bR\x04note\x12\x18\n" +
-	"\anumbers\x18\x06 \x01(\tR\anumbers\"_\n" +
+	"\anumbers\x18\x06 \x01(\tR\anumbers\x12\x1b\n" +
+	"\tregion_id\x18\a \x01(\x04R\bregionId\"_\n" +
 	"\x10EndTenureRequest\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x129\n" +
 	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"p\n" +
@@ -9000,13 +9423,14 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x18MEMBER_HEALTH_DISCOVERED\x10\x01\x12\x16\n" +
 	"\x12MEMBER_HEALTH_LIVE\x10\x02\x12\x1b\n" +
 	"\x17MEMBER_HEALTH_SUSPECTED\x10\x03\x12\x16\n" +
-	"\x12MEMBER_HEALTH_HELD\x10\x04*\x87\x01\n" +
+	"\x12MEMBER_HEALTH_HELD\x10\x04*\xa0\x01\n" +
 	"\tGuarantee\x12\x19\n" +
 	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GUARANTEE_PRIMACY\x10\x01\x12\x19\n" +
 	"\x15GUARANTEE_INHERITANCE\x10\x02\x12\x15\n" +
 	"\x11GUARANTEE_SILENCE\x10\x03\x12\x16\n" +
-	"\x12GUARANTEE_FINALITY\x10\x04*b\n" +
+	"\x12GUARANTEE_FINALITY\x10\x04\x12\x17\n" +
+	"\x13GUARANTEE_PLACEMENT\x10\x05*b\n" +
 	"\aVerdict\x12\x17\n" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
@@ -9073,7 +9497,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 108)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9174,335 +9598,345 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*RemoveCoordinatorResponse)(nil), // 96: nokv.coordinator.v1.RemoveCoordinatorResponse
 	(*StatusRequest)(nil),             // 97: nokv.coordinator.v1.StatusRequest
 	(*StatusResponse)(nil),            // 98: nokv.coordinator.v1.StatusResponse
-	(*RootEndpoint)(nil),              // 99: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 100: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 101: nokv.coordinator.v1.WitnessResponse
-	(*GuaranteeFinding)(nil),          // 102: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 103: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 104: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 105: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 106: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 107: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 108: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 109: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 110: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 111: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 112: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 113: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 114: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 115: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 116: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 117: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 118: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 119: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 120: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 121: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 122: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 123: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 124: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 125: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 126: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 127: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 128: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 129: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 130: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 131: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 132: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 133: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 134: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 135: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 136: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 137: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 138: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 139: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 140: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 141: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 142: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 143: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 144: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 145: nokv.root.v1.Verb
+	(*BalanceRound)(nil),              // 99: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 100: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 101: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 102: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 103: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 104: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 105: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 106: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 107: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 108: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 109: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 110: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 111: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 112: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 113: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 114: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 115: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 116: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 117: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 118: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 119: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 120: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 121: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 122: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 123: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 124: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 125: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 126: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 127: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 128: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 129: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 130: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 131: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 132: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 133: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 134: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 135: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 136: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 137: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 138: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 139: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 140: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 141: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 142: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 143: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 144: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 145: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 146: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 147: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 148: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 149: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	120, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	120, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	120, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	124, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	124, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	124, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	121, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	125, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	126, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	126, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	123, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	127, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	126, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	122, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	126, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	120, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	124, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	120, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	124, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	122, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	124, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	125, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	123, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	123, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	126, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	127, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	129, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	130, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	128, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	123, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	126, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	126, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	128, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	129, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	127, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	127, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	130, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	131, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	132, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	133, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	134, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	132, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	127, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	130, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	129, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	132, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	133, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	131, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	135, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	132, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	127, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	133, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	127, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	120, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	133, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	127, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	120, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	136, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	131, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	131, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	128, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	124, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	131, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	128, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	124, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	124, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	128, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	124, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	128, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	125, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	127, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	125, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	120, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	125, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	120, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	125, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	120, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	134, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	127, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	131, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	129, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	124, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	129, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	124, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	129, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	124, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	129, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	138, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	131, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	121, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	125, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	68,  // 95: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	69,  // 96: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	135, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	122, // 98: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	122, // 99: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	120, // 100: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	139, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	126, // 98: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	126, // 99: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	124, // 100: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	73,  // 101: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	77,  // 102: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	76,  // 103: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	74,  // 104: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	86,  // 105: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	75,  // 106: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	120, // 107: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	120, // 108: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	132, // 109: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	124, // 107: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	124, // 108: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	136, // 109: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 110: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	78,  // 111: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	82,  // 112: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	85,  // 113: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	80,  // 114: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	123, // 115: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	121, // 116: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	127, // 115: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	125, // 116: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	81,  // 117: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	136, // 118: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	137, // 119: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	138, // 120: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	120, // 121: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	140, // 118: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	141, // 119: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	142, // 120: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	124, // 121: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	83,  // 122: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	122, // 123: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	126, // 123: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	84,  // 124: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 125: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 126: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	132, // 127: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	135, // 128: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	123, // 129: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	136, // 127: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	139, // 128: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	127, // 129: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
 	89,  // 130: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	120, // 131: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	124, // 131: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 132: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	92,  // 133: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 134: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	125, // 135: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	129, // 135: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	64,  // 136: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 137: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	76,  // 138: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 139: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 140: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	140, // 140: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 141: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	127, // 142: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 143: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	139, // 144: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	140, // 145: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	141, // 146: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	142, // 147: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	131, // 142: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 143: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 144: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	144, // 145: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	145, // 146: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	146, // 147: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 148: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	136, // 149: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	99,  // 150: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	143, // 151: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	143, // 152: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 153: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	102, // 154: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	139, // 155: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	140, // 156: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	141, // 157: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	142, // 158: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	103, // 159: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 160: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	10,  // 161: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 162: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 163: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	120, // 164: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	127, // 165: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	140, // 166: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	120, // 167: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	144, // 168: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	127, // 169: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	144, // 170: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	120, // 171: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	145, // 172: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	127, // 173: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	144, // 174: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	120, // 175: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 176: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 177: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 178: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	145, // 179: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 180: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 181: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 182: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	127, // 183: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 184: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 185: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	120, // 186: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 187: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 188: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 189: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 190: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 191: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 192: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 193: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 194: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 195: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 196: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 197: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 198: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 199: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 200: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 201: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 202: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 203: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 204: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 205: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 206: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 207: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 208: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 209: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 210: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 211: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 212: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 213: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 214: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	70,  // 215: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	72,  // 216: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	87,  // 217: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	90,  // 218: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	93,  // 219: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	95,  // 220: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	97,  // 221: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	100, // 222: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	104, // 223: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	106, // 224: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	108, // 225: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	110, // 226: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	112, // 227: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	114, // 228: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	116, // 229: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	118, // 230: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	16,  // 231: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 232: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 233: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 234: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 235: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 236: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 237: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 238: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 239: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 240: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 241: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 242: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 243: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 244: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 245: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 246: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 247: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 248: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 249: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 250: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 251: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 252: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 253: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 254: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 255: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 256: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 257: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 258: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	71,  // 259: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	79,  // 260: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	88,  // 261: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	91,  // 262: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	94,  // 263: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	96,  // 264: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	98,  // 265: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	101, // 266: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	105, // 267: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	107, // 268: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	109, // 269: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	111, // 270: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	113, // 271: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	115, // 272: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	117, // 273: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	119, // 274: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	231, // [231:275] is the sub-list for method output_type
-	187, // [187:231] is the sub-list for method input_type
-	187, // [187:187] is the sub-list for extension type_name
-	187, // [187:187] is the sub-list for extension extendee
-	0,   // [0:187] is the sub-list for field type_name
+	140, // 149: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	102, // 150: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	147, // 151: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	99,  // 152: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	100, // 153: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	101, // 154: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	139, // 155: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	147, // 156: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 157: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	106, // 158: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	143, // 159: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	144, // 160: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	145, // 161: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	146, // 162: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	107, // 163: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 164: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	105, // 165: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	124, // 166: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 167: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 168: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 169: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	124, // 170: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	131, // 171: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	144, // 172: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	124, // 173: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	148, // 174: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	131, // 175: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	148, // 176: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	124, // 177: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 178: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	131, // 179: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	148, // 180: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	124, // 181: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 182: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	148, // 183: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 184: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	149, // 185: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 186: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	148, // 187: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 188: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	131, // 189: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 190: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	131, // 191: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	124, // 192: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 193: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 194: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 195: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 196: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 197: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 198: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 199: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 200: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 201: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 202: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 203: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 204: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 205: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 206: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 207: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 208: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 209: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 210: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 211: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 212: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 213: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 214: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 215: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 216: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 217: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 218: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 219: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 220: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	70,  // 221: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	72,  // 222: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	87,  // 223: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	90,  // 224: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	93,  // 225: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	95,  // 226: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	97,  // 227: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	103, // 228: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	108, // 229: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	110, // 230: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	112, // 231: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	114, // 232: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	116, // 233: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	118, // 234: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	120, // 235: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	122, // 236: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	16,  // 237: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 238: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 239: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 240: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 241: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 242: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 243: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 244: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 245: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 246: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 247: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 248: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 249: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 250: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 251: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 252: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 253: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 254: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 255: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 256: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 257: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 258: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 259: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 260: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 261: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 262: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 263: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 264: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	71,  // 265: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	79,  // 266: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	88,  // 267: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	91,  // 268: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	94,  // 269: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	96,  // 270: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	98,  // 271: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	104, // 272: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	109, // 273: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	111, // 274: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	113, // 275: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	115, // 276: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	117, // 277: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	119, // 278: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	121, // 279: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	123, // 280: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	237, // [237:281] is the sub-list for method output_type
+	193, // [193:237] is the sub-list for method input_type
+	193, // [193:193] is the sub-list for extension type_name
+	193, // [193:193] is the sub-list for extension extendee
+	0,   // [0:193] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -9522,7 +9956,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   108,
+			NumMessages:   112,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2206,8 +2206,10 @@ type PeerChangePlanned struct {
 	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
 	ExpectedEpoch *RegionEpoch           `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
 	// TRANSITION_KIND_ADD_PEER or TRANSITION_KIND_REMOVE_PEER.
-	Kind          TransitionKind `protobuf:"varint,3,opt,name=kind,proto3,enum=nokv.root.v1.TransitionKind" json:"kind,omitempty"`
-	Owner         *Owner         `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Kind  TransitionKind `protobuf:"varint,3,opt,name=kind,proto3,enum=nokv.root.v1.TransitionKind" json:"kind,omitempty"`
+	Owner *Owner         `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Why. Of feature level 4.
+	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2270,6 +2272,13 @@ func (x *PeerChangePlanned) GetOwner() *Owner {
 	return nil
 }
 
+func (x *PeerChangePlanned) GetReason() OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
+}
+
 // SplitPlanned plans to cut a region in two.
 type SplitPlanned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2279,6 +2288,8 @@ type SplitPlanned struct {
 	SplitKey []byte `protobuf:"bytes,3,opt,name=split_key,json=splitKey,proto3" json:"split_key,omitempty"`
 	// Id of the right part. 0: the root gives one.
 	RightRegionId uint64 `protobuf:"varint,4,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
+	// Why. Of feature level 4.
+	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2341,6 +2352,13 @@ func (x *SplitPlanned) GetRightRegionId() uint64 {
 	return 0
 }
 
+func (x *SplitPlanned) GetReason() OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
+}
+
 // MergePlanned plans to join a region and its right neighbour.
 type MergePlanned struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
@@ -2348,8 +2366,10 @@ type MergePlanned struct {
 	LeftExpectedEpoch  *RegionEpoch           `protobuf:"bytes,2,opt,name=left_expected_epoch,json=leftExpectedEpoch,proto3" json:"left_expected_epoch,omitempty"`
 	RightRegionId      uint64                 `protobuf:"varint,3,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
 	RightExpectedEpoch *RegionEpoch           `protobuf:"bytes,4,opt,name=right_expected_epoch,json=rightExpectedEpoch,proto3" json:"right_expected_epoch,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Why. Of feature level 4.
+	Reason        OperationReason `protobuf:"varint,5,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MergePlanned) Reset() {
@@ -2408,6 +2428,13 @@ func (x *MergePlanned) GetRightExpectedEpoch() *RegionEpoch {
 		return x.RightExpectedEpoch
 	}
 	return nil
+}
+
+func (x *MergePlanned) GetReason() OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return OperationReason_OPERATION_REASON_UNSPECIFIED
 }
 
 // MovePlanned plans to give one owner's share of a region of an assigned
@@ -3546,22 +3573,25 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x06owners\x18\x03 \x03(\v2\x13.nokv.root.v1.OwnerR\x06owners\x12\x1a\n" +
 	"\bfrontier\x18\x04 \x01(\fR\bfrontier\x12!\n" +
 	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\x125\n" +
-	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\xcf\x01\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\x86\x02\n" +
 	"\x11PeerChangePlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x120\n" +
 	"\x04kind\x18\x03 \x01(\x0e2\x1c.nokv.root.v1.TransitionKindR\x04kind\x12)\n" +
-	"\x05owner\x18\x04 \x01(\v2\x13.nokv.root.v1.OwnerR\x05owner\"\xb2\x01\n" +
+	"\x05owner\x18\x04 \x01(\v2\x13.nokv.root.v1.OwnerR\x05owner\x125\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\xe9\x01\n" +
 	"\fSplitPlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x12\x1b\n" +
 	"\tsplit_key\x18\x03 \x01(\fR\bsplitKey\x12&\n" +
-	"\x0fright_region_id\x18\x04 \x01(\x04R\rrightRegionId\"\xf4\x01\n" +
+	"\x0fright_region_id\x18\x04 \x01(\x04R\rrightRegionId\x125\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\xab\x02\n" +
 	"\fMergePlanned\x12$\n" +
 	"\x0eleft_region_id\x18\x01 \x01(\x04R\fleftRegionId\x12I\n" +
 	"\x13left_expected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x11leftExpectedEpoch\x12&\n" +
 	"\x0fright_region_id\x18\x03 \x01(\x04R\rrightRegionId\x12K\n" +
-	"\x14right_expected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x12rightExpectedEpoch\"\xc8\x02\n" +
+	"\x14right_expected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x12rightExpectedEpoch\x125\n" +
+	"\x06reason\x18\x05 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\xc8\x02\n" +
 	"\vMovePlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x12'\n" +
@@ -3791,34 +3821,37 @@ var file_nokv_root_v1_events_proto_depIdxs = []int32{
 	54, // 58: nokv.root.v1.PeerChangePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
 	57, // 59: nokv.root.v1.PeerChangePlanned.kind:type_name -> nokv.root.v1.TransitionKind
 	55, // 60: nokv.root.v1.PeerChangePlanned.owner:type_name -> nokv.root.v1.Owner
-	54, // 61: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	54, // 62: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	54, // 63: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	54, // 64: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	55, // 65: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
-	55, // 66: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
-	56, // 67: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
-	58, // 68: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
-	0,  // 69: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
-	59, // 70: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
-	60, // 71: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
-	41, // 72: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
-	53, // 73: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
-	53, // 74: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
-	61, // 75: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
-	50, // 76: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
-	62, // 77: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
-	63, // 78: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
-	64, // 79: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
-	65, // 80: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
-	66, // 81: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
-	46, // 82: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
-	47, // 83: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
-	84, // [84:84] is the sub-list for method output_type
-	84, // [84:84] is the sub-list for method input_type
-	84, // [84:84] is the sub-list for extension type_name
-	84, // [84:84] is the sub-list for extension extendee
-	0,  // [0:84] is the sub-list for field type_name
+	56, // 61: nokv.root.v1.PeerChangePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	54, // 62: nokv.root.v1.SplitPlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	56, // 63: nokv.root.v1.SplitPlanned.reason:type_name -> nokv.root.v1.OperationReason
+	54, // 64: nokv.root.v1.MergePlanned.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	54, // 65: nokv.root.v1.MergePlanned.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	56, // 66: nokv.root.v1.MergePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	54, // 67: nokv.root.v1.MovePlanned.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	55, // 68: nokv.root.v1.MovePlanned.from:type_name -> nokv.root.v1.Owner
+	55, // 69: nokv.root.v1.MovePlanned.to:type_name -> nokv.root.v1.Owner
+	56, // 70: nokv.root.v1.MovePlanned.reason:type_name -> nokv.root.v1.OperationReason
+	58, // 71: nokv.root.v1.RootPeerAdded.peer:type_name -> nokv.root.v1.RootPeer
+	0,  // 72: nokv.root.v1.CommandResult.outcome:type_name -> nokv.root.v1.Outcome
+	59, // 73: nokv.root.v1.CommandResult.token:type_name -> nokv.root.v1.RootToken
+	60, // 74: nokv.root.v1.CommandResult.error:type_name -> nokv.root.v1.ErrorDetail
+	41, // 75: nokv.root.v1.CommandResult.events:type_name -> nokv.root.v1.EventResult
+	53, // 76: nokv.root.v1.EventResult.region:type_name -> nokv.root.v1.Region
+	53, // 77: nokv.root.v1.EventResult.right_region:type_name -> nokv.root.v1.Region
+	61, // 78: nokv.root.v1.EventResult.keyspace:type_name -> nokv.root.v1.Keyspace
+	50, // 79: nokv.root.v1.EventResult.member:type_name -> nokv.root.v1.Member
+	62, // 80: nokv.root.v1.EventResult.tenure:type_name -> nokv.root.v1.Tenure
+	63, // 81: nokv.root.v1.EventResult.handover:type_name -> nokv.root.v1.Handover
+	64, // 82: nokv.root.v1.EventResult.transition:type_name -> nokv.root.v1.Transition
+	65, // 83: nokv.root.v1.EventResult.window:type_name -> nokv.root.v1.Window
+	66, // 84: nokv.root.v1.EventResult.coordinator:type_name -> nokv.root.v1.Coordinator
+	46, // 85: nokv.root.v1.EventResult.settings:type_name -> nokv.root.v1.ClusterSettings
+	47, // 86: nokv.root.v1.EventResult.grant:type_name -> nokv.root.v1.Grant
+	87, // [87:87] is the sub-list for method output_type
+	87, // [87:87] is the sub-list for method input_type
+	87, // [87:87] is the sub-list for extension type_name
+	87, // [87:87] is the sub-list for extension extendee
+	0,  // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_events_proto_init() }

@@ -810,6 +810,62 @@ func (OnMiss) EnumDescriptor() ([]byte, []int) {
 	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
+// BalanceBy says what of a keyspace is evened out.
+type BalanceBy int32
+
+const (
+	BalanceBy_BALANCE_BY_UNSPECIFIED BalanceBy = 0
+	// How many regions members have.
+	BalanceBy_BALANCE_BY_COUNT BalanceBy = 1
+	// What members say of the load of these.
+	BalanceBy_BALANCE_BY_LOAD BalanceBy = 2
+	// Load, with as much again for each region.
+	BalanceBy_BALANCE_BY_BOTH BalanceBy = 3
+)
+
+// Enum value maps for BalanceBy.
+var (
+	BalanceBy_name = map[int32]string{
+		0: "BALANCE_BY_UNSPECIFIED",
+		1: "BALANCE_BY_COUNT",
+		2: "BALANCE_BY_LOAD",
+		3: "BALANCE_BY_BOTH",
+	}
+	BalanceBy_value = map[string]int32{
+		"BALANCE_BY_UNSPECIFIED": 0,
+		"BALANCE_BY_COUNT":       1,
+		"BALANCE_BY_LOAD":        2,
+		"BALANCE_BY_BOTH":        3,
+	}
+)
+
+func (x BalanceBy) Enum() *BalanceBy {
+	p := new(BalanceBy)
+	*p = x
+	return p
+}
+
+func (x BalanceBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (BalanceBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
+}
+
+func (BalanceBy) Type() protoreflect.EnumType {
+	return &file_nokv_root_v1_types_proto_enumTypes[11]
+}
+
+func (x BalanceBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use BalanceBy.Descriptor instead.
+func (BalanceBy) EnumDescriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+}
+
 // OwnerRole is what an owner of a replicated region may do.
 type OwnerRole int32
 
@@ -844,11 +900,11 @@ func (x OwnerRole) String() string {
 }
 
 func (OwnerRole) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[11].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
 }
 
 func (OwnerRole) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[11]
+	return &file_nokv_root_v1_types_proto_enumTypes[12]
 }
 
 func (x OwnerRole) Number() protoreflect.EnumNumber {
@@ -857,7 +913,7 @@ func (x OwnerRole) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OwnerRole.Descriptor instead.
 func (OwnerRole) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 // TransitionKind is what a transition changes.
@@ -904,11 +960,11 @@ func (x TransitionKind) String() string {
 }
 
 func (TransitionKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[12].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[13].Descriptor()
 }
 
 func (TransitionKind) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[12]
+	return &file_nokv_root_v1_types_proto_enumTypes[13]
 }
 
 func (x TransitionKind) Number() protoreflect.EnumNumber {
@@ -917,7 +973,7 @@ func (x TransitionKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionKind.Descriptor instead.
 func (TransitionKind) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 // OperationReason says why the planner, or an operator, changed who owns what.
@@ -1000,11 +1056,11 @@ func (x OperationReason) String() string {
 }
 
 func (OperationReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[13].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[14].Descriptor()
 }
 
 func (OperationReason) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[13]
+	return &file_nokv_root_v1_types_proto_enumTypes[14]
 }
 
 func (x OperationReason) Number() protoreflect.EnumNumber {
@@ -1013,7 +1069,7 @@ func (x OperationReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OperationReason.Descriptor instead.
 func (OperationReason) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 // TransitionStatus is how far a transition is, or how it ended.
@@ -1068,11 +1124,11 @@ func (x TransitionStatus) String() string {
 }
 
 func (TransitionStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[14].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[15].Descriptor()
 }
 
 func (TransitionStatus) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[14]
+	return &file_nokv_root_v1_types_proto_enumTypes[15]
 }
 
 func (x TransitionStatus) Number() protoreflect.EnumNumber {
@@ -1081,7 +1137,7 @@ func (x TransitionStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TransitionStatus.Descriptor instead.
 func (TransitionStatus) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 // Channel is who may reach a process.
@@ -1124,11 +1180,11 @@ func (x Channel) String() string {
 }
 
 func (Channel) Descriptor() protoreflect.EnumDescriptor {
-	return file_nokv_root_v1_types_proto_enumTypes[15].Descriptor()
+	return file_nokv_root_v1_types_proto_enumTypes[16].Descriptor()
 }
 
 func (Channel) Type() protoreflect.EnumType {
-	return &file_nokv_root_v1_types_proto_enumTypes[15]
+	return &file_nokv_root_v1_types_proto_enumTypes[16]
 }
 
 func (x Channel) Number() protoreflect.EnumNumber {
@@ -1137,7 +1193,7 @@ func (x Channel) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Channel.Descriptor instead.
 func (Channel) EnumDescriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 // RootToken is a position in the rooted log. Tokens of one cluster
@@ -1245,7 +1301,7 @@ type ErrorDetail struct {
 	// Cluster that was asked (REASON_CLUSTER_MISMATCH, REASON_CLUSTER_REQUIRED).
 	ClusterId uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Version of the key in a store's request (REASON_VERSION_STALE); 0: it is not there.
-	KeyVersion    uint64 `protobuf:"varint,24,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
+	KeyVersion    uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3127,7 +3183,10 @@ type Ownership struct {
 	// For exclusive regions.
 	Fence Fence `protobuf:"varint,2,opt,name=fence,proto3,enum=nokv.root.v1.Fence" json:"fence,omitempty"`
 	// With FENCE_TTL: a member that nobody confirmed for so long stops itself, in milliseconds.
-	TtlMillis     uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	TtlMillis uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	// Owners that a shared region of an assigned keyspace is given at least, as far as there
+	// are members. 0 counts as 1. Of feature level 4.
+	MinOwners     uint32 `protobuf:"varint,4,opt,name=min_owners,json=minOwners,proto3" json:"min_owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3179,6 +3238,13 @@ func (x *Ownership) GetFence() Fence {
 func (x *Ownership) GetTtlMillis() uint64 {
 	if x != nil {
 		return x.TtlMillis
+	}
+	return 0
+}
+
+func (x *Ownership) GetMinOwners() uint32 {
+	if x != nil {
+		return x.MinOwners
 	}
 	return 0
 }
@@ -3440,8 +3506,11 @@ type Policy struct {
 	HookUrl string `protobuf:"bytes,6,opt,name=hook_url,json=hookUrl,proto3" json:"hook_url,omitempty"`
 	// Time the hook has to answer, in milliseconds.
 	HookTimeoutMillis uint64 `protobuf:"varint,7,opt,name=hook_timeout_millis,json=hookTimeoutMillis,proto3" json:"hook_timeout_millis,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Name of a label of members: no two owners of a region have the same value of it.
+	// Empty: they may. Of feature level 4.
+	Spread        string `protobuf:"bytes,8,opt,name=spread,proto3" json:"spread,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -3523,6 +3592,13 @@ func (x *Policy) GetHookTimeoutMillis() uint64 {
 	return 0
 }
 
+func (x *Policy) GetSpread() string {
+	if x != nil {
+		return x.Spread
+	}
+	return ""
+}
+
 // Rebalance holds the thresholds for moving regions.
 type Rebalance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3537,7 +3613,37 @@ type Rebalance struct {
 	// Least time between two rounds of moves, in milliseconds.
 	CooldownMillis uint64 `protobuf:"varint,5,opt,name=cooldown_millis,json=cooldownMillis,proto3" json:"cooldown_millis,omitempty"`
 	// Most regions moved in a round. 0: no limit of its own.
-	MaxMoves      uint64 `protobuf:"varint,6,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"`
+	MaxMoves uint64 `protobuf:"varint,6,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"`
+	// Unspecified counts as count. This and all that follows is of feature level 4.
+	By BalanceBy `protobuf:"varint,7,opt,name=by,proto3,enum=nokv.root.v1.BalanceBy" json:"by,omitempty"`
+	// By load: how many of a thousand of what the members can take all regions weigh
+	// together at least, so that idle ones are spread. 0 counts as 20.
+	ReservePermille uint64 `protobuf:"varint,8,opt,name=reserve_permille,json=reservePermille,proto3" json:"reserve_permille,omitempty"`
+	// How long nothing is moved to a member that joined, in milliseconds. 0: it gets its
+	// part at once, or 10 s after it joined while members drain.
+	SettleMillis uint64 `protobuf:"varint,9,opt,name=settle_millis,json=settleMillis,proto3" json:"settle_millis,omitempty"`
+	// Most moves under way from one member, and to one, to even out. 0 counts as what
+	// moves.in_flight is.
+	InFlight uint64 `protobuf:"varint,10,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// How many of a thousand of all load, and of all regions, are moved off members that have
+	// too much in a round, and in an hour. 0 counts as 50, and 500.
+	RoundPermille uint64 `protobuf:"varint,11,opt,name=round_permille,json=roundPermille,proto3" json:"round_permille,omitempty"`
+	HourPermille  uint64 `protobuf:"varint,12,opt,name=hour_permille,json=hourPermille,proto3" json:"hour_permille,omitempty"`
+	// Least time between two such moves of a region, and after one that failed, in
+	// milliseconds. 0 counts as 120,000, and 300,000.
+	SpacingMillis uint64 `protobuf:"varint,13,opt,name=spacing_millis,json=spacingMillis,proto3" json:"spacing_millis,omitempty"`
+	BackoffMillis uint64 `protobuf:"varint,14,opt,name=backoff_millis,json=backoffMillis,proto3" json:"backoff_millis,omitempty"`
+	// Age from which on a member's load counts as unknown, in milliseconds: three frames at
+	// least. 0 counts as 10,000.
+	LoadMaxAgeMillis uint64 `protobuf:"varint,15,opt,name=load_max_age_millis,json=loadMaxAgeMillis,proto3" json:"load_max_age_millis,omitempty"`
+	// Ranges with one owner are split where they are hot, and merged where they are cold, if
+	// load counts. Members must be able to.
+	Reshape bool `protobuf:"varint,16,opt,name=reshape,proto3" json:"reshape,omitempty"`
+	// How long a region is cold before it is merged, or has an owner less, in milliseconds;
+	// and how long after a split it is merged at the earliest. 0 counts as 600,000, and
+	// 1,800,000.
+	QuietMillis   uint64 `protobuf:"varint,17,opt,name=quiet_millis,json=quietMillis,proto3" json:"quiet_millis,omitempty"`
+	CutMillis     uint64 `protobuf:"varint,18,opt,name=cut_millis,json=cutMillis,proto3" json:"cut_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3610,6 +3716,90 @@ func (x *Rebalance) GetCooldownMillis() uint64 {
 func (x *Rebalance) GetMaxMoves() uint64 {
 	if x != nil {
 		return x.MaxMoves
+	}
+	return 0
+}
+
+func (x *Rebalance) GetBy() BalanceBy {
+	if x != nil {
+		return x.By
+	}
+	return BalanceBy_BALANCE_BY_UNSPECIFIED
+}
+
+func (x *Rebalance) GetReservePermille() uint64 {
+	if x != nil {
+		return x.ReservePermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetSettleMillis() uint64 {
+	if x != nil {
+		return x.SettleMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetInFlight() uint64 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+func (x *Rebalance) GetRoundPermille() uint64 {
+	if x != nil {
+		return x.RoundPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetHourPermille() uint64 {
+	if x != nil {
+		return x.HourPermille
+	}
+	return 0
+}
+
+func (x *Rebalance) GetSpacingMillis() uint64 {
+	if x != nil {
+		return x.SpacingMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetBackoffMillis() uint64 {
+	if x != nil {
+		return x.BackoffMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetLoadMaxAgeMillis() uint64 {
+	if x != nil {
+		return x.LoadMaxAgeMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetReshape() bool {
+	if x != nil {
+		return x.Reshape
+	}
+	return false
+}
+
+func (x *Rebalance) GetQuietMillis() uint64 {
+	if x != nil {
+		return x.QuietMillis
+	}
+	return 0
+}
+
+func (x *Rebalance) GetCutMillis() uint64 {
+	if x != nil {
+		return x.CutMillis
 	}
 	return 0
 }
@@ -5155,7 +5345,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\vincarnation\x18\x11 \x01(\x06R\vincarnation\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x12 \x01(\x06R\tclusterId\x12\x1f\n" +
-	"\vkey_version\x18\x18 \x01(\x04R\n" +
+	"\vkey_version\x18\x13 \x01(\x04R\n" +
 	"keyVersion\"f\n" +
 	"\x0fCommandIdentity\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\x06R\x06origin\x12\x1a\n" +
@@ -5308,13 +5498,15 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05Slots\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\x1a\b\n" +
 	"\x06PointsB\x06\n" +
-	"\x04kind\"t\n" +
+	"\x04kind\"\x93\x01\n" +
 	"\tOwnership\x12\x1d\n" +
 	"\n" +
 	"max_owners\x18\x01 \x01(\rR\tmaxOwners\x12)\n" +
 	"\x05fence\x18\x02 \x01(\x0e2\x13.nokv.root.v1.FenceR\x05fence\x12\x1d\n" +
 	"\n" +
-	"ttl_millis\x18\x03 \x01(\x04R\tttlMillis\"\xe8\x01\n" +
+	"ttl_millis\x18\x03 \x01(\x04R\tttlMillis\x12\x1d\n" +
+	"\n" +
+	"min_owners\x18\x04 \x01(\rR\tminOwners\"\xe8\x01\n" +
 	"\bLiveness\x12'\n" +
 	"\x0finterval_millis\x18\x01 \x01(\x04R\x0eintervalMillis\x120\n" +
 	"\x14suspect_after_millis\x18\x02 \x01(\x04R\x12suspectAfterMillis\x12*\n" +
@@ -5331,7 +5523,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x12mass_window_millis\x18\x02 \x01(\x04R\x10massWindowMillis\x12#\n" +
 	"\rflap_failures\x18\x03 \x01(\x04R\fflapFailures\x12,\n" +
 	"\x12flap_window_millis\x18\x04 \x01(\x04R\x10flapWindowMillis\x12-\n" +
-	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\xc8\x02\n" +
+	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\xe0\x02\n" +
 	"\x06Policy\x122\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x16.nokv.root.v1.StrategyR\bstrategy\x12\x1f\n" +
 	"\vring_vnodes\x18\x02 \x01(\rR\n" +
@@ -5341,14 +5533,29 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\vlabel_rules\x18\x05 \x03(\v2\x17.nokv.root.v1.LabelRuleR\n" +
 	"labelRules\x12\x19\n" +
 	"\bhook_url\x18\x06 \x01(\tR\ahookUrl\x12.\n" +
-	"\x13hook_timeout_millis\x18\a \x01(\x04R\x11hookTimeoutMillis\"\xdf\x01\n" +
+	"\x13hook_timeout_millis\x18\a \x01(\x04R\x11hookTimeoutMillis\x12\x16\n" +
+	"\x06spread\x18\b \x01(\tR\x06spread\"\x9a\x05\n" +
 	"\tRebalance\x12%\n" +
 	"\x0eabsolute_limit\x18\x01 \x01(\x04R\rabsoluteLimit\x12#\n" +
 	"\rmean_permille\x18\x02 \x01(\x04R\fmeanPermille\x12\x17\n" +
 	"\amin_gap\x18\x03 \x01(\x04R\x06minGap\x12'\n" +
 	"\x0finterval_millis\x18\x04 \x01(\x04R\x0eintervalMillis\x12'\n" +
 	"\x0fcooldown_millis\x18\x05 \x01(\x04R\x0ecooldownMillis\x12\x1b\n" +
-	"\tmax_moves\x18\x06 \x01(\x04R\bmaxMoves\"\xa2\x01\n" +
+	"\tmax_moves\x18\x06 \x01(\x04R\bmaxMoves\x12'\n" +
+	"\x02by\x18\a \x01(\x0e2\x17.nokv.root.v1.BalanceByR\x02by\x12)\n" +
+	"\x10reserve_permille\x18\b \x01(\x04R\x0freservePermille\x12#\n" +
+	"\rsettle_millis\x18\t \x01(\x04R\fsettleMillis\x12\x1b\n" +
+	"\tin_flight\x18\n" +
+	" \x01(\x04R\binFlight\x12%\n" +
+	"\x0eround_permille\x18\v \x01(\x04R\rroundPermille\x12#\n" +
+	"\rhour_permille\x18\f \x01(\x04R\fhourPermille\x12%\n" +
+	"\x0espacing_millis\x18\r \x01(\x04R\rspacingMillis\x12%\n" +
+	"\x0ebackoff_millis\x18\x0e \x01(\x04R\rbackoffMillis\x12-\n" +
+	"\x13load_max_age_millis\x18\x0f \x01(\x04R\x10loadMaxAgeMillis\x12\x18\n" +
+	"\areshape\x18\x10 \x01(\bR\areshape\x12!\n" +
+	"\fquiet_millis\x18\x11 \x01(\x04R\vquietMillis\x12\x1d\n" +
+	"\n" +
+	"cut_millis\x18\x12 \x01(\x04R\tcutMillis\"\xa2\x01\n" +
 	"\tLabelRule\x12\x1d\n" +
 	"\n" +
 	"key_prefix\x18\x01 \x01(\fR\tkeyPrefix\x12;\n" +
@@ -5567,7 +5774,12 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06OnMiss\x12\x17\n" +
 	"\x13ON_MISS_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ON_MISS_NOT_FOUND\x10\x01\x12\x11\n" +
-	"\rON_MISS_CLAIM\x10\x02*U\n" +
+	"\rON_MISS_CLAIM\x10\x02*g\n" +
+	"\tBalanceBy\x12\x1a\n" +
+	"\x16BALANCE_BY_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10BALANCE_BY_COUNT\x10\x01\x12\x13\n" +
+	"\x0fBALANCE_BY_LOAD\x10\x02\x12\x13\n" +
+	"\x0fBALANCE_BY_BOTH\x10\x03*U\n" +
 	"\tOwnerRole\x12\x1a\n" +
 	"\x16OWNER_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OWNER_ROLE_VOTER\x10\x01\x12\x16\n" +
@@ -5622,7 +5834,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 	return file_nokv_root_v1_types_proto_rawDescData
 }
 
-var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 16)
+var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
 var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
@@ -5636,145 +5848,147 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(ClosedStream)(0),          // 8: nokv.root.v1.ClosedStream
 	(Strategy)(0),              // 9: nokv.root.v1.Strategy
 	(OnMiss)(0),                // 10: nokv.root.v1.OnMiss
-	(OwnerRole)(0),             // 11: nokv.root.v1.OwnerRole
-	(TransitionKind)(0),        // 12: nokv.root.v1.TransitionKind
-	(OperationReason)(0),       // 13: nokv.root.v1.OperationReason
-	(TransitionStatus)(0),      // 14: nokv.root.v1.TransitionStatus
-	(Channel)(0),               // 15: nokv.root.v1.Channel
-	(*RootToken)(nil),          // 16: nokv.root.v1.RootToken
-	(*ErrorDetail)(nil),        // 17: nokv.root.v1.ErrorDetail
-	(*CommandIdentity)(nil),    // 18: nokv.root.v1.CommandIdentity
-	(*Cluster)(nil),            // 19: nokv.root.v1.Cluster
-	(*Restored)(nil),           // 20: nokv.root.v1.Restored
-	(*RootPeer)(nil),           // 21: nokv.root.v1.RootPeer
-	(*Frontiers)(nil),          // 22: nokv.root.v1.Frontiers
-	(*Allocators)(nil),         // 23: nokv.root.v1.Allocators
-	(*Window)(nil),             // 24: nokv.root.v1.Window
-	(*Tenure)(nil),             // 25: nokv.root.v1.Tenure
-	(*TenureEnd)(nil),          // 26: nokv.root.v1.TenureEnd
-	(*ClusterSettings)(nil),    // 27: nokv.root.v1.ClusterSettings
-	(*Grant)(nil),              // 28: nokv.root.v1.Grant
-	(*Legacy)(nil),             // 29: nokv.root.v1.Legacy
-	(*Handover)(nil),           // 30: nokv.root.v1.Handover
-	(*Member)(nil),             // 31: nokv.root.v1.Member
-	(*Coordinator)(nil),        // 32: nokv.root.v1.Coordinator
-	(*Keyspace)(nil),           // 33: nokv.root.v1.Keyspace
-	(*KeyspaceSettings)(nil),   // 34: nokv.root.v1.KeyspaceSettings
-	(*Layout)(nil),             // 35: nokv.root.v1.Layout
-	(*Ownership)(nil),          // 36: nokv.root.v1.Ownership
-	(*Liveness)(nil),           // 37: nokv.root.v1.Liveness
-	(*Moves)(nil),              // 38: nokv.root.v1.Moves
-	(*Guards)(nil),             // 39: nokv.root.v1.Guards
-	(*Policy)(nil),             // 40: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 41: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 42: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 43: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 44: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 45: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 46: nokv.root.v1.Owner
-	(*Region)(nil),             // 47: nokv.root.v1.Region
-	(*FormerOwner)(nil),        // 48: nokv.root.v1.FormerOwner
-	(*Transition)(nil),         // 49: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 50: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 51: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 52: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 53: nokv.root.v1.Counters
-	(*Record)(nil),             // 54: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 55: nokv.root.v1.RevokedToken
-	nil,                        // 56: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 57: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 58: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 59: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 60: nokv.root.v1.Layout.Points
-	nil,                        // 61: nokv.root.v1.LabelRule.LabelsEntry
+	(BalanceBy)(0),             // 11: nokv.root.v1.BalanceBy
+	(OwnerRole)(0),             // 12: nokv.root.v1.OwnerRole
+	(TransitionKind)(0),        // 13: nokv.root.v1.TransitionKind
+	(OperationReason)(0),       // 14: nokv.root.v1.OperationReason
+	(TransitionStatus)(0),      // 15: nokv.root.v1.TransitionStatus
+	(Channel)(0),               // 16: nokv.root.v1.Channel
+	(*RootToken)(nil),          // 17: nokv.root.v1.RootToken
+	(*ErrorDetail)(nil),        // 18: nokv.root.v1.ErrorDetail
+	(*CommandIdentity)(nil),    // 19: nokv.root.v1.CommandIdentity
+	(*Cluster)(nil),            // 20: nokv.root.v1.Cluster
+	(*Restored)(nil),           // 21: nokv.root.v1.Restored
+	(*RootPeer)(nil),           // 22: nokv.root.v1.RootPeer
+	(*Frontiers)(nil),          // 23: nokv.root.v1.Frontiers
+	(*Allocators)(nil),         // 24: nokv.root.v1.Allocators
+	(*Window)(nil),             // 25: nokv.root.v1.Window
+	(*Tenure)(nil),             // 26: nokv.root.v1.Tenure
+	(*TenureEnd)(nil),          // 27: nokv.root.v1.TenureEnd
+	(*ClusterSettings)(nil),    // 28: nokv.root.v1.ClusterSettings
+	(*Grant)(nil),              // 29: nokv.root.v1.Grant
+	(*Legacy)(nil),             // 30: nokv.root.v1.Legacy
+	(*Handover)(nil),           // 31: nokv.root.v1.Handover
+	(*Member)(nil),             // 32: nokv.root.v1.Member
+	(*Coordinator)(nil),        // 33: nokv.root.v1.Coordinator
+	(*Keyspace)(nil),           // 34: nokv.root.v1.Keyspace
+	(*KeyspaceSettings)(nil),   // 35: nokv.root.v1.KeyspaceSettings
+	(*Layout)(nil),             // 36: nokv.root.v1.Layout
+	(*Ownership)(nil),          // 37: nokv.root.v1.Ownership
+	(*Liveness)(nil),           // 38: nokv.root.v1.Liveness
+	(*Moves)(nil),              // 39: nokv.root.v1.Moves
+	(*Guards)(nil),             // 40: nokv.root.v1.Guards
+	(*Policy)(nil),             // 41: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 42: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 43: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 44: nokv.root.v1.Cadence
+	(*Limits)(nil),             // 45: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 46: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 47: nokv.root.v1.Owner
+	(*Region)(nil),             // 48: nokv.root.v1.Region
+	(*FormerOwner)(nil),        // 49: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 50: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 51: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 52: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 53: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 54: nokv.root.v1.Counters
+	(*Record)(nil),             // 55: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 56: nokv.root.v1.RevokedToken
+	nil,                        // 57: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 58: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 59: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 60: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 61: nokv.root.v1.Layout.Points
+	nil,                        // 62: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	47, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
-	16, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	21, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	20, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	21, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	16, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	48, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
+	22, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	21, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	22, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	17, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
 	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	24, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	24, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	25, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	25, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
 	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	22, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	16, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	26, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
-	16, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
+	23, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	17, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	27, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
+	17, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
 	3,  // 15: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
-	22, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	16, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	26, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
-	29, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	22, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	23, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	17, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	27, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
+	30, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	23, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
 	4,  // 21: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	16, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	16, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	16, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	56, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	17, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	17, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	17, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	57, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	34, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	35, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	35, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	36, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
 	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	36, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	37, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	40, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	43, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	44, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	57, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	38, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
-	39, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	58, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	59, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	60, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	37, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	38, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	41, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	44, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	45, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	58, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	39, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
+	40, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
+	59, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	60, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	61, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
 	7,  // 41: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
 	8,  // 42: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
 	9,  // 43: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
 	10, // 44: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	41, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	42, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	61, // 47: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	11, // 48: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	45, // 49: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 50: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	48, // 51: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	12, // 52: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	14, // 53: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	45, // 54: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 55: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	45, // 56: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	16, // 57: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	16, // 58: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	46, // 59: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	16, // 60: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	13, // 61: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	45, // 62: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	45, // 63: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	19, // 64: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	23, // 65: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	53, // 66: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	25, // 67: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	30, // 68: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	32, // 69: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	31, // 70: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	33, // 71: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	47, // 72: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	49, // 73: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	50, // 74: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	52, // 75: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	51, // 76: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	27, // 77: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	28, // 78: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	50, // 79: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	55, // 80: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	81, // [81:81] is the sub-list for method output_type
-	81, // [81:81] is the sub-list for method input_type
-	81, // [81:81] is the sub-list for extension type_name
-	81, // [81:81] is the sub-list for extension extendee
-	0,  // [0:81] is the sub-list for field type_name
+	42, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	43, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	11, // 47: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	62, // 48: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 49: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	46, // 50: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	47, // 51: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	49, // 52: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 53: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 54: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	46, // 55: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	47, // 56: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	46, // 57: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 58: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 59: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	47, // 60: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 61: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 62: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	46, // 63: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 64: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 65: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 66: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	54, // 67: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 68: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 69: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 70: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 71: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 72: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	48, // 73: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	50, // 74: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	51, // 75: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	53, // 76: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	52, // 77: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 78: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 79: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	51, // 80: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	56, // 81: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	82, // [82:82] is the sub-list for method output_type
+	82, // [82:82] is the sub-list for method input_type
+	82, // [82:82] is the sub-list for extension type_name
+	82, // [82:82] is the sub-list for extension extendee
+	0,  // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -5811,7 +6025,7 @@ func file_nokv_root_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
-			NumEnums:      16,
+			NumEnums:      17,
 			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What moves from a member and to it are regions of the process that is meant: one that ended
+// under its name has moves of its own. Those of shared regions count as well.
+func TestMovesOfAProcess(t *testing.T) {
+	m1 := &rootv1.Member{Id: "m1", Incarnation: 7}
+	now, before, other := &rootv1.Owner{MemberId: "m1", Incarnation: 7}, &rootv1.Owner{MemberId: "m1", Incarnation: 3}, &rootv1.Owner{MemberId: "m2", Incarnation: 8}
+	const (
+		move   = rootv1.TransitionKind_TRANSITION_KIND_MOVE
+		add    = rootv1.TransitionKind_TRANSITION_KIND_ADD_PEER
+		remove = rootv1.TransitionKind_TRANSITION_KIND_REMOVE_PEER
+		split  = rootv1.TransitionKind_TRANSITION_KIND_SPLIT
+	)
+	for _, c := range []struct {
+		kind        rootv1.TransitionKind
+		owner, from *rootv1.Owner
+		leave, come uint64
+	}{
+		{move, other, now, 1, 0},
+		{move, other, before, 0, 0},
+		{move, now, other, 0, 1},
+		{move, before, other, 0, 0},
+		{move, other, other, 0, 0},
+		{add, now, nil, 0, 1},
+		{add, before, nil, 0, 0},
+		{remove, now, nil, 1, 0},
+		{remove, before, nil, 0, 0},
+		{split, nil, nil, 0, 0},
+	} {
+		leave, come := moves(&rootv1.Transition{Kind: c.kind, Owner: c.owner, From: c.from}, m1)
+		if leave != c.leave || come != c.come {
+			t.Errorf("%v to %v from %v: %d from it and %d to it, want %d and %d", c.kind, c.owner, c.from, leave, come, c.leave, c.come)
+		}
+	}
+}

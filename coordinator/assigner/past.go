@@ -1,0 +1,176 @@
+package assigner
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+const (
+	// maxPast bounds the moves, and the regions that were cut, that are remembered, and
+	// pastTime is for how long these are, and when members joined.
+	maxPast  = 16_384
+	pastTime = time.Hour
+)
+
+// past is what was rooted lately, of what a plan asks for and nobody can read in the root
+// as it is now: when. It is followed without the Tenure as well, so that a new holder has it.
+type past struct {
+	joined map[state.MemberID]clock.Instant
+	cut    map[state.RegionID]clock.Instant
+	// moves to even out, in the order in which they were seen; pending are those under way,
+	// by transition.
+	moves   []pastMove
+	pending map[string]struct{}
+	drained clock.Instant
+	poison  *placement.Poison
+	// clean is when it is looked for what is over.
+	clean clock.Instant
+}
+
+type pastMove struct {
+	keyspace state.KeyspaceID
+	balance.Past
+}
+
+func newPast(soon time.Duration) past {
+	return past{
+		joined: map[state.MemberID]clock.Instant{}, cut: map[state.RegionID]clock.Instant{}, pending: map[string]struct{}{},
+		poison: placement.NewPoison(soon),
+	}
+}
+
+// evens reports whether a transition was planned to even out, and not because its owner
+// is to go or somebody asked for it.
+func evens(t *rootv1.Transition) bool {
+	switch t.GetCause() {
+	case rootv1.OperationReason_OPERATION_REASON_COUNT, rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_HOT,
+		rootv1.OperationReason_OPERATION_REASON_COLD, rootv1.OperationReason_OPERATION_REASON_LIMIT, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE,
+		rootv1.OperationReason_OPERATION_REASON_SATURATED:
+		return true
+	}
+	return false
+}
+
+// costs reports whether a transition is one that the budget of a keyspace is for.
+func costs(t *rootv1.Transition) bool {
+	switch t.GetCause() {
+	case rootv1.OperationReason_OPERATION_REASON_COUNT, rootv1.OperationReason_OPERATION_REASON_LOAD, rootv1.OperationReason_OPERATION_REASON_HOT:
+		return t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_MOVE
+	}
+	return false
+}
+
+func isPending(t *rootv1.Transition) bool {
+	return t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_PENDING
+}
+
+// gaveUp reports whether a transition ended without a change.
+func gaveUp(t *rootv1.Transition) bool {
+	s := t.GetStatus()
+	return s == rootv1.TransitionStatus_TRANSITION_STATUS_CANCELLED || s == rootv1.TransitionStatus_TRANSITION_STATUS_ABORTED
+}
+
+// begin takes what the first state says: which moves there were, not when.
+func (p *past) begin(st *state.State, now clock.Instant) {
+	st.Transitions(func(t *rootv1.Transition) bool {
+		if isPending(t) && evens(t) {
+			p.pending[t.GetId()] = struct{}{}
+		}
+		if costs(t) {
+			p.note(t, now, !isPending(t))
+		}
+		return true
+	})
+}
+
+func (p *past) note(t *rootv1.Transition, now clock.Instant, late bool) {
+	if len(p.moves) == maxPast {
+		p.moves = slices.Delete(p.moves, 0, maxPast/4)
+	}
+	p.moves = append(p.moves, pastMove{
+		state.KeyspaceID(t.GetKeyspaceId()), balance.Past{Region: state.RegionID(t.GetRegionId()), At: now, Failed: gaveUp(t), Late: late},
+	})
+}
+
+// jump drops what may have ended unseen.
+func (p *past) jump(st *state.State) {
+	maps.DeleteFunc(p.pending, func(id string, _ struct{}) bool { return !isPending(st.Transition(id)) })
+}
+
+// follow goes on from a state to the next one. It calls ended for each transition that was
+// planned to even out, and ended.
+func (p *past) follow(from, st *state.State, changes []state.Change, now clock.Instant, ended func(*rootv1.Transition)) {
+	for i := range changes {
+		switch c := &changes[i]; {
+		case c.Kind == state.ChangeMember && !c.Removed:
+			p.member(from.Member(state.MemberID(c.Member.GetId())), c.Member, now)
+		case c.Kind == state.ChangeTransition:
+			p.transition(c, now, ended)
+		case c.Kind == state.ChangeRegion && c.Removed:
+			delete(p.cut, c.Region.ID)
+		}
+	}
+	p.poison.Follow(st, changes, now)
+	p.forget(now)
+}
+
+func (p *past) member(old, m *rootv1.Member, now clock.Instant) {
+	if m.GetIncarnation() != old.GetIncarnation() {
+		p.joined[state.MemberID(m.GetId())] = now
+	}
+	if draining := rootv1.MemberState_MEMBER_STATE_DRAINING; m.GetState() == draining || old.GetState() == draining {
+		p.drained = now
+	}
+}
+
+func (p *past) transition(c *state.Change, now clock.Instant, ended func(*rootv1.Transition)) {
+	t := c.Transition
+	_, known := p.pending[t.GetId()]
+	switch open := isPending(t) && !c.Removed; {
+	case open && !known && evens(t):
+		p.pending[t.GetId()] = struct{}{}
+		if costs(t) {
+			p.note(t, now, false)
+		}
+	case !open && known:
+		delete(p.pending, t.GetId())
+		if costs(t) && gaveUp(t) {
+			p.note(t, now, false)
+		}
+		ended(t)
+	}
+	if t.GetKind() == rootv1.TransitionKind_TRANSITION_KIND_SPLIT && t.GetStatus() == rootv1.TransitionStatus_TRANSITION_STATUS_COMPLETED && len(p.cut) < maxPast {
+		p.cut[state.RegionID(t.GetRegionId())], p.cut[state.RegionID(t.GetRightRegionId())] = now, now
+	}
+}
+
+// forget drops what is over. It looks at everything once in a while.
+func (p *past) forget(now clock.Instant) {
+	if now < p.clean {
+		return
+	}
+	p.clean = now.Add(time.Minute)
+	p.poison.Expire(now)
+	over := func(at clock.Instant) bool { return now.Sub(at) > pastTime }
+	maps.DeleteFunc(p.joined, func(_ state.MemberID, at clock.Instant) bool { return over(at) })
+	maps.DeleteFunc(p.cut, func(_ state.RegionID, at clock.Instant) bool { return over(at) })
+	p.moves = slices.DeleteFunc(p.moves, func(m pastMove) bool { return over(m.At) })
+}
+
+// budget is that of a keyspace for who begins to even it out.
+func (p *past) budget(id state.KeyspaceID, regions int, k balance.Policy, now clock.Instant) balance.Budget {
+	var moves []balance.Past
+	for _, m := range p.moves {
+		if m.keyspace == id {
+			moves = append(moves, m.Past)
+		}
+	}
+	return balance.Recall(moves, regions, k, now)
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/meta/root/state"
+	"github.com/nokv/nokv/meta/root/witness"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+)
+
+// invariants follows the log by the Witness's rules. What it found it goes on to say
+// until the process ends.
+type invariants struct {
+	views Views
+	// leader is whom callers are told to lead a region.
+	leader func(*state.State, *state.Region) state.MemberID
+
+	mu sync.Mutex // guards what follows
+	// rules have judged what led to at.
+	rules *witness.Invariants
+
+	walking sync.Mutex // guards what follows; one walk at a time
+	walked  clock.Instant
+	led     uint64
+}
+
+// walkEvery is how long the answer of a walk over all regions is good for.
+const walkEvery = time.Second
+
+func newInvariants(views Views, leader func(*state.State, *state.Region) state.MemberID) *invariants {
+	return &invariants{views: views, leader: leader, rules: witness.NewInvariants(views.View().State)}
+}
+
+// run follows the log until the context ends.
+func (n *invariants) run(ctx context.Context) {
+	reader := n.jump()
+	for {
+		batches, err := reader.NextAll(ctx, frameBytes)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil { // the view took a leap
+			reader = n.jump()
+			continue
+		}
+		for i := range batches {
+			if batches[i].Snapshot {
+				reader = n.jump()
+				break
+			}
+			n.take(&batches[i])
+		}
+	}
+}
+
+// jump goes on behind the newest view: what led there is not judged.
+func (n *invariants) jump() *rootview.Reader {
+	view := n.views.View()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rules.Begin(view.State)
+	return n.views.Subscribe(view.Token)
+}
+
+// take judges a batch, and whom callers are told to lead the regions that it changed.
+func (n *invariants) take(b *rootview.Batch) {
+	now := n.views.View().State
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b.Entries(n.rules.Entry)
+	for i := range b.Changes {
+		if c := &b.Changes[i]; c.Kind == state.ChangeRegion && !c.Removed {
+			if r := now.Region(c.Region.ID); r != nil {
+				n.leads(b.Token, now, r)
+			}
+		}
+	}
+}
+
+func (n *invariants) leads(at state.Token, st *state.State, r *state.Region) {
+	if id := n.leader(st, r); id != "" {
+		n.rules.Leads(at, st, r, id)
+	}
+}
+
+// placed is what was found so far, with what a state counts.
+func (n *invariants) placed(st *state.State) *witness.Placed {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rules.Placed(st)
+}
+
+// walk is placed with a look at each region besides, unless somebody has just had one.
+func (n *invariants) walk(st *state.State, now clock.Instant) *witness.Placed {
+	n.walking.Lock()
+	defer n.walking.Unlock()
+	if n.walked == 0 || now.Sub(n.walked) >= walkEvery {
+		led, found := witness.Walk(st, func(r *state.Region) state.MemberID { return n.leader(st, r) })
+		n.walked, n.led = now, led
+		n.mu.Lock()
+		n.rules.Keep(found)
+		n.mu.Unlock()
+	}
+	p := n.placed(st)
+	p.Walked, p.Led = true, n.led
+	return p
+}
+
+// violations are those that the process found.
+func (n *invariants) violations() witness.Violations {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rules.Violations()
+}
+
+// InvariantViolations are what broke I1 to I5 since the process started.
+func (s *Server) InvariantViolations() witness.Violations { return s.invariants.violations() }
+
+func placedProto(p *witness.Placed) *coordinatorv1.Placed {
+	return &coordinatorv1.Placed{
+		Assigned: p.Assigned, Orphaned: p.Orphaned, Led: p.Led, Since: p.Since.Proto(),
+		Grants: p.Judged.Grants, Moved: p.Judged.Moved, Asked: p.Judged.Asked, Violations: p.Violations[:],
+	}
+}

@@ -1,0 +1,52 @@
+package state_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+// What nobody can mean is refused before it is in the log, with a sentence; what is in the log
+// of older versions is judged as it was.
+func TestRefusedAtTheDoor(t *testing.T) {
+	join := func(capacity uint64) *rootv1.Event {
+		return &rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Member: &rootv1.Member{Id: "m1", StartNonce: 1, Capacity: capacity}}}}
+	}
+	hook := func(url string) *rootv1.Event {
+		s := state.DefaultSettings()
+		s.Policy = &rootv1.Policy{HookUrl: url}
+		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: "k", Settings: s}}}
+	}
+	for _, c := range []struct {
+		event *rootv1.Event
+		want  string
+	}{
+		{join(0), ""},
+		{join(state.MaxCapacity), ""},
+		{join(state.MaxCapacity + 1), "capacity is 1000001, at most 1000000 are allowed"},
+		{join(math.MaxUint64), "at most 1000000 are allowed"},
+		{hook(""), ""},
+		{hook("http://127.0.0.1:8080"), ""},
+		{hook("https://place.example/a?b"), ""},
+		{hook("::::"), "want one such as https://"},
+		{hook("place.example"), "want one such as https://"},
+		{hook("http://"), "want one such as https://"},
+		{hook("http:///a"), "want one such as https://"},
+		{hook("ftp://a"), "want one such as https://"},
+		{hook("http://a b"), "want one such as https://"},
+	} {
+		for _, check := range []func(*rootv1.Command) *rootv1.ErrorDetail{state.CheckCommand, state.CheckSmall} {
+			d := check(&rootv1.Command{Events: []*rootv1.Event{c.event}})
+			if (d == nil) != (c.want == "") || d != nil && (d.GetReason() != rootv1.Reason_REASON_INVALID_REQUEST || !strings.Contains(d.GetMessage(), c.want)) {
+				t.Errorf("%v: %v, want %q", c.event, d, c.want)
+			}
+		}
+	}
+	var out state.Applied
+	if err := state.New().ApplyEntry(1, 1, encode(t, &rootv1.Command{Events: []*rootv1.Event{join(math.MaxUint64)}}), &out); err != nil || strings.Contains(out.Results[0].Reject.GetMessage(), "capacity") {
+		t.Errorf("an entry of an older version is judged anew: %v, %v", out.Results, err)
+	}
+}
