@@ -12,7 +12,6 @@ import (
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/held"
-	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
@@ -76,8 +75,8 @@ func (c Config) Validate() error {
 		return errors.New("member config: Client is nil: make one with client.New")
 	case c.Coordinators < 0 || c.Coordinators > MaxCoordinators:
 		return fmt.Errorf("member config: Coordinators is %d: give 1 to %d", c.Coordinators, MaxCoordinators)
-	case c.Capacity > state.MaxCapacity:
-		return fmt.Errorf("member config: Capacity is %d: give %d at most, it is relative to other members'", c.Capacity, state.MaxCapacity)
+	case c.Capacity > rooted.MaxCapacity:
+		return fmt.Errorf("member config: Capacity is %d: give %d at most, it is relative to other members'", c.Capacity, rooted.MaxCapacity)
 	case c.Workers < 0 || c.MaxHeld < 0 || c.HandlerTimeout < 0:
 		return errors.New("member config: Workers, MaxHeld and HandlerTimeout may not be negative")
 	}

@@ -39,6 +39,8 @@ const (
 	MaxKeyBytes = 4096
 	// MaxNameBytes bounds the name of a keyspace.
 	MaxNameBytes = 63
+	// MaxCapacity bounds the part of the load that a member may take, relative to others.
+	MaxCapacity = 1_000_000
 )
 
 // Token is a position in the rooted log. The zero Token is before everything.

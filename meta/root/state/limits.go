@@ -29,7 +29,7 @@ const (
 	// MaxSignals bounds the signals of a verdict.
 	MaxSignals = 32
 	// MaxCapacity bounds the part of the load that a member may take, relative to others.
-	MaxCapacity = 1_000_000
+	MaxCapacity = rooted.MaxCapacity
 	// MaxLabels bounds the labels of a record.
 	MaxLabels = 64
 	// MaxLabelBytes bounds a label's name and its value, in bytes.
