@@ -220,6 +220,23 @@ func (f *File) ResolveMetaRoot(node uint64, scope Scope) (addr, workDir string, 
 	return "", "", fmt.Errorf("meta_root has no node %d", node)
 }
 
+// ResolveStore returns a store's address in a scope, and its folder on the host. The
+// folder may be empty.
+func (f *File) ResolveStore(id uint64, scope Scope) (addr, workDir string, err error) {
+	for _, s := range f.Stores {
+		if s.StoreID != id {
+			continue
+		}
+		if scope == ScopeDocker {
+			addr, err = required(fmt.Sprintf("stores: store %d docker_addr", id), s.DockerAddr)
+			return addr, "", err
+		}
+		addr, err = required(fmt.Sprintf("stores: store %d addr", id), s.Addr)
+		return addr, s.WorkDir, err
+	}
+	return "", "", fmt.Errorf("stores has no store %d", id)
+}
+
 // RootPeers returns the gRPC addresses of all root peers in a scope, by node id.
 func (f *File) RootPeers(scope Scope) (map[uint64]string, error) {
 	peers := make(map[uint64]string, len(f.MetaRoot))

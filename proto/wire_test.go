@@ -12,6 +12,7 @@ import (
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -91,7 +92,7 @@ func allMessages() map[string]protoreflect.MessageDescriptor {
 	}
 	for _, f := range []protoreflect.FileDescriptor{
 		rootv1.File_nokv_root_v1_types_proto, rootv1.File_nokv_root_v1_events_proto,
-		rootv1.File_nokv_root_v1_root_proto, coordinatorv1.File_nokv_coordinator_v1_coordinator_proto,
+		rootv1.File_nokv_root_v1_root_proto, coordinatorv1.File_nokv_coordinator_v1_coordinator_proto, storev1.File_nokv_store_v1_store_proto,
 	} {
 		add(f.Messages())
 	}

@@ -19,7 +19,8 @@ import (
 	"github.com/nokv/nokv/internal/debugvars"
 )
 
-// serverFlags are the flags that both servers have.
+// serverFlags are the flags that all servers have, and secretFile that of those who
+// see keys.
 type serverFlags struct {
 	addr, metricsAddr, configPath, scope, logLevel, certs *string
 	insecure                                              *bool
@@ -29,6 +30,13 @@ type serverFlags struct {
 }
 
 func (f *flags) server(defaultAddr string) *serverFlags {
+	s := f.serving(defaultAddr)
+	s.secretFile = f.String("secret-file", "", "`file` of 32 bytes of chance or more, the same for every process: seals the keys that the root keeps (default: they are not sealed)")
+	return s
+}
+
+// serving is server without what is about keys.
+func (f *flags) serving(defaultAddr string) *serverFlags {
 	f.withOutput()
 	s := &serverFlags{
 		flags:       f,
@@ -37,7 +45,6 @@ func (f *flags) server(defaultAddr string) *serverFlags {
 		configPath:  f.String("config", "", "raft_config.json `file` with addresses and folders; flags win"),
 		scope:       f.String("scope", "host", "`host or docker`: which of the file's values"),
 		certs:       f.certsFlag(),
-		secretFile:  f.String("secret-file", "", "`file` of 32 bytes of chance or more, the same for every process: seals the keys that the root keeps (default: they are not sealed)"),
 		insecure:    f.Bool("insecure", false, "let anybody in: listen without certificates on addresses that other machines reach"),
 		logLevel:    f.String("log-level", "info", "`trace, debug, info, warn, error or off`"),
 	}

@@ -29,7 +29,11 @@ func (s *Server) StoreHeartbeat(ctx context.Context, req *coordinatorv1.StoreHea
 	if err != nil {
 		return nil, v.atToken(err)
 	}
-	return &coordinatorv1.StoreHeartbeatResponse{Era: uint64(v.view.Era), State: member.GetState()}, nil
+	resp := &coordinatorv1.StoreHeartbeatResponse{Era: uint64(v.view.Era), State: member.GetState()}
+	if s.holds(v.view) {
+		resp.Operations = s.hints.For(v.state, state.MemberID(req.GetMemberId()), v.now)
+	}
+	return resp, nil
 }
 
 // RegionHeartbeat implements coordinatorv1.CoordinatorServer.

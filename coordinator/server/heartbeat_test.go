@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -38,6 +39,49 @@ func TestStoreHeartbeat(t *testing.T) {
 		t.Errorf("m2: %v", m2)
 	}
 	checkDisclosure(t, w, list.GetDisclosure(), coordinatorv1.Freshness_FRESHNESS_BEST_EFFORT)
+}
+
+// Hints come from the holder of the Tenure alone.
+func TestN14HintsComeFromTheHolder(t *testing.T) {
+	w := start(t)
+	w.root.must(t, join("h1"))
+	w.root.must(t, join("h2"))
+	for _, id := range []uint64{901, 902} {
+		w.root.must(t, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			Id: id, KeyspaceId: 1, StartKey: fmt.Append(nil, id), EndKey: fmt.Append(nil, id, "x"), Owners: []*rootv1.Owner{{MemberId: "h1"}, {MemberId: "h2"}},
+		}}}})
+	}
+	beat := func(id state.MemberID, sequence, leads uint64) []*coordinatorv1.SchedulerOperation {
+		t.Helper()
+		resp, err := w.client.StoreHeartbeat(within(t), &coordinatorv1.StoreHeartbeatRequest{MemberId: string(id), Incarnation: w.incarnation(id), Sequence: sequence, LeaderCount: leads})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetOperations()
+	}
+	beat("h1", 1, 2)
+	beat("h2", 1, 0)
+	for _, id := range []uint64{901, 902} {
+		_, err := w.client.RegionHeartbeat(within(t), &coordinatorv1.RegionHeartbeatRequest{
+			MemberId: "h1", Incarnation: w.incarnation("h1"), Leader: true, Region: w.root.state.Region(state.RegionID(id)).Proto(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ops := beat("h1", 2, 2); len(ops) != 0 {
+		t.Fatalf("hints of who holds nothing: %v", ops)
+	}
+	claim := tenureClaim(string(coordinatorID), 0)
+	claim.GetTenureClaimed().HolderIncarnation = 99
+	w.root.must(t, claim)
+	if _, err := w.client.GetRegion(within(t), &coordinatorv1.GetRegionRequest{RegionId: 901, Read: &coordinatorv1.ReadOptions{Freshness: coordinatorv1.Freshness_FRESHNESS_STRONG}}); err != nil {
+		t.Fatal(err) // its view has the claim
+	}
+	ops := beat("h1", 3, 2)
+	if len(ops) != 1 || ops[0].GetTransferLeader().GetToMemberId() != "h2" || ops[0].GetEra() != 1 || ops[0].GetReasonCode() != rootv1.OperationReason_OPERATION_REASON_COUNT {
+		t.Errorf("%v", ops)
+	}
 }
 
 // A member that registered a moment ago, with another coordinator, is known by

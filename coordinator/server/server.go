@@ -42,6 +42,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/hints"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/budget"
@@ -185,6 +186,7 @@ type Server struct {
 	healthStreams  *places.Places
 	memberStreams  *places.Places
 	members        *members
+	hints          *hints.Planner
 	streams        streams
 	fanout         *fanout
 	opening        opening
@@ -223,6 +225,7 @@ func New(cfg Config) (*Server, error) {
 	s.fanout = newFanout(cfg.Views)
 	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
+	s.hints = hints.New(cfg.Soft)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
 	s.grpc = grpc.NewServer(append(s.options(), cfg.ServerOptions...)...)
 	s.grpc.RegisterService(serviceDesc(), s)

@@ -15,6 +15,7 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -31,7 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write the tables into the documents")
 // services are all that the servers of a cluster register; that it is all of them
 // their own tests find out.
 var services = []protoreflect.FileDescriptor{
-	rootv1.File_nokv_root_v1_root_proto, coordinatorv1.File_nokv_coordinator_v1_coordinator_proto, healthpb.File_grpc_health_v1_health_proto,
+	rootv1.File_nokv_root_v1_root_proto, coordinatorv1.File_nokv_coordinator_v1_coordinator_proto, storev1.File_nokv_store_v1_store_proto, healthpb.File_grpc_health_v1_health_proto,
 	reflectionpb.File_grpc_reflection_v1_reflection_proto, reflectionalphapb.File_grpc_reflection_v1alpha_reflection_proto,
 }
 

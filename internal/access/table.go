@@ -4,6 +4,7 @@ import (
 	"github.com/nokv/nokv/internal/principal"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionalphapb "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
@@ -104,6 +105,17 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_ListCoordinators_FullMethodName: row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Status_FullMethodName:           row(No, Allowed, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Witness_FullMethodName:          row(No, No, Allowed, Allowed, Allowed),
+
+	// What a store serves is for all who are of the cluster: it does not know the grants.
+	storev1.Store_Get_FullMethodName:            row(No, No, Allowed, Allowed, Allowed),
+	storev1.Store_Put_FullMethodName:            row(No, No, Allowed, Allowed, Allowed),
+	storev1.Store_Delete_FullMethodName:         row(No, No, Allowed, Allowed, Allowed),
+	storev1.Store_Scan_FullMethodName:           row(No, No, Allowed, Allowed, Allowed),
+	storev1.Store_Split_FullMethodName:          row(No, No, No, No, Allowed),
+	storev1.Store_Merge_FullMethodName:          row(No, No, No, No, Allowed),
+	storev1.Store_TransferLeader_FullMethodName: row(No, No, No, No, Allowed),
+	storev1.Store_Import_FullMethodName:         row(No, No, Allowed, No, No), // of who leads the region: see store/host
+	storev1.Store_Status_FullMethodName:         row(No, No, Allowed, Allowed, Allowed),
 
 	healthpb.Health_Check_FullMethodName: row(Allowed, Allowed, Allowed, Allowed, Allowed),
 	healthpb.Health_List_FullMethodName:  row(Allowed, Allowed, Allowed, Allowed, Allowed),

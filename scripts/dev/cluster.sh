@@ -9,12 +9,13 @@ set -m
 
 usage() {
   cat <<'EOT'
-Usage: ./scripts/dev/cluster.sh [--config FILE] [--scope host|docker] [--coordinators N] [--tls] [--clean] [--clean-only]
+Usage: ./scripts/dev/cluster.sh [--config FILE] [--scope host|docker] [--coordinators N] [--stores N] [--tls] [--clean] [--clean-only]
 
   --config FILE      addresses and work directories (default ./raft_config.example.json)
   --scope SCOPE      which of the file's scopes (default host)
   --coordinators N   how many coordinators: 1 to 9 (default 1). The first one listens on the
                      config's address, the others on the ports behind the root peers'
+  --stores N         how many reference stores, as the config names them (default 0): see docs/members.md
   --tls              make certificates, in "certs" beside the work directories, unless they are
                      there, and let nobody in without one
   --clean            remove the work directories before the start: ALL rooted data is lost
@@ -27,14 +28,14 @@ EOT
 
 die() { echo "cluster.sh: $*" >&2; exit 2; }
 
-config=./raft_config.example.json scope=host coordinators=1 clean=no start=yes timeout=60 tls=no
+config=./raft_config.example.json scope=host coordinators=1 stores=0 clean=no start=yes timeout=60 tls=no
 while [ $# -gt 0 ]; do
   case "$1" in
-    --config|--scope|--coordinators|--timeout)
+    --config|--scope|--coordinators|--stores|--timeout)
       [ $# -ge 2 ] || die "$1 wants a value"
       case "$1" in
         --config) config=$2 ;; --scope) scope=$2 ;;
-        --coordinators) coordinators=$2 ;; --timeout) timeout=$2 ;;
+        --coordinators) coordinators=$2 ;; --stores) stores=$2 ;; --timeout) timeout=$2 ;;
       esac
       shift 2 ;;
     --tls) tls=yes; shift ;;
@@ -45,6 +46,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 case "$coordinators" in [1-9]) ;; *) die "--coordinators $coordinators: want 1 to 9" ;; esac
+case "$stores" in [0-9]) ;; *) die "--stores $stores: want 0 to 9" ;; esac
 case "$timeout" in ''|*[!0-9]*) die "--timeout $timeout: want seconds" ;; esac
 [ -f "$config" ] || die "config $config does not exist"
 
@@ -78,7 +80,11 @@ coordinator_addr=$(get coordinator --field addr)
 for dir in "${root_dirs[@]}"; do [ -n "$dir" ] || die "$config: meta_root work_dir is not set"; done
 
 if [ "$clean" = yes ]; then
-  for dir in "${root_dirs[@]}"; do echo "removing $dir"; rm -rf -- "$dir"; done
+  for dir in "${root_dirs[@]}" "${root_dirs[0]%/*}"/store-[1-9]; do
+    [ -d "$dir" ] || continue # a store's folder is that of one cluster
+    echo "removing $dir"
+    rm -rf -- "$dir"
+  done
   [ "$start" = yes ] || exit 0
 fi
 
@@ -88,8 +94,8 @@ certs=${root_dirs[0]%/*}/certs try=""
 certs_of() { :; }
 if [ "$tls" = yes ]; then
   [ -e "$certs/ca/ca.crt" ] || "$nokv" cert init --cluster dev --ca "$certs/ca" >/dev/null
-  for name in root-{1,2,3} coordinator-c{1..9} operator-dev; do
-    [ -e "$certs/$name/tls.crt" ] || "$nokv" cert issue --ca "$certs/ca" --role "${name%-*}" --name "${name#*-}" --out "$certs/$name" >/dev/null
+  for name in root-{1,2,3} coordinator-c{1..9} member-store-{1..9} operator-dev; do
+    [ -e "$certs/$name/tls.crt" ] || "$nokv" cert issue --ca "$certs/ca" --role "${name%%-*}" --name "${name#*-}" --out "$certs/$name" >/dev/null
   done
   certs_of() { printf '%s\n' --certs "$certs/$1"; }
   export NOKV_CERTS=$certs/operator-dev
@@ -136,6 +142,12 @@ until "$nokv" tso --coordinator-addr "$all" --timeout 1s >/dev/null 2>&1; do
   alive
   [ "$SECONDS" -lt "$deadline" ] || { echo "cluster.sh: not healthy after ${timeout}s; see ${root_dirs[0]%/*}/*.log" >&2; exit 1; }
   sleep 0.2
+done
+
+for ((n = 1; n <= stores; n++)); do
+  mapfile -t own < <(certs_of "member-store-$n")
+  "$nokv" serve --coordinator-addr "$all" --config "$config" --scope "$scope" --store-id "$n" "${own[@]}" </dev/null >>"${root_dirs[0]%/*}/store-$n.log" 2>&1 &
+  pids+=($!)
 done
 
 cat <<EOT

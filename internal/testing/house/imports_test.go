@@ -81,6 +81,8 @@ var rules = []rule{
 	{"coordinator/placement", notPure, "the planner is pure"},
 	{"internal/held", []string{"google.golang.org/grpc", "context", "os", "net", module + "coordinator/", module + "meta/"}, "what a member holds is pure"},
 	{"member", []string{module + "meta/"}, "members need no package of the root"},
+	{"store", []string{module + "meta/", module + "coordinator/server", module + "coordinator/catalog"}, "a store needs no package of the root"},
+	{"store/local", []string{module + "coordinator/", module + "store/host", "google.golang.org/grpc", "context"}, "the disk keeps records, it does not judge them"},
 	{"coordinator/tso", []string{"google.golang.org/grpc", "context", "sync"}, "windows are pure"},
 }
 

@@ -70,7 +70,8 @@ const (
 	Reason_REASON_MASS_FAILURE_HOLD Reason = 19
 	// A thing of that name or id exists and differs.
 	Reason_REASON_ALREADY_EXISTS Reason = 20
-	// The keyspace version in the request is not the rooted one.
+	// The keyspace version in the request is not the rooted one, or the version of a
+	// store's key not the one that it has.
 	Reason_REASON_VERSION_STALE Reason = 21
 	// The range is empty, inverted, or not one the layout allows.
 	Reason_REASON_INVALID_RANGE Reason = 22
@@ -1298,7 +1299,9 @@ type ErrorDetail struct {
 	// Current incarnation of the member or coordinator in the request.
 	Incarnation uint64 `protobuf:"fixed64,17,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// Cluster that was asked (REASON_CLUSTER_MISMATCH, REASON_CLUSTER_REQUIRED).
-	ClusterId     uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ClusterId uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// Version of the key in a store's request (REASON_VERSION_STALE); 0: it is not there.
+	KeyVersion    uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1455,6 +1458,13 @@ func (x *ErrorDetail) GetIncarnation() uint64 {
 func (x *ErrorDetail) GetClusterId() uint64 {
 	if x != nil {
 		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *ErrorDetail) GetKeyVersion() uint64 {
+	if x != nil {
+		return x.KeyVersion
 	}
 	return 0
 }
@@ -5313,7 +5323,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tRootToken\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\x86\x05\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa7\x05\n" +
 	"\vErrorDetail\x12,\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x14.nokv.root.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
@@ -5334,7 +5344,9 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\rfeature_level\x18\x10 \x01(\rR\ffeatureLevel\x12 \n" +
 	"\vincarnation\x18\x11 \x01(\x06R\vincarnation\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x12 \x01(\x06R\tclusterId\"f\n" +
+	"cluster_id\x18\x12 \x01(\x06R\tclusterId\x12\x1f\n" +
+	"\vkey_version\x18\x13 \x01(\x04R\n" +
+	"keyVersion\"f\n" +
 	"\x0fCommandIdentity\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\x06R\x06origin\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1f\n" +

@@ -1,0 +1,272 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/store/host"
+)
+
+const (
+	// askPause is the time between two tries of what has to succeed first.
+	askPause = time.Second
+	// reportAgain is when a region is reported anew although nothing has changed: half of
+	// the time that a report of a leader counts for.
+	reportAgain = 2 * time.Minute
+	// operationWithin bounds the doing of one hint.
+	operationWithin = 2 * time.Minute
+	// whyBytes is how much of a hint's reason stands beside the change in the log.
+	whyBytes = 256
+)
+
+// control finds the keyspace, and then follows it and sends heartbeats until ctx ends.
+func (s *Store) control(ctx context.Context) error {
+	if err := s.until(ctx, s.bind); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.watch(ctx); err != nil && ctx.Err() == nil {
+			cancel(err)
+		}
+	}()
+	err := s.beat(ctx)
+	cancel(err)
+	<-ended
+	return context.Cause(ctx)
+}
+
+// fatalError is one that does not go away by waiting.
+type fatalError struct{ error }
+
+// Unwrap returns what is wrong.
+func (e fatalError) Unwrap() error { return e.error }
+
+// until tries again until it succeeds, ctx ends or it can never succeed.
+func (s *Store) until(ctx context.Context, try func(context.Context) error) error {
+	for {
+		err := try(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if _, fatal := errors.AsType[fatalError](err); fatal {
+			return err
+		}
+		s.heard(err)
+		select {
+		case <-time.After(askPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// bind learns which cluster and keyspace the store is of, and notes it in its workdir.
+func (s *Store) bind(ctx context.Context) error {
+	answer, err := s.client.GetKeyspace(ctx, s.cfg.Keyspace)
+	switch {
+	case errors.Is(err, client.ErrClusterMismatch):
+		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or give the store an empty folder", err)}
+	case err != nil:
+		return err
+	}
+	k := answer.GetKeyspace()
+	if k.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_REPORTED || k.GetSettings().GetLayout().GetRanges() == nil {
+		return fatalError{fmt.Errorf("keyspace %q is not one of ranges whose members report their regions: nokv keyspace create NAME --preset kv makes one", k.GetName())}
+	}
+	cluster := s.client.ClusterID()
+	if err := s.disk.Bind(cluster, k.GetId()); err != nil {
+		return fatalError{err}
+	}
+	s.cluster.Store(cluster)
+	return nil
+}
+
+// watch follows the keyspace until ctx ends.
+func (s *Store) watch(ctx context.Context) error {
+	return s.until(ctx, func(ctx context.Context) error {
+		var changes []host.Change
+		for b, err := range s.client.WatchRegions(ctx, client.Position{}, client.In(s.cfg.Keyspace), client.WithMembers()) {
+			switch {
+			case errors.Is(err, client.ErrClusterMismatch):
+				return fatalError{err}
+			case err != nil:
+				return err
+			}
+			if b.First {
+				changes = nil
+			}
+			for _, m := range b.GetMembers() {
+				s.learn(m)
+			}
+			for _, c := range b.GetChanges() {
+				if s.concerns(c.GetRegion()) {
+					changes = append(changes, host.Change{Region: rooted.RegionFromProto(c.GetRegion()), Removed: c.GetRemoved()})
+				}
+			}
+			if b.Last {
+				if err := s.host.Follow(changes, b.GetSnapshot(), b.GetToken().GetIndex()); err != nil {
+					return fatalError{err}
+				}
+				changes = nil
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Store) learn(m *coordinatorv1.MemberChange) {
+	address := m.GetMember().GetAddress()
+	if m.GetRemoved() {
+		address = ""
+	}
+	s.peers.Register(rooted.MemberID(m.GetMember().GetId()), address)
+}
+
+// concerns says whether a region is or was hosted here.
+func (s *Store) concerns(r *rootv1.Region) bool {
+	for _, o := range r.GetOwners() {
+		if o.GetMemberId() == string(s.self) {
+			return true
+		}
+	}
+	return s.host.Hosts(rooted.RegionID(r.GetId()))
+}
+
+// register makes the process the one that speaks for the store.
+func (s *Store) register(ctx context.Context, nonce uint64) error {
+	m, err := s.client.RegisterMember(ctx, &rootv1.Member{
+		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},
+	})
+	switch {
+	case errors.Is(err, client.ErrMemberRetired), errors.Is(err, client.ErrInvalidRequest), errors.Is(err, client.ErrPermissionDenied):
+		return fatalError{err}
+	case err == nil:
+		s.incarnation.Store(m.GetIncarnation())
+	}
+	return err
+}
+
+// beat registers and sends heartbeats until ctx ends.
+func (s *Store) beat(ctx context.Context) error {
+	nonce := rand.Uint64() | 1
+	if err := s.until(ctx, func(ctx context.Context) error { return s.register(ctx, nonce) }); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(s.cfg.Heartbeat)
+	defer ticker.Stop()
+	told := map[rooted.RegionID]told{}
+	var sequence, served uint64
+	for {
+		sequence++
+		now := s.host.Served()
+		err := s.tell(ctx, sequence, float64(now-served)/s.cfg.Heartbeat.Seconds(), told)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, client.ErrMemberRetired) {
+			return fmt.Errorf("another process runs as %s: %w", s.self, err)
+		}
+		if s.heard(err); err == nil {
+			served = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// told is what coordinators were told last of a region.
+type told struct {
+	report host.Report
+	at     time.Time
+}
+
+// tell sends a heartbeat, and a report of each region that has changed.
+func (s *Store) tell(ctx context.Context, sequence uint64, load float64, told map[rooted.RegionID]told) error {
+	reports, err := s.host.Reports()
+	if err != nil {
+		return err
+	}
+	leads := uint64(0)
+	for _, r := range reports {
+		if r.Leads {
+			leads++
+		}
+	}
+	if err := s.tellRegions(ctx, reports, told); err != nil {
+		return err
+	}
+	answer, err := s.client.StoreHeartbeat(ctx, &coordinatorv1.StoreHeartbeatRequest{
+		MemberId: string(s.self), Incarnation: s.incarnation.Load(), Sequence: sequence,
+		RegionCount: uint64(len(reports)), LeaderCount: leads, Load: load,
+	})
+	if err != nil {
+		return err
+	}
+	for _, op := range answer.GetOperations() {
+		select {
+		case s.operations <- op:
+		default: // they will be hinted at again
+		}
+	}
+	return nil
+}
+
+func (s *Store) tellRegions(ctx context.Context, reports []host.Report, last map[rooted.RegionID]told) error {
+	hosted := make(map[rooted.RegionID]bool, len(reports))
+	for _, r := range reports {
+		hosted[r.Region.ID] = true
+		was, now := last[r.Region.ID], time.Now()
+		if was.report.Region == r.Region && was.report.Leads == r.Leads && was.report.Keys == r.Keys && was.report.Bytes == r.Bytes && now.Sub(was.at) < reportAgain {
+			continue
+		}
+		_, err := s.client.RegionHeartbeat(ctx, &coordinatorv1.RegionHeartbeatRequest{
+			MemberId: string(s.self), Incarnation: s.incarnation.Load(), Region: r.Region.Proto(), Leader: r.Leads, KeyCount: r.Keys, Bytes: r.Bytes,
+		})
+		// What the root has removed, or changed, the watch tells.
+		if err != nil && !errors.Is(err, client.ErrEpochStale) && !errors.Is(err, client.ErrNotFound) {
+			return err
+		}
+		last[r.Region.ID] = told{r, now}
+	}
+	for id := range last {
+		if !hosted[id] {
+			delete(last, id)
+		}
+	}
+	return nil
+}
+
+// obey does what coordinators hint at, one after the other, until ctx ends.
+func (s *Store) obey(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case op := <-s.operations:
+			doing, cancel := context.WithTimeout(client.WithWhy(ctx, strings.ToValidUTF8(op.GetReason()[:min(len(op.GetReason()), whyBytes)], "")), operationWithin)
+			err := s.host.Do(doing, op)
+			cancel()
+			log := s.cfg.Logger.With("hint", op.GetReason(), "reason", op.GetReasonCode(), "era", op.GetEra())
+			if err != nil {
+				log.Info("did not obey a hint", "err", err)
+				continue
+			}
+			s.did.Add(1)
+			log.Info("obeyed a hint")
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package host
+
+import (
+	"context"
+	"fmt"
+
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
+	"github.com/nokv/nokv/rooted"
+)
+
+// Report is a region as coordinators are told of it.
+type Report struct {
+	Region *rooted.Region
+	// Leads is set of a region that is led here; Keys and Bytes are about what it has.
+	Leads       bool
+	Keys, Bytes uint64
+}
+
+// Reports are all regions, in key order. What was not counted yet is counted now.
+func (h *Host) Reports() ([]Report, error) {
+	all := h.inOrder()
+	out := make([]Report, len(all))
+	for i, r := range all {
+		h.mu.RLock()
+		leads := r.leads()
+		h.mu.RUnlock()
+		if leads && !r.counted.Load() {
+			if _, err := h.measure(r); err != nil {
+				return nil, err
+			}
+		}
+		out[i] = Report{Region: r.region, Leads: leads, Keys: uint64(max(0, r.keys.Load())), Bytes: uint64(max(0, r.bytes.Load()))}
+	}
+	return out, nil
+}
+
+// Served counts the requests that were answered.
+func (h *Host) Served() uint64 { return h.served.Load() }
+
+// MaxShown bounds the regions of Status.
+const MaxShown = 1024
+
+// Status shows regions as the local catalog has them, MaxShown at most, and how many
+// there are.
+func (h *Host) Status() (shown []*storev1.HostedRegion, count int) {
+	all := h.inOrder()
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for _, r := range all[:min(len(all), MaxShown)] {
+		s := &storev1.HostedRegion{Region: r.region.Proto(), Role: r.role.String(), Error: r.why, TransitionId: r.transition}
+		if r.leads() {
+			s.Keys, s.Bytes = uint64(max(0, r.keys.Load())), uint64(max(0, r.bytes.Load()))
+		}
+		shown = append(shown, s)
+	}
+	return shown, len(all)
+}
+
+// Do does what a coordinator hints at, if it still can be: a hint that was obeyed, or
+// that the region has outlived, is refused by the role or the epoch that it has here.
+func (h *Host) Do(ctx context.Context, op *coordinatorv1.SchedulerOperation) error {
+	at := func(id uint64) *storev1.RegionAt {
+		if r := h.find(rooted.RegionID(id)); r != nil {
+			return &storev1.RegionAt{RegionId: id, Epoch: r.region.Epoch.Proto()}
+		}
+		return &storev1.RegionAt{RegionId: id}
+	}
+	var err error
+	switch kind := op.GetKind().(type) {
+	case *coordinatorv1.SchedulerOperation_TransferLeader:
+		t := kind.TransferLeader
+		if t.GetFromMemberId() != string(h.cfg.Self) {
+			return fmt.Errorf("the hint is for %q", t.GetFromMemberId())
+		}
+		_, _, err = h.TransferLeader(ctx, at(t.GetRegionId()), rooted.MemberID(t.GetToMemberId()))
+	case *coordinatorv1.SchedulerOperation_Split:
+		_, _, err = h.Split(ctx, at(kind.Split.GetRegionId()), nil)
+	case *coordinatorv1.SchedulerOperation_Merge:
+		_, err = h.Merge(ctx, at(kind.Merge.GetLeftRegionId()), at(kind.Merge.GetRightRegionId()))
+	default:
+		return fmt.Errorf("a hint of a kind that this build does not know")
+	}
+	return err
+}
+
+// Hosts reports whether a region is in the catalog.
+func (h *Host) Hosts(id rooted.RegionID) bool { return h.find(id) != nil }
+
+// Roles counts regions by what they are here.
+func (h *Host) Roles() map[string]int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	out := map[string]int{}
+	for _, r := range h.regions {
+		out[r.role.String()]++
+	}
+	return out
+}
