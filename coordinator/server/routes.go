@@ -62,19 +62,17 @@ func (s *Server) regionsByKeys(ctx context.Context, req *keysRequest) (*packet, 
 	if err != nil {
 		return nil, err
 	}
-	if len(req.keys) > manyRegions {
-		if err := s.longAnswer(ctx); err != nil {
-			return nil, err
-		}
-		defer s.long.Pass()
-	}
 	a, err := v.lookUp(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	defer a.release()
-	p, _ := a.next(&v, MaxReplyBytes)
-	return p, nil
+	var p *packet
+	err = s.inTurn(ctx, len(req.keys), func() error {
+		p, _ = a.next(&v, MaxReplyBytes)
+		return nil
+	})
+	return p, err
 }
 
 // routeStream serves RouteStream. What is answered from the view is answered in
@@ -226,7 +224,9 @@ func (v *served) lookUp(ctx context.Context, req *keysRequest) (*answer, error) 
 	for {
 		err := v.mayRead(ctx, req.keyspace)
 		if err == nil {
-			err = v.atToken(catalog.LookupBatch(v.state, req.keyspace, req.keys, &a.found))
+			err = v.server.inTurn(ctx, len(req.keys), func() error {
+				return v.atToken(catalog.LookupBatch(v.state, req.keyspace, req.keys, &a.found))
+			})
 		}
 		if err != nil {
 			a.release()
@@ -404,17 +404,21 @@ func (s *Server) GetRegion(ctx context.Context, req *coordinatorv1.GetRegionRequ
 // manyRegions is how many regions an answer may be about that waits for no turn.
 const manyRegions = 64
 
-// longAnswer waits for the turn to make one, and refuses one that there is no room for,
-// before anything is made. Pass must follow when it returns nil.
-func (s *Server) longAnswer(ctx context.Context) error {
+// inTurn does a part of a long answer when its turn comes, and refuses one that there is no
+// room for before anything is made. A turn is processor time: whoever waits for something
+// else has none.
+func (s *Server) inTurn(ctx context.Context, regions int, do func() error) error {
+	if regions <= manyRegions {
+		return do()
+	}
 	if err := s.long.Take(ctx); err != nil {
 		return status.FromContextError(err).Err()
 	}
+	defer s.long.Pass()
 	if err := gate.Room(ctx); err != nil {
-		s.long.Pass()
 		return err
 	}
-	return nil
+	return do()
 }
 
 // scanRegions answers ScanRegions. It writes the answer itself: a long one takes
@@ -439,12 +443,20 @@ func (s *Server) scanRegions(ctx context.Context, req *coordinatorv1.ScanRegions
 	if err := v.mayRead(ctx, req.GetKeyspace()); err != nil {
 		return nil, err
 	}
-	if n := req.GetLimit(); n == 0 || n > manyRegions {
-		if err := s.longAnswer(ctx); err != nil {
-			return nil, err
-		}
-		defer s.long.Pass()
+	most := int(req.GetLimit())
+	if most == 0 {
+		most = catalog.MaxScanLimit
 	}
+	var p *packet
+	err = s.inTurn(ctx, most, func() (err error) {
+		p, err = v.scan(req)
+		return err
+	})
+	return p, err
+}
+
+// scan makes the answer of scanRegions.
+func (v *served) scan(req *coordinatorv1.ScanRegionsRequest) (*packet, error) {
 	page, err := catalog.Scan(v.state, req.GetKeyspace(), req.GetStartKey(), req.GetEndKey(), req.GetLimit())
 	if err != nil {
 		return nil, v.atToken(err)

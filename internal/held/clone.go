@@ -33,7 +33,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
 	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))
 	for id, k := range c.keyspaces {
-		copied := &keyspace{call: k.call, stopped: k.stopped, told: k.told, longer: k.longer, longerFrom: k.longerFrom, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
+		copied := &keyspace{call: k.call, stopped: k.stopped, told: k.told, shorter: k.shorter, longer: k.longer, longerFrom: k.longerFrom, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
 		copied.now.Store(k.now.Load())
 		n.keyspaces[id] = copied
 	}
@@ -119,7 +119,7 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 	age(clock.Instant(c.table.confirmed.Load()), ttl)
 	for _, id := range c.spaces() {
 		k, t := c.keyspaces[id], c.keyspaces[id].now.Load()
-		word(uint64(id), uint64(t.TTL), uint64(k.longer))
+		word(uint64(id), uint64(t.TTL), uint64(k.shorter), uint64(k.longer))
 		if k.longer != 0 {
 			age(k.longerFrom, ttl)
 		}

@@ -352,17 +352,19 @@ func (c *Core) mergeTerms(now clock.Instant) {
 
 // become takes new terms. A longer ttl is kept to from the next confirmation on: who gave
 // those before reckoned with the shorter one, and may have given regions to others that
-// this member has not heard of yet.
+// this member has not heard of yet. That holds as well when there was no ttl in between.
 func (k *keyspace) become(m *Keyspace, now clock.Instant) {
-	before := k.now.Load()
 	switch {
-	case before == nil || before.TTL == 0 || m.TTL <= before.TTL:
+	case k.shorter == 0 || m.TTL <= k.shorter:
 		k.longer = 0
 	default:
 		if k.longer != m.TTL {
 			k.longer, k.longerFrom = m.TTL, now
 		}
-		m.TTL = before.TTL
+		m.TTL = k.shorter
+	}
+	if m.TTL > 0 {
+		k.shorter = m.TTL
 	}
 	k.now.Store(m)
 }
@@ -373,7 +375,7 @@ func (k *keyspace) lengthen(sent clock.Instant) {
 		return
 	}
 	m := *k.now.Load()
-	m.TTL, k.longer = k.longer, 0
+	m.TTL, k.shorter, k.longer = k.longer, k.longer, 0
 	k.now.Store(&m)
 }
 

@@ -112,6 +112,7 @@ type keyspace struct {
 	// longer is the ttl of confirmations of frames that are sent from longerFrom on; 0: as
 	// of all.
 	longer     time.Duration
+	shorter    time.Duration // the last ttl that counted; 0: there was none
 	longerFrom clock.Instant
 
 	mu sync.RWMutex

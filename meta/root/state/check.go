@@ -3,6 +3,7 @@ package state
 import (
 	"crypto/sha256"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,14 +63,21 @@ func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	return nil
 }
 
+// checkHook refuses an address that no request can be made to.
 func checkHook(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
-	url := s.GetPolicy().GetHookUrl()
-	scheme, rest, _ := strings.Cut(url, "://")
-	host, _, _ := strings.Cut(rest, "/")
-	if url != "" && (scheme != "http" && scheme != "https" || strings.Trim(host, ":") == "" || strings.ContainsAny(url, " \t\r\n")) {
-		return invalid("the hook url is %q: want one such as https://10.0.0.1:8080/place", url)
+	text := s.GetPolicy().GetHookUrl()
+	if text == "" {
+		return nil
 	}
-	return nil
+	u, err := url.Parse(text)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
+		if port := u.Port(); port == "" {
+			return nil
+		} else if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
+			return nil
+		}
+	}
+	return invalid("the hook url is %q: want one such as https://10.0.0.1:8080/place", clip(text))
 }
 
 func invalid(format string, args ...any) *rootv1.ErrorDetail {
