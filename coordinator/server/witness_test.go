@@ -212,3 +212,39 @@ func TestA20PlacementIsFollowed(t *testing.T) {
 		}
 	})
 }
+
+// AssignRegions may name an era: that somebody asked for it in one breaks nothing.
+func TestAssigningInAnEraIsNoViolation(t *testing.T) {
+	w := start(t)
+	w.must(t, join("m1"), join("m2"))
+	w.must(t, create("x", &rootv1.KeyspaceSettings{
+		Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: 1}}},
+		Placement: rootv1.Placement_PLACEMENT_ASSIGNED,
+	}))
+	w.must(t, &rootv1.Event{Kind: &rootv1.Event_TenureClaimed{TenureClaimed: &rootv1.TenureClaimed{
+		HolderId: coordinatorID, HolderIncarnation: 99, HolderAddress: "127.0.0.1:2379",
+		Mandates: []rootv1.Mandate{rootv1.Mandate_MANDATE_ALLOC_ID, rootv1.Mandate_MANDATE_TSO},
+	}}})
+	var id uint64
+	page, err := w.client.ScanRegions(within(t), &coordinatorv1.ScanRegionsRequest{Keyspace: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id = page.GetRegions()[0].GetId()
+	for _, m := range []string{"m1", "m2"} {
+		_, err = w.client.AssignRegions(within(t), &coordinatorv1.AssignRegionsRequest{
+			Assignments: []*rootv1.Assignment{{RegionId: id, Owners: []*rootv1.Owner{{MemberId: m}}}}, RequireEra: 1,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.catchUp(t)
+	}
+	resp, err := w.client.Witness(within(t), &coordinatorv1.WitnessRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := w.server.InvariantViolations(); v.Total() != 0 {
+		t.Errorf("%v: %v", v, resp.GetAnomalies())
+	}
+}

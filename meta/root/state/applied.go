@@ -99,8 +99,8 @@ const (
 type Change struct {
 	Kind    ChangeKind
 	Removed bool
-	// Planned: by a command of the holder of an era, which only that era may carry out;
-	// otherwise somebody asked for it.
+	// Planned: by a command of an era's planner, which only that era may carry out, and
+	// which gives a reason of the planner's; otherwise somebody asked for it.
 	Planned bool
 	Region  *Region
 	// OldRegion is what Region replaced; nil for a new one.

@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/protobuf/proto"
@@ -65,9 +66,10 @@ type turn struct {
 	out *Applied
 	// spare are results for commands to come, most of which have one event.
 	spare []EventResult
-	// actor and why are those of the command that is judged; byEra: it requires one.
-	actor, why string
-	byEra      bool
+	// actor and why are those of the command that is judged; byEra: it requires one, and no
+	// coordinator asks in another's name. byPlanner is of the event: see Change.
+	actor, why       string
+	byEra, byPlanner bool
 }
 
 // verdict is what became of an event; one with a reject changed nothing.
@@ -91,7 +93,9 @@ func (t *turn) command(c *rootv1.Command, small bool) {
 	if t.identified(c) {
 		return
 	}
-	t.actor, t.why, t.byEra = c.GetActor(), c.GetWhy(), c.GetRequireEra() != 0
+	t.actor, t.why = c.GetActor(), c.GetWhy()
+	role, _, _ := strings.Cut(t.actor, "/")
+	t.byEra = c.GetRequireEra() != 0 && c.GetVia() == "" && (role == "" || role == roleCoordinator)
 	results := t.results(len(c.GetEvents()))
 	v := verdict{reject: t.precondition(c)}
 	if v.reject == nil {
@@ -193,6 +197,7 @@ func (t *turn) answer(v verdict, results []EventResult) {
 // event applies one event. With a single event there is no way back: every
 // judgement comes before the first change.
 func (t *turn) event(e *rootv1.Event, r *EventResult) verdict {
+	t.byPlanner = t.byEra && planners(e)
 	switch k := e.GetKind().(type) {
 	case *rootv1.Event_ClusterBootstrapped:
 		return t.clusterBootstrapped(k.ClusterBootstrapped, r)
@@ -279,8 +284,23 @@ func (t *turn) regionEvent(e *rootv1.Event, r *EventResult) verdict {
 
 // change tells the caller of a change.
 func (t *turn) change(c Change) {
-	c.Planned = t.byEra
+	c.Planned = t.byPlanner
 	t.out.Changes = append(t.out.Changes, c)
+}
+
+// planners says whether the planner asks for events of the kind; if others may as well, it
+// is the planner's by the reason that it gives.
+func planners(e *rootv1.Event) bool {
+	switch k := e.GetKind().(type) {
+	case *rootv1.Event_RegionsAssigned:
+		return !slices.ContainsFunc(k.RegionsAssigned.GetAssignments(), func(a *rootv1.Assignment) bool {
+			return a.GetReason() <= rootv1.OperationReason_OPERATION_REASON_OPERATOR
+		})
+	case *rootv1.Event_RegionPublished, *rootv1.Event_RegionTombstoned, *rootv1.Event_KeyspaceUpdated, *rootv1.Event_KeyspaceDeleted:
+		return false
+	default:
+		return true
+	}
 }
 
 // refuse makes the detail of a rejection.

@@ -12,14 +12,21 @@ import (
 // counted.
 const keptOfAKind = 16
 
+// maxBroken is of how many regions it is known that something of a kind is broken, which
+// walks do not count again.
+const maxBroken = 1 << 16
+
 // Invariants follows the changes of a log by a model of its own of who is a member, how
 // a keyspace places its regions and which transitions are pending, and counts what
 // breaks I1 to I5. Its work is per change; of regions it keeps nothing, unless it is
-// told to: see Remember. It is used by one goroutine at a time.
+// told to, and of what is broken: see Remember and Keep. It is used by one goroutine at a
+// time.
 type Invariants struct {
 	// The model.
 	tenure  *rootv1.Tenure
 	members map[state.MemberID]*rootv1.Member
+	// newest is the highest incarnation that a member was seen with.
+	newest  uint64
 	spaces  map[state.KeyspaceID]space
 	pending map[state.RegionID]*rootv1.Transition
 	memory  *memory
@@ -39,6 +46,9 @@ type Invariants struct {
 	violations Violations
 	kept       map[Kind]int
 	found      []Anomaly
+	broken     map[Kind]map[state.RegionID]struct{}
+	// walks: each kind of a region counts once, and is found.
+	walks bool
 }
 
 // Judged counts what was followed.
@@ -72,7 +82,7 @@ type taking struct {
 
 // NewInvariants begins behind a State.
 func NewInvariants(s *state.State) *Invariants {
-	v := &Invariants{kept: map[Kind]int{}}
+	v := &Invariants{kept: map[Kind]int{}, broken: map[Kind]map[state.RegionID]struct{}{}}
 	v.Begin(s)
 	return v
 }
@@ -80,10 +90,11 @@ func NewInvariants(s *state.State) *Invariants {
 // Begin goes on behind another State, as a follower does that missed what led there.
 // What was counted stays.
 func (v *Invariants) Begin(s *state.State) {
-	v.since, v.tenure, v.last = s.Token(), s.Tenure(), nil
+	v.since, v.tenure, v.last, v.newest = s.Token(), s.Tenure(), nil, 0
 	v.members, v.spaces, v.pending = map[state.MemberID]*rootv1.Member{}, map[state.KeyspaceID]space{}, map[state.RegionID]*rootv1.Transition{}
 	s.Members(func(m *rootv1.Member) bool {
 		v.members[state.MemberID(m.GetId())] = m
+		v.newest = max(v.newest, m.GetIncarnation())
 		return true
 	})
 	s.Keyspaces("", func(k *rootv1.Keyspace) bool {
@@ -134,15 +145,41 @@ func (v *Invariants) Entry(at state.Token, changes []state.Change) {
 
 // broke counts a violation, and keeps it.
 func (v *Invariants) broke(kind Kind, region state.RegionID, format string, args ...any) {
-	v.put(Anomaly{Kind: kind, Region: region, Numbers: fmt.Sprintf(format, args...)})
+	a := Anomaly{Kind: kind, Region: region}
+	if v.kept[kind] < keptOfAKind {
+		a.Numbers = fmt.Sprintf(format, args...)
+	}
+	v.put(a)
 }
 
 func (v *Invariants) put(a Anomaly) {
+	if !v.first(a) && v.walks {
+		return
+	}
+	v.count(a)
+}
+
+// count counts a violation.
+func (v *Invariants) count(a Anomaly) {
 	v.violations[a.Kind.Invariant()-1]++
-	if v.kept[a.Kind]++; v.kept[a.Kind] <= keptOfAKind {
+	if v.kept[a.Kind]++; v.walks || v.kept[a.Kind] <= keptOfAKind {
 		a.Guarantee, a.At = a.Kind.guarantee(), v.at
 		v.found = append(v.found, a)
 	}
+}
+
+// first notes what is broken where, and says whether that is new.
+func (v *Invariants) first(a Anomaly) bool {
+	all := v.broken[a.Kind]
+	if all == nil {
+		all = map[state.RegionID]struct{}{}
+		v.broken[a.Kind] = all
+	}
+	if _, again := all[a.Region]; again || len(all) == maxBroken {
+		return false
+	}
+	all[a.Region] = struct{}{}
+	return true
 }
 
 // holder judges the Tenure: one holder an era, and eras go on one by one.
@@ -167,11 +204,14 @@ func (v *Invariants) member(c *state.Change) {
 		return
 	}
 	v.members[id] = c.Member
+	newest := v.newest
+	v.newest = max(newest, c.Member.GetIncarnation())
 	switch was, is := old.GetIncarnation(), c.Member.GetIncarnation(); {
-	case old == nil:
-	case is < was:
+	case old != nil && is < was:
 		v.broke(MemberRevived, 0, "member %s goes on as incarnation %d, it was %d", id, is, was)
-	case is == was && !accepts(old) && accepts(c.Member):
+	case is != was && is <= newest: // no number comes twice, whatever was removed in between
+		v.broke(MemberRevived, 0, "member %s begins as incarnation %d, and there was incarnation %d", id, is, newest)
+	case old != nil && is == was && !accepts(old) && accepts(c.Member):
 		v.broke(MemberRevived, 0, "incarnation %d of member %s had ended, and acts", is, id)
 	}
 }
@@ -255,6 +295,9 @@ func (v *Invariants) had(r, old *state.Region) []state.Owner {
 
 func (v *Invariants) owners(c *state.Change, had []state.Owner, sp space) {
 	r := c.Region
+	if twice, already := double(r.Owners), double(had); twice != "" && twice != already {
+		v.broke(TwoOwners, r.ID, "region %d has member %s as an owner twice at epoch %s", r.ID, twice, r.Epoch)
+	}
 	if len(r.Owners) > sp.most && len(r.Owners) > len(had) {
 		v.broke(TwoOwners, r.ID, "region %d has %d owners at epoch %s, its keyspace allows %d", r.ID, len(r.Owners), r.Epoch, sp.most)
 	}
@@ -268,6 +311,16 @@ func (v *Invariants) owners(c *state.Change, had []state.Owner, sp space) {
 			v.take(c, o)
 		}
 	}
+}
+
+// double is a member that is an owner more than once; empty: none is.
+func double(owners []state.Owner) state.MemberID {
+	for i, o := range owners {
+		if slices.ContainsFunc(owners[:i], func(a state.Owner) bool { return a.Member == o.Member }) {
+			return o.Member
+		}
+	}
+	return ""
 }
 
 // has says whether an owner, as this incarnation, is among others.
@@ -336,11 +389,13 @@ func ends(x *rootv1.Transition, t taking) bool {
 	}
 }
 
-// epochs judges that a region and an epoch name one set of owners.
+// epochs judges that a region and an epoch name one range and one set of owners.
 func (v *Invariants) epochs(r, old *state.Region) {
 	switch {
 	case r.Epoch == old.Epoch && !sameOwners(r.Owners, old.Owners):
 		v.broke(EpochReused, r.ID, "region %d at epoch %s was %s, and is %s", r.ID, r.Epoch, namesOf(old.Owners), namesOf(r.Owners))
+	case r.Epoch == old.Epoch && (r.Start != old.Start || r.End != old.End):
+		v.broke(EpochReused, r.ID, "region %d at epoch %s was [%q, %q), and is [%q, %q)", r.ID, r.Epoch, old.Start, old.End, r.Start, r.End)
 	case r.Epoch != old.Epoch && !r.Epoch.NewerThan(old.Epoch):
 		v.broke(EpochBack, r.ID, "region %d went from epoch %s to %s", r.ID, old.Epoch, r.Epoch)
 	}

@@ -10,12 +10,17 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // try applies one command, whatever becomes of it.
-func (l *ledger) try(era uint64, e *rootv1.Event) bool {
+func (l *ledger) try(planner bool, e *rootv1.Event) bool {
 	l.t.Helper()
-	entry, out := l.applyAll(&rootv1.Command{Events: []*rootv1.Event{e}, RequireEra: era})
+	c := &rootv1.Command{Events: []*rootv1.Event{e}}
+	if planner {
+		plannersOwn(c)
+	}
+	entry, out := l.applyAll(c)
 	l.turns = append(l.turns, turn{entry, out})
 	return out.Results[0].Outcome == rootv1.Outcome_OUTCOME_APPLIED
 }
@@ -33,7 +38,7 @@ func TestStateMachineNeverBreaksPlacement(t *testing.T) {
 		l.put(false, ranges("s", 3))
 		for range 150 {
 			e, planner := ownedAnything(r, l)
-			if planner && l.try(1, e) || !planner && l.try(0, e) {
+			if l.try(planner, e) {
 				applied++
 			}
 			if _, found := witness.Walk(l.state, nil); len(found) > 0 {
@@ -65,6 +70,100 @@ func TestStateMachineNeverBreaksPlacement(t *testing.T) {
 		t.Errorf("%d applied, %d doctored, %+v: too few to mean anything", applied, doctored, judged)
 	}
 	testreport.Linef(t, "witness: %d random logs of owners, %d events applied, %+v: nothing broken, and each of %d doctored ones found", *logs, applied, judged, doctored)
+}
+
+// The same random logs, of entries with several commands, keyspaces that come and go, and
+// slots.
+func TestBatchesNeverBreakPlacement(t *testing.T) {
+	for seed := range uint64(*logs) {
+		r := rand.New(rand.NewPCG(seed, 77))
+		l := newLedger(t)
+		l.put(false, ranges("x", 1))
+		l.put(false, ranges("s", 3))
+		l.put(false, slotted("k", 3, rootv1.Placement_PLACEMENT_ASSIGNED))
+		l.put(false, slotted("q", 3, rootv1.Placement_PLACEMENT_REPORTED))
+		any := func() (*rootv1.Event, bool) {
+			if r.IntN(8) > 0 {
+				return ownedAnything(r, l)
+			}
+			name := []string{"x", "s", "k", "q"}[r.IntN(4)]
+			switch r.IntN(5) {
+			case 0:
+				return &rootv1.Event{Kind: &rootv1.Event_KeyspaceDeleted{KeyspaceDeleted: &rootv1.KeyspaceDeleted{Name: name, Force: r.IntN(2) == 0}}}, false
+			case 1:
+				switch name {
+				case "x":
+					return ranges(name, 1), false
+				case "s":
+					return ranges(name, 3), false
+				}
+				return slotted(name, 3, rootv1.Placement(r.IntN(2)+1)), false
+			case 2:
+				k := l.state.KeyspaceByName(name)
+				if k == nil {
+					return slotted(name, 3, rootv1.Placement_PLACEMENT_ASSIGNED), false
+				}
+				st := proto.CloneOf(k.GetSettings())
+				st.Placement = rootv1.Placement(r.IntN(2) + 1)
+				return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: k.GetId(), Settings: st}}}, false
+			case 3:
+				var a, b *state.Region
+				l.state.RegionsFrom(state.KeyspaceID(l.state.KeyspaceByName("x").GetId()), "", func(x *state.Region) bool {
+					a, b = b, x
+					return a == nil || a.End != b.Start || r.IntN(2) == 0
+				})
+				if a == nil {
+					return ownedAnything(r, l)
+				}
+				return &rootv1.Event{Kind: &rootv1.Event_MergePlanned{MergePlanned: &rootv1.MergePlanned{LeftRegionId: uint64(a.ID), LeftExpectedEpoch: a.Epoch.Proto(), RightRegionId: uint64(b.ID), RightExpectedEpoch: b.Epoch.Proto()}}}, false
+			default:
+				var ids []uint64
+				l.state.Keyspaces("", func(k *rootv1.Keyspace) bool {
+					l.state.RegionsFrom(state.KeyspaceID(k.GetId()), "", func(x *state.Region) bool { ids = append(ids, uint64(x.ID)); return true })
+					return true
+				})
+				if len(ids) == 0 {
+					return ownedAnything(r, l)
+				}
+				return assigned(ids[r.IntN(len(ids))], fmt.Sprint(r.IntN(3)), []string{"a", "b", "c"}[r.IntN(3)]), false
+			}
+		}
+		for range 120 {
+			var cs []*rootv1.Command
+			for range r.IntN(3) + 1 {
+				e, planner := any()
+				c := &rootv1.Command{Events: []*rootv1.Event{e}}
+				if len(cs) > 0 { // may take what an earlier command of the entry gave
+					planner = planner && e.GetRegionsAssigned() == nil
+				}
+				if planner {
+					plannersOwn(c)
+				}
+				cs = append(cs, c)
+			}
+			entry := &rootv1.Entry{Commands: cs}
+			data, _ := proto.Marshal(entry)
+			var out state.Applied
+			if err := l.state.ApplyEntry(1, l.state.Token().Index+1, data, &out); err != nil {
+				t.Fatal(err)
+			}
+			l.turns = append(l.turns, turn{entry, &out})
+			if _, found := witness.Walk(l.state, nil); len(found) > 0 {
+				t.Fatalf("seed %d at %s: %v", seed, l.state.Token(), found)
+			}
+		}
+		p := l.judged(l.turns, witness.Of(l.state))
+		for _, a := range p.Anomalies {
+			t.Fatalf("seed %d: %+v", seed, a)
+		}
+		v := witness.NewInvariants(newLedger(t).state)
+		for _, u := range l.turns {
+			v.Entry(u.applied.Token, u.applied.Changes)
+		}
+		if p := v.Placed(l.state); p.Violations.Total() > 0 {
+			t.Fatalf("seed %d: whoever follows finds %v", seed, p.Found)
+		}
+	}
 }
 
 // doctor spoils one change of an owner; "": found, or there was none.

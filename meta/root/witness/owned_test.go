@@ -39,7 +39,7 @@ func (l *ledger) put(planned bool, events ...*rootv1.Event) *state.Applied {
 	l.t.Helper()
 	c := &rootv1.Command{Events: events}
 	if planned {
-		c.RequireEra = 1
+		plannersOwn(c)
 	}
 	entry, out := l.applyAll(c)
 	if out.Results[0].Outcome != rootv1.Outcome_OUTCOME_APPLIED {
@@ -47,6 +47,18 @@ func (l *ledger) put(planned bool, events ...*rootv1.Event) *state.Applied {
 	}
 	l.turns = append(l.turns, turn{entry, out})
 	return out
+}
+
+const orphaned = rootv1.OperationReason_OPERATION_REASON_ORPHANED
+
+// plannersOwn makes a command one of the planner of era 1.
+func plannersOwn(c *rootv1.Command) {
+	c.RequireEra = 1
+	for _, e := range c.GetEvents() {
+		for _, a := range e.GetRegionsAssigned().GetAssignments() {
+			a.Reason = orphaned
+		}
+	}
 }
 
 func (l *ledger) join(id string, nonce uint64) {
@@ -70,6 +82,15 @@ func ranges(name string, most uint32) *rootv1.Event {
 		Name: name, Settings: &rootv1.KeyspaceSettings{
 			Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}},
 			Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: &rootv1.Ownership{MaxOwners: most},
+		},
+	}}}
+}
+
+func slotted(name string, count uint32, p rootv1.Placement) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{
+		Name: name, Settings: &rootv1.KeyspaceSettings{
+			Layout:    &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: count}}},
+			Placement: p,
 		},
 	}}}
 }
@@ -525,5 +546,57 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	}
 	if p := v.Placed(state.New()); len(p.Found) != 16 || p.Violations[witness.LeadersOwn-1] != 1000 {
 		t.Errorf("%d kept, %v counted", len(p.Found), p.Violations)
+	}
+}
+
+// An incarnation that was removed does not act again: also when the record of the member was
+// dropped in between.
+func TestARemovedIncarnationThatComesBackIsFound(t *testing.T) {
+	l := newLedger(t)
+	l.join("a", 1)
+	m := l.state.Member("a")
+	gone := proto.CloneOf(m)
+	gone.State = rootv1.MemberState_MEMBER_STATE_REMOVED
+	v := witness.NewInvariants(l.state)
+	at := func(i uint64) state.Token { return state.Token{Incarnation: 1, Term: 1, Index: i} }
+	v.Entry(at(90), []state.Change{{Kind: state.ChangeMember, Member: gone}})
+	v.Entry(at(91), []state.Change{{Kind: state.ChangeMember, Member: gone, Removed: true}})
+	v.Entry(at(92), []state.Change{{Kind: state.ChangeMember, Member: m}})
+	if n := v.Violations()[witness.OwnersUp-1]; n == 0 {
+		t.Error("incarnation 1 of member a was removed and acts, and nobody says so")
+	}
+}
+
+// One member is one owner: a region that names it twice has two peers of it.
+func TestAnOwnerThatIsThereTwiceIsFound(t *testing.T) {
+	l := newLedger(t)
+	l.join("a", 1)
+	l.put(false, ranges("s", 3))
+	l.put(false, made(l.state.KeyspaceByName("s").GetId(), 1, "a", "b", "a"))
+	v := witness.NewInvariants(l.state)
+	old := l.state.Region(1)
+	r := old.Clone()
+	r.Epoch.ConfVersion++
+	r.Owners = append(r.Owners, state.Owner{Member: "a", Incarnation: old.Owners[0].Incarnation, Peer: 9})
+	v.Entry(state.Token{Incarnation: 1, Term: 1, Index: 90}, []state.Change{{Kind: state.ChangeRegion, Region: r, OldRegion: old}})
+	if v.Violations().Total() == 0 {
+		t.Error("nothing is said of it")
+	}
+}
+
+// The range of a region at an epoch is one: another one at the same epoch is two regions
+// that both sides think they own.
+func TestAnotherRangeAtTheSameEpochIsFound(t *testing.T) {
+	l := newLedger(t)
+	l.join("a", 1)
+	l.put(false, ranges("x", 1))
+	l.put(false, made(l.state.KeyspaceByName("x").GetId(), 1, "a", "c", "a"))
+	v := witness.NewInvariants(l.state)
+	old := l.state.Region(1)
+	r := old.Clone()
+	r.End = "z"
+	v.Entry(state.Token{Incarnation: 1, Term: 1, Index: 90}, []state.Change{{Kind: state.ChangeRegion, Region: r, OldRegion: old}})
+	if v.Violations().Total() == 0 {
+		t.Error("nothing is said of it")
 	}
 }

@@ -48,19 +48,21 @@ func (v *Invariants) Placed(s *state.State) *Placed {
 
 // Walk looks at each region of a State, which takes as long as there are regions: leader,
 // if it is not nil, says who is shown to lead one. It returns how many are, and what it
-// found.
+// found: each kind of a region once, 65,536 of a kind at most, with numbers the first 16.
 func Walk(s *state.State, leader func(*state.Region) state.MemberID) (led uint64, found []Anomaly) {
 	v := NewInvariants(s)
+	v.walks = true
 	led = v.walk(s, leader)
 	return led, v.found
 }
 
-// Keep takes what a walk found, each kind of a region once.
+// Keep takes what a walk found: what is known to be broken is not counted again. Behind
+// 65,536 regions of a kind no walk counts.
 func (v *Invariants) Keep(found []Anomaly) {
 	for _, a := range found {
-		if !slices.ContainsFunc(v.found, func(old Anomaly) bool { return old.Kind == a.Kind && old.Region == a.Region }) {
+		if v.first(a) {
 			v.at = a.At
-			v.put(a)
+			v.count(a)
 		}
 	}
 }
@@ -104,6 +106,9 @@ func (v *Invariants) walk(s *state.State, leader func(*state.Region) state.Membe
 
 // record judges the record of a region.
 func (v *Invariants) record(r *state.Region) {
+	if twice := double(r.Owners); twice != "" {
+		v.broke(TwoOwners, r.ID, "region %d has member %s as an owner twice at epoch %s", r.ID, twice, r.Epoch)
+	}
 	for _, o := range r.Owners {
 		m := v.members[o.Member]
 		if m == nil || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED || o.Incarnation > m.GetIncarnation() {
@@ -122,14 +127,14 @@ func sameRecord(a, b *state.Region) bool {
 	if a == b || a == nil || b == nil {
 		return a == b
 	}
-	return a.ID == b.ID && a.Keyspace == b.Keyspace && a.Epoch == b.Epoch && a.Frontier == b.Frontier && sameOwners(a.Owners, b.Owners)
+	return a.ID == b.ID && a.Keyspace == b.Keyspace && a.Epoch == b.Epoch && a.Start == b.Start && a.End == b.End && a.Frontier == b.Frontier && sameOwners(a.Owners, b.Owners)
 }
 
 func describe(r *state.Region) string {
 	if r == nil {
 		return "not there"
 	}
-	return fmt.Sprintf("%s at epoch %s, frontier %q", namesOf(r.Owners), r.Epoch, r.Frontier)
+	return fmt.Sprintf("[%q, %q), %s at epoch %s, frontier %q", r.Start, r.End, namesOf(r.Owners), r.Epoch, r.Frontier)
 }
 
 // Leads judges who callers are told to lead a region, by the members of a State.

@@ -124,9 +124,10 @@ const (
 	GrantedToDraining Kind = "granted_to_draining"
 	// MemberRevived (Placement): an incarnation that had ended acts.
 	MemberRevived Kind = "member_revived"
-	// TwoOwners (Placement): a region got more owners than its keyspace allows.
+	// TwoOwners (Placement): a region got more owners than its keyspace allows, or one twice.
 	TwoOwners Kind = "two_owners"
-	// EpochReused (Placement): other owners have a region at an epoch that it had.
+	// EpochReused (Placement): a region has other owners, or another range, at an epoch that
+	// it had.
 	EpochReused Kind = "epoch_reused"
 	// EpochBack (Placement): a region went back to an older epoch.
 	EpochBack Kind = "epoch_back"
