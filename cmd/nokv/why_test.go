@@ -29,7 +29,7 @@ func TestWhyIsText(t *testing.T) {
 var unrooted = []string{
 	"access check", "access list", "bench", "bench echo", "bench failover", "bench heartbeat", "bench id", "bench move", "bench publish", "bench route", "bench tso", "bench watches", "cert init", "cert issue", "cert renew", "cert show", "config get",
 	"coordinator", "coordinator list", "dev", "events", "id", "keyspace get", "keyspace list", "member get", "member list", "meta-root", "region get", "region list",
-	"root backup", "root events", "root restore", "root settings", "root status", "root transfer", "root verify", "status", "transition list", "tso",
+	"root backup", "root events", "root restore", "root settings", "root status", "root transfer", "root verify", "serve", "status", "transition list", "tso",
 	"version", "watch", "witness", "worker",
 }
 
