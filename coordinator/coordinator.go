@@ -234,10 +234,11 @@ func (r rootSource) Tail(ctx context.Context, after state.Token) (rootview.TailS
 // authorityViews shows the Tenure of the newest view.
 type authorityViews struct{ follower *rootview.Follower }
 
-// Authority implements tenure.Views.
+// Authority implements tenure.Views. Who read the log from its beginning claimed every era
+// that it came by.
 func (v authorityViews) Authority() (tenure.Authority, bool) {
 	view := v.follower.View()
-	if view.State == nil || view.Token.Index == 0 {
+	if view.State == nil || view.Token.Index == 0 || !view.Loaded() {
 		return tenure.Authority{}, false
 	}
 	a := tenure.Authority{Tenure: view.State.Tenure(), Index: view.Token.Index, FeatureLevel: view.State.FeatureLevel()}

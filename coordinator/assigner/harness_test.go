@@ -37,7 +37,8 @@ type root struct {
 	state   *state.State
 	log     []*rootv1.TailEntry
 	changed chan struct{}
-	muted   bool // tails bring nothing new
+	muted   bool   // tails bring nothing new
+	piece   uint64 // of the log is sent at a time; 0: all there is
 	// spoil is asked for each call of Propose, by number: what it says happens.
 	spoil func(call int) fault
 	calls int
@@ -171,6 +172,9 @@ func (t *tail) Recv() (*rootv1.TailResponse, error) {
 		}
 		resp := &rootv1.TailResponse{CommitIndex: last, LeaderId: 1, ClusterId: clusterID, Incarnation: 1}
 		if t.at < last {
+			if t.root.piece > 0 {
+				last = min(last, t.at+t.root.piece)
+			}
 			resp.Entries = t.root.log[t.at:last:last]
 		}
 		t.root.mu.Unlock()
@@ -218,6 +222,11 @@ func (w *world) Shown(state.MemberID, uint64) (state.Token, clock.Instant) {
 
 // play runs a test in a bubble, with an Assigner that runs until it ends.
 func play(t *testing.T, test func(t *testing.T, w *world)) {
+	playBehind(t, func(*world) {}, test)
+}
+
+// playBehind is play with a root that has a past when the coordinator starts.
+func playBehind(t *testing.T, past func(w *world), test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{root: newRoot(t), clock: clock.NewMonotonic(), soft: catalog.NewSoft(catalog.SoftConfig{}), since: 1, streams: map[state.MemberID]uint64{}}
 		w.probe = func(context.Context, liveness.Probe) liveness.ProbeResult { return liveness.Refused }
@@ -254,6 +263,7 @@ func play(t *testing.T, test func(t *testing.T, w *world)) {
 			t.Fatal(err)
 		}
 		w.a.UseStreams(w)
+		past(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = w.follower.Run(ctx) })

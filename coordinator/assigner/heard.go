@@ -213,6 +213,13 @@ func (o observed) Takes(id state.MemberID) bool {
 	return o.core.Standing(id).Takes(o.now)
 }
 
+// Damped implements placement.Observed.
+func (o observed) Damped(id state.MemberID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.core.Standing(id).Damped(o.now)
+}
+
 // ClearAt implements placement.Observed.
 func (o observed) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	o.mu.Lock()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
@@ -34,8 +35,10 @@ type Assigner struct {
 	// done is what calls have brought, for Run; guarded by mu.
 	done []func()
 
-	// Owned by Run: eraCtx ends with era.
+	// Owned by Run: eraCtx ends with era; loaded and levelAt are the last view's.
 	era     state.Era
+	loaded  bool
+	levelAt clock.Instant
 	eraCtx  context.Context
 	eraOver context.CancelFunc
 }
@@ -136,16 +139,28 @@ func (a *Assigner) deliver(fn func()) {
 	a.signal()
 }
 
+// lateAfter is how long ago a view may have been level, for what follows to be taken as
+// happening now: failures and moves of a past that is read again happened at times that
+// nobody knows.
+const lateAfter = 5 * time.Second
+
 // follow goes on to the newest view.
 func (a *Assigner) follow(ctx context.Context) {
 	v := a.cfg.Views.View()
+	late := !a.loaded || a.cfg.Clock.Now().Sub(a.levelAt) > lateAfter
 	switch at := a.raw.At(); {
-	case !a.raw.fed:
+	case a.raw.fed && !v.Loaded():
+		return // it is read from the beginning
+	case !a.raw.fed, late && v.Token != at:
 		a.raw.Jump(v)
-		return
-	case v.Token == at:
-		return
+	case v.Token != at:
+		a.goOn(ctx, v)
 	}
+	a.loaded, a.levelAt = v.Loaded(), max(a.levelAt, v.LevelAt)
+}
+
+// goOn tells of everything that led to a view.
+func (a *Assigner) goOn(ctx context.Context, v *rootview.View) {
 	var changes []state.Change
 	reader := a.cfg.Views.Subscribe(a.raw.At())
 	for reader.At().Compare(v.Token) < 0 {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -67,7 +68,7 @@ func (c *Client) awaitEnd(ctx context.Context, op string, region rooted.RegionID
 		default:
 			d := &rootv1.ErrorDetail{
 				Reason: rootv1.Reason_REASON_TRANSITION_CLOSED, TransitionId: id,
-				Message: fmt.Sprintf("transition %s, planned at %s, was given up: %s", id, planned, last.GetReason()),
+				Message: fmt.Sprintf("transition %s, planned at %s, was given up: %s", id, planned, cmp.Or(last.GetReason(), "why is not kept any more; see nokv events")),
 			}
 			return nil, &Error{Op: op, Reason: d.Reason, Detail: d, Cause: errRefused}
 		}

@@ -149,7 +149,8 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 		c.DropMember(id)
 		return
 	}
-	if m == nil {
+	stranger := m == nil // when it failed is not known
+	if stranger {
 		m = &member{id: id, place: -1}
 		c.members[id] = m
 	}
@@ -159,7 +160,7 @@ func (c *Core) SetMember(r *rootv1.Member, now clock.Instant) {
 	case r.GetIncarnation() > m.incarnation:
 		m.begin(r.GetIncarnation(), c.pools.changes, now)
 	}
-	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && m.accepting() {
+	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && m.accepting() && !stranger {
 		m.fail(now)
 	}
 	if r.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && slices.Contains(r.GetSignals(), ProcessEndedSignal) {

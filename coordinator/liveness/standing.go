@@ -46,6 +46,11 @@ func (s Standing) Takes(now clock.Instant) bool {
 	return s.Health == Live && !s.Leaving && now >= s.DampedUntil
 }
 
+// Damped reports whether a member would be one that Takes, had it not failed too often.
+func (s Standing) Damped(now clock.Instant) bool {
+	return s.Health == Live && !s.Leaving && now < s.DampedUntil
+}
+
 // Standing says what is thought of a member.
 func (c *Core) Standing(id rooted.MemberID) Standing {
 	m := c.members[id]

@@ -49,7 +49,9 @@ type cluster struct {
 	work *placement.Work
 	now  clock.Instant
 
+	// shy takes nothing; damped are those of them that failed too often.
 	shy     map[state.MemberID]bool
+	damped  map[state.MemberID]bool
 	fences  map[string]clock.Instant
 	reports map[spot]placement.Report
 	// taken is the newest set that an incarnation took.
@@ -58,7 +60,8 @@ type cluster struct {
 	follows func([]state.Change)
 }
 
-func (c *cluster) Takes(id state.MemberID) bool { return !c.shy[id] }
+func (c *cluster) Takes(id state.MemberID) bool  { return !c.shy[id] }
+func (c *cluster) Damped(id state.MemberID) bool { return c.damped[id] }
 
 func (c *cluster) ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant {
 	if f == (liveness.Fence{}) {

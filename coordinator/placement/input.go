@@ -48,6 +48,9 @@ type Observed interface {
 	// Takes reports whether the member may get something new: it is heard, and neither
 	// suspected nor damped nor leaving.
 	Takes(id state.MemberID) bool
+	// Damped reports whether the member would be one that Takes, had it not failed too
+	// often: it gets what nobody else may have.
+	Damped(id state.MemberID) bool
 	// ClearAt is when regions of the incarnation, whose keyspace has that fence, may
 	// be granted elsewhere: see liveness.Core.
 	ClearAt(id state.MemberID, incarnation uint64, f liveness.Fence) clock.Instant

@@ -37,10 +37,11 @@ type planner struct {
 	Input
 	plan      Plan
 	keyspaces map[state.KeyspaceID]*settings
-	// able are the members that may take something, by id, once looked up.
-	able    []*candidate
-	looked  bool
-	targets map[state.KeyspaceID]*targets
+	// able are the members that may take something, by id, once looked up, and damped those
+	// that may if nobody else may.
+	able, damped []*candidate
+	looked       bool
+	targets      map[state.KeyspaceID]*targets
 	// loads are those of members by regions of assigned keyspaces, once they are added up, and
 	// assigned is how many of these there are.
 	loads    map[state.MemberID]load.Pair

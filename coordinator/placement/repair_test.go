@@ -232,6 +232,29 @@ func TestA26OrphansWaitForAMember(t *testing.T) {
 	}
 }
 
+// A member that failed too often gets what nobody else may have, and nothing else.
+func TestDampedMembersAreBetterThanNobody(t *testing.T) {
+	c := newCluster(t)
+	c.join("m1")
+	c.join("m2")
+	c.shy["m1"], c.damped = true, map[state.MemberID]bool{"m1": true}
+	c.keyspace("ks", slots(4), eraFence())
+	c.settle()
+	if n := c.st.MemberRegionCount("m2"); n != 4 {
+		t.Errorf("m2, which takes what there is, has %d of 4", n)
+	}
+
+	c = newCluster(t)
+	c.join("m1")
+	c.join("m2")
+	c.shy["m1"], c.shy["m2"], c.damped = true, true, map[state.MemberID]bool{"m1": true}
+	c.keyspace("ks", slots(4), eraFence())
+	c.settle()
+	if n := c.st.MemberRegionCount("m1"); n != 4 {
+		t.Errorf("m1, which failed too often, has %d of 4, and nobody else is there", n)
+	}
+}
+
 // Who is suspected, damped, draining or failed gets nothing.
 func TestA30OnlyEligibleMembersGetRegions(t *testing.T) {
 	c := newCluster(t)

@@ -51,12 +51,37 @@ func (p *planner) candidates() []*candidate {
 	p.looked = true
 	p.State.Members(func(m *rootv1.Member) bool {
 		id := state.MemberID(m.GetId())
-		if m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && p.Observed.Takes(id) {
-			p.able = append(p.able, &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id)})
+		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+			return true
+		}
+		c := &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id)}
+		if p.Observed.Takes(id) {
+			p.able = append(p.able, c)
+		} else if p.Observed.Damped(id) {
+			p.damped = append(p.damped, c)
 		}
 		return true
 	})
 	return p.able
+}
+
+// candidatesOf are those that take regions of a keyspace. One that failed too often is
+// better than nobody: what failed with it was served in between.
+func (p *planner) candidatesOf(k *settings) (all []*candidate) {
+	for _, c := range p.candidates() {
+		if accepts(c.record, k.name) {
+			all = append(all, c)
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, c := range p.damped {
+		if accepts(c.record, k.name) {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func (p *planner) targetsOf(k *settings) *targets {
@@ -67,13 +92,11 @@ func (p *planner) targetsOf(k *settings) *targets {
 	t = &targets{}
 	p.targets[k.id] = t
 	var members []balance.Member
-	for _, c := range p.candidates() {
-		if accepts(c.record, k.name) {
-			t.candidates = append(t.candidates, c)
-			members = append(members, balance.Member{
-				ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total,
-			})
-		}
+	for _, c := range p.candidatesOf(k) {
+		t.candidates = append(t.candidates, c)
+		members = append(members, balance.Member{
+			ID: c.id, Capacity: c.record.GetCapacity(), Labels: c.record.GetLabels(), Takes: true, Stale: p.stale(k, c.record), Regions: c.total,
+		})
 	}
 	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
 	t.field = balance.NewField(k.id, k.policy, members)

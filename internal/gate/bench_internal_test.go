@@ -2,6 +2,7 @@ package gate
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"testing"
 )
@@ -59,5 +60,21 @@ func BenchmarkGate(b *testing.B) {
 	for name, wrapped := range map[string]bool{"with": true, "without": false} {
 		b.Run("stream/"+name, func(b *testing.B) { bench(b, wrapped, messageOf(1, 0, 60), messageOf(1, 0, 300)) })
 		b.Run("call/"+name, func(b *testing.B) { bench(b, wrapped, call, reply) })
+	}
+}
+
+// BenchmarkConnections is what a connection more, and its end, cost the refusals beside so
+// many callers: the same.
+func BenchmarkConnections(b *testing.B) {
+	for _, callers := range []int{500, 20_000} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			var r refusing
+			for i := range callers {
+				r.open(fmt.Sprint(i), 0)
+			}
+			for b.Loop() {
+				r.close(r.open("new", 0), 0)
+			}
+		})
 	}
 }

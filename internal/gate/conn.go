@@ -56,7 +56,6 @@ type Conn struct {
 	crowded bool // the last Read brought much to do; used by Read alone
 	calls   int  // that the last Read brought; written by Read alone
 	refused *refusals
-	key     string // the caller's, of accounts and refusals
 
 	// writing is held across a Write, and by Hold.
 	writing    sync.Mutex
@@ -98,8 +97,7 @@ const maxSpare = 32
 
 func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 	c := &Conn{
-		key: key, refused: g.refusing.open(key, g.now.Load()),
-		Conn: inner, raw: raw, number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
+		Conn: inner, raw: raw, refused: g.refusing.open(key, g.now.Load()), number: g.passed.Add(1), origin: origin, gate: g, place: p, account: g.receiving.Account(key), streams: map[uint32]*stream{},
 		credits: g.floods.credits(origin, g.now.Load()), refilled: g.now.Load(), receiveWindow: firstWindow, sendWindow: firstWindow, send: firstWindow,
 	}
 	c.remote, c.unsent.account = &addr{inner.RemoteAddr(), c}, g.replies.Account(key)
@@ -109,8 +107,8 @@ func newConn(g *Gate, raw, inner net.Conn, p place, key, origin string) *Conn {
 
 // Read implements net.Conn. What breaks a rule ends the connection before gRPC sees it.
 func (c *Conn) Read(p []byte) (int, error) {
-	if pause := c.refused.pause(c.calls); pause > 0 {
-		time.Sleep(pause)
+	if c.refused.slow() {
+		time.Sleep(c.refused.pause(c.calls))
 		p = p[:min(len(p), slowBytes)]
 	}
 	if c.crowded {
@@ -185,7 +183,7 @@ func (c *Conn) Close() error {
 		c.closed = true
 		c.account.Give(c.taken)
 		c.account.Close()
-		c.gate.refusing.close(c.key, c.refused, c.gate.now.Load())
+		c.gate.refusing.close(c.refused, c.gate.now.Load())
 		c.taken = 0
 	}
 	c.mu.Unlock()

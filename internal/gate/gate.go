@@ -18,7 +18,8 @@
 //  5. Connections whose calls come by the dozen, or whose frames are work and bring no
 //     call, are read by turns: what others ask waits behind one's turn, not behind all.
 //  6. The connections of a caller whose calls are nearly all refused for want of room are
-//     read slowly, the more so the longer; those of one whose calls are served are not.
+//     read slowly, the more so the longer, also one behind the other; those of one whose
+//     calls are served are not.
 //  7. A closed connection is told why (GOAWAY with ENHANCE_YOUR_CALM) when that can be
 //     said between two frames and is taken at once, counted, and logged at most once a
 //     second. Neither the clock nor a listener that needs a place waits for it. After

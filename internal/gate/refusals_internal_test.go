@@ -2,6 +2,7 @@ package gate
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,7 @@ func TestRefusedCallersAreReadSlowly(t *testing.T) {
 	if paused == 0 || beside.refused.pause(1) != paused || dial("b").refused.pause(1) != 0 {
 		t.Error("another connection of the caller is not read as slowly, or one of another caller is")
 	}
+	_, _ = dial("d").Close(), dial("e").Close() // are forgotten before
 	_, _, _, _ = one.Close(), one.Close(), beside.Close(), one.Close()
 	if next := dial("a"); next.refused.pause(1) != paused {
 		t.Error("its next connection is read at once")
@@ -130,8 +132,95 @@ func TestRefusedCallersAreReadSlowly(t *testing.T) {
 	if last.refused.pause(1) != 0 {
 		t.Error("it is read slowly for ever")
 	}
-	if _ = last.Close(); len(g.refusing.of) != 1 { // b is still there
+	_ = last.Close()
+	g.now.Add(int64(rememberFlood) + 1)
+	dial("c")
+	if len(g.refusing.of) != 2 { // b is still there
 		t.Errorf("%d callers are remembered", len(g.refusing.of))
+	}
+}
+
+// Connections of a caller, one after the other, are read as slowly as one, also when none
+// of them alone has more refusals than one is patient for; those of a caller that was
+// refused now and then, and served else, are not.
+func TestConnectionsInSuccessionAreReadSlowly(t *testing.T) {
+	g, _ := trial(1 << 30)
+	full := refusal.New(rootv1.Reason_REASON_OVERLOADED, "full")
+	connect := func(key string, refused, served int) (pause time.Duration) {
+		raw := new(ended)
+		c := newConn(g, raw, raw, nil, key, "origin")
+		pause = c.refused.pause(1)
+		for range refused {
+			c.refused.note(full)
+		}
+		for range served {
+			c.refused.note(nil)
+		}
+		_ = c.Close()
+		return pause
+	}
+	_, _ = connect("a", patientUntil, 0), connect("a", patientUntil, 0)
+	if connect("a", 0, 0) == 0 {
+		t.Error("128 refusals in a row, on two connections, and the caller is read at full speed")
+	}
+	for range 1000 {
+		if connect("b", 2, 1) != 0 {
+			t.Fatal("of three calls on each connection two are refused, and the caller is read slowly")
+		}
+	}
+}
+
+// What is refused behind the end of a connection counts for the caller: who hangs up at
+// once behind a crowd of calls does not get away with it.
+func TestRefusalsBehindTheEndCount(t *testing.T) {
+	g, _ := trial(1 << 30)
+	raw := new(ended)
+	c := newConn(g, raw, raw, nil, "a", "origin")
+	_ = c.Close()
+	for range 1000 {
+		c.refused.note(refusal.New(rootv1.Reason_REASON_OVERLOADED, "full"))
+	}
+	if newConn(g, raw, raw, nil, "a", "origin").refused.pause(1) == 0 {
+		t.Error("1,000 refusals, and the caller is read at full speed")
+	}
+}
+
+// A connection of a caller that is read slowly begins slowly: its first Reads do not bring
+// all the calls that there is room for.
+func TestASlowConnectionBeginsSlowly(t *testing.T) {
+	g, _ := trial(1 << 30)
+	raw := &ended{frames: frames{repeated: frameOf(framePing, 0, 0, make([]byte, 8))}}
+	c := newConn(g, raw, raw, nil, "a", "origin")
+	c.in.preface = 0
+	for range 2 * patientUntil {
+		c.refused.note(refusal.New(rootv1.Reason_REASON_OVERLOADED, "full"))
+	}
+	if n, err := c.Read(make([]byte, 16<<10)); n > slowBytes || err != nil {
+		t.Errorf("%d bytes at once: %v", n, err)
+	}
+}
+
+// A connection more or less has the gate look at a few callers, however many there are,
+// and how many are remembered has an end.
+func TestAConnectionForgetsFewCallers(t *testing.T) {
+	var r refusing
+	for i := range 2 * maxClosed {
+		r.open(fmt.Sprint("open", i), 0)
+		r.close(r.open(fmt.Sprint("closed", i), 0), 0)
+		if r.closed.Len() > maxClosed || len(r.of) > i+1+maxClosed {
+			t.Fatalf("%d callers without a connection are remembered, %d in all", r.closed.Len(), len(r.of))
+		}
+	}
+	now := int64(rememberFlood) + 1
+	for i := range maxClosed {
+		before := len(r.of)
+		r.open(fmt.Sprint("open", i), now) // has one
+		if n := before - len(r.of); n > forgetAtOnce {
+			t.Fatalf("it looked at %d callers, under the lock of all", n)
+		}
+	}
+	if r.closed.Len() != 0 || len(r.of) != 2*maxClosed {
+		t.Errorf("%d callers are remembered for ever, %d in all", r.closed.Len(), len(r.of))
 	}
 }
 

@@ -336,6 +336,9 @@ func (o *observed) Takes(id state.MemberID) bool {
 	return o.p.takes&(1<<o.current(id)) != 0
 }
 
+// Damped: nobody fails often enough in these worlds.
+func (o *observed) Damped(state.MemberID) bool { return false }
+
 func (o *observed) current(id state.MemberID) int {
 	r := o.roots.at(o.p.view)
 	return r.processOf(uint8(r.st.Member(id).GetIncarnation()))

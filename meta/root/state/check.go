@@ -53,9 +53,12 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 const longestInterval = 10_000 // milliseconds
 
 // checkConfirmed refuses a ttl that runs out between two frames of a member, or behind one
-// that is late.
+// that is late, and a death between them.
 func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 	interval := min(s.GetLiveness().GetIntervalMillis(), longestInterval)
+	if dead := s.GetLiveness().GetDeadAfterMillis(); dead > 0 && dead < interval {
+		return invalid("members are heard every %d ms, and dead after %d ms: make that more than %d", interval, dead, 2*interval)
+	}
 	if ttl := fenceTTL(s); ttl > 0 && ttl < 2*interval {
 		return invalid("the ttl of the fence is %d ms, and members are confirmed every %d ms: they would stop in between; make it %d or more, or the interval %d or less",
 			ttl, interval, 2*interval, ttl/2)

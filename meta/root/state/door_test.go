@@ -25,6 +25,11 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		s.Ownership.TtlMillis, s.Liveness.IntervalMillis = ttl, interval
 		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: 1, Settings: s}}}
 	}
+	dead := func(after uint64) *rootv1.Event {
+		s, _ := state.Preset("actors")
+		s.Liveness.DeadAfterMillis, s.Liveness.SuspectAfterMillis = after, 1000
+		return &rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: 2, ExpectedVersion: 1, Settings: s}}}
+	}
 	for _, c := range []struct {
 		event *rootv1.Event
 		want  string
@@ -38,6 +43,8 @@ func TestRefusedAtTheDoor(t *testing.T) {
 		{fenced(8000, 30_000), "the ttl of the fence is 8000 ms, and members are confirmed every 10000 ms"},
 		{fenced(1000, 200), ""},
 		{fenced(399, 200), "make it 400 or more, or the interval 199 or less"},
+		{dead(30_000), ""},
+		{dead(9000), "members are heard every 10000 ms, and dead after 9000 ms"},
 		{hook(""), ""},
 		{hook("http://127.0.0.1:8080"), ""},
 		{hook("https://place.example/a?b"), ""},
