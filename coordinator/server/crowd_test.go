@@ -280,3 +280,31 @@ func TestSignsOfLifeOfACrowd(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// A crowd has what changed while it was given something else a round later, not at the next
+// look at all watches.
+func TestACrowdHasTheSecondChangeARoundLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := routed(t)
+		defer w.end(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		crowd, streams := crowdOf(t, w, ctx, 300)
+		worst := time.Duration(0)
+		for i := range uint64(10) {
+			time.Sleep(time.Second + time.Duration(i)*23*time.Millisecond)
+			w.must(t, publish(1, 1, "", "g", 2*i+2, "m1"))
+			time.Sleep(time.Millisecond) // its round is under way: turns of 64 watches
+			at := state.TokenFromProto(w.must(t, publish(1, 1, "", "g", 2*i+3, "m1")).GetToken())
+			begun := time.Now()
+			for j := range crowd {
+				crowd[j].until(t, streams[j], at)
+			}
+			worst = max(worst, time.Since(begun))
+		}
+		t.Logf("the second change is there after %v at most", worst)
+		if worst > 120*time.Millisecond {
+			t.Errorf("the second change of two took %v, a round is 100 ms", worst)
+		}
+	})
+}

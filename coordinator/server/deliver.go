@@ -140,7 +140,7 @@ func (f *fanout) next(roundFirst bool) (w *watch, round bool) {
 		w = f.nextOfRoundLocked()
 		round = w != nil
 	}
-	f.given = w
+	f.given, f.until = w, f.soonest
 	return w, round
 }
 
@@ -179,7 +179,6 @@ func pop(queue *[]*scope) { (*queue)[0], *queue = nil, (*queue)[1:] }
 func (f *fanout) beginLocked() {
 	now := time.Now()
 	if f.soonest.IsZero() || now.Before(f.soonest) {
-		f.until = f.soonest
 		return
 	}
 	f.soonest = time.Time{}
@@ -192,7 +191,6 @@ func (f *fanout) beginLocked() {
 		f.fresh = append(f.fresh, s)
 		return true
 	})
-	f.until = f.soonest
 }
 
 // soonLocked notes when a round begins.

@@ -79,8 +79,8 @@ type fanout struct {
 	said, saidBounded atomic.Pointer[said]
 
 	// Owned by deliver. spent is the cost of what was given since pause was asked last,
-	// due when it says that the next turn is; until is when the next round begins, zero
-	// for that nobody waits for one.
+	// due when it says that the next turn is; until is soonest as next left it, zero for that
+	// nobody waits for a round.
 	spent      time.Duration
 	due, until time.Time
 	// gathering is the connection on which what is given waits to leave together.

@@ -10,12 +10,14 @@ import (
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/meta/root/witness"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	"google.golang.org/grpc/status"
 )
 
 // invariants follows the log by the Witness's rules. What it found it goes on to say
 // until the process ends.
 type invariants struct {
 	views Views
+	clock clock.Clock
 	// leader is whom callers are told to lead a region.
 	leader func(*state.State, *state.Region) state.MemberID
 
@@ -23,16 +25,19 @@ type invariants struct {
 	// rules have judged what led to at.
 	rules *witness.Invariants
 
-	walking sync.Mutex // guards what follows; one walk at a time
-	walked  clock.Instant
-	led     uint64
+	// turn is held by the one who walks; the rest wait for the answer.
+	turn chan struct{}
+	// Owned by who holds turn. walked is when the last walk ended; 0: there was none.
+	walked clock.Instant
+	led    uint64
 }
 
-// walkEvery is how long the answer of a walk over all regions is good for.
+// walkEvery is how long the answer of a walk over all regions is good for, from its end: one that takes
+// longer is not made over and over again.
 const walkEvery = time.Second
 
-func newInvariants(views Views, leader func(*state.State, *state.Region) state.MemberID) *invariants {
-	return &invariants{views: views, leader: leader, rules: witness.NewInvariants(views.View().State)}
+func newInvariants(views Views, c clock.Clock, leader func(*state.State, *state.Region) state.MemberID) *invariants {
+	return &invariants{views: views, clock: c, leader: leader, rules: witness.NewInvariants(views.View().State), turn: make(chan struct{}, 1)}
 }
 
 // run follows the log until the context ends.
@@ -87,27 +92,32 @@ func (n *invariants) leads(at state.Token, st *state.State, r *state.Region) {
 	}
 }
 
-// placed is what was found so far, with what a state counts.
-func (n *invariants) placed(st *state.State) *witness.Placed {
+// found adds what was found so far to what a state counts.
+func (n *invariants) found(p *witness.Placed) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.rules.Placed(st)
+	n.rules.Found(p)
 }
 
-// walk is placed with a look at each region besides, unless somebody has just had one.
-func (n *invariants) walk(st *state.State, now clock.Instant) *witness.Placed {
-	n.walking.Lock()
-	defer n.walking.Unlock()
-	if n.walked == 0 || now.Sub(n.walked) >= walkEvery {
+// walk is found with a look at each region of the state besides, unless there was one since
+// walkEvery before the caller came. It fails only when the caller's own time is over.
+func (n *invariants) walk(ctx context.Context, st *state.State, came clock.Instant, p *witness.Placed) error {
+	select {
+	case n.turn <- struct{}{}:
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	defer func() { <-n.turn }()
+	if n.walked == 0 || came.Sub(n.walked) >= walkEvery {
 		led, found := witness.Walk(st, func(r *state.Region) state.MemberID { return n.leader(st, r) })
-		n.walked, n.led = now, led
+		n.walked, n.led = n.clock.Now(), led
 		n.mu.Lock()
 		n.rules.Keep(found)
 		n.mu.Unlock()
 	}
-	p := n.placed(st)
+	n.found(p)
 	p.Walked, p.Led = true, n.led
-	return p
+	return nil
 }
 
 // violations are those that the process found.

@@ -3,6 +3,8 @@ package server
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/meta/root/state"
@@ -88,6 +90,31 @@ func TestChangesComeBeforeLooks(t *testing.T) {
 			t.Errorf("%d of %d watches are looked at behind a change", left, n)
 		}
 	}
+}
+
+// The round that follows one under way begins crowdRound behind that one's beginning, and
+// deliver knows when: it is not left to the next look at all watches.
+func TestTheNextRoundOfACrowdIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, all := watched(t, 1)
+		s := all[0].scope
+		for len(s.level) < crowd {
+			s.level = append(s.level, &watch{place: len(s.level), scope: s})
+		}
+		time.Sleep(time.Second)
+		f.change(1, s.ids[0])
+		if w, _ := f.next(true); w == nil { // the round is under way
+			t.Fatal("nobody is visited")
+		}
+		f.pass()
+		f.change(2, s.ids[0]) // another is to follow
+		if n := f.drain(nil); n < crowd-1 || n > crowd {
+			t.Fatalf("%d visits of the first round", n)
+		}
+		if left := time.Until(f.until); f.until.IsZero() || left != crowdRound {
+			t.Errorf("a round begins in %v, deliver waits for one in %v", time.Until(f.soonest), left)
+		}
+	})
 }
 
 // BenchmarkScopes is what a change of one keyspace costs while others are watched, and a

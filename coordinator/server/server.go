@@ -223,7 +223,7 @@ func New(cfg Config) (*Server, error) {
 		identities:     identity.NewSource(),
 	}
 	s.fanout = newFanout(cfg.Views)
-	s.invariants = newInvariants(cfg.Views, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
+	s.invariants = newInvariants(cfg.Views, cfg.Clock, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
 	s.members = newMembers(s)
 	s.hints = hints.New(cfg.Soft)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})

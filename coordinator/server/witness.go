@@ -26,7 +26,9 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 	}
 	disclosure := v.disclosure()
 	truth := s.truth(v.view, v.now)
-	truth.Placed = s.invariants.walk(v.state, v.now)
+	if err := s.invariants.walk(ctx, v.state, v.now, truth.Placed); err != nil {
+		return nil, err
+	}
 	report := witness.Judge(truth)
 	resp := &coordinatorv1.WitnessResponse{
 		Cluster: truth.Cluster, Tenure: truth.Tenure, Handovers: truth.Handovers, Allocators: truth.Allocators,
@@ -54,7 +56,7 @@ func (s *Server) Witness(ctx context.Context, req *coordinatorv1.WitnessRequest)
 // handover is still open.
 func (s *Server) truth(view *rootview.View, now clock.Instant) witness.Truth {
 	truth := witness.Of(view.State)
-	truth.Placed = s.invariants.placed(view.State)
+	s.invariants.found(truth.Placed)
 	open := s.handover.look(view.State, now)
 	switch view.Mode(now) {
 	case coordinatorv1.DegradedMode_DEGRADED_MODE_HEALTHY:

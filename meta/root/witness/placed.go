@@ -41,9 +41,15 @@ func counted(s *state.State) *Placed {
 // Placed is what was found of the changes up to a State, and what that counts.
 func (v *Invariants) Placed(s *state.State) *Placed {
 	p := counted(s)
+	v.Found(p)
+	return p
+}
+
+// Found adds what was found of the changes to what a State counts, at a cost that does not
+// grow with it.
+func (v *Invariants) Found(p *Placed) {
 	p.Followed, p.Since, p.Judged = true, v.since, v.judged
 	p.Violations, p.Found = v.violations, slices.Clone(v.found)
-	return p
 }
 
 // Walk looks at each region of a State, which takes as long as there are regions: leader,
