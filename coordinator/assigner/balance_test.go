@@ -145,7 +145,7 @@ func TestA24GivenUpMovesRest(t *testing.T) {
 			}
 			return 10
 		}
-		c.stubborn["m1"] = true
+		c.clinging["m1"] = true
 		c.run(4 * time.Minute)
 		tried := map[uint64]int{}
 		for _, m := range c.planned() {

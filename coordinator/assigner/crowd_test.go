@@ -15,8 +15,8 @@ import (
 type crowd struct {
 	*world
 	load func(r *state.Region) float64
-	// stubborn members let go of nothing, silent ones tell no load, gone ones say nothing.
-	stubborn, silent, gone map[state.MemberID]bool
+	// clinging members let go of nothing, silent ones tell no load, gone ones say nothing.
+	clinging, silent, gone map[state.MemberID]bool
 	told                   map[state.MemberID]map[state.RegionID]float64
 	totals                 map[state.MemberID]float64
 	most                   int
@@ -25,7 +25,7 @@ type crowd struct {
 func newCrowd(w *world) *crowd {
 	return &crowd{
 		world: w, load: func(*state.Region) float64 { return 1 },
-		stubborn: map[state.MemberID]bool{}, silent: map[state.MemberID]bool{}, gone: map[state.MemberID]bool{},
+		clinging: map[state.MemberID]bool{}, silent: map[state.MemberID]bool{}, gone: map[state.MemberID]bool{},
 		told: map[state.MemberID]map[state.RegionID]float64{}, totals: map[state.MemberID]float64{},
 	}
 }
@@ -116,7 +116,7 @@ func (c *crowd) obey() {
 				who = r.Owners[0].Member
 			}
 		}
-		if m := st.Member(who); c.stubborn[who] && phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || c.gone[who] ||
+		if m := st.Member(who); c.clinging[who] && phase == coordinatorv1.RegionPhase_REGION_PHASE_RELEASED || c.gone[who] ||
 			m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED || m.GetState() == rootv1.MemberState_MEMBER_STATE_REMOVED {
 			return true
 		}
