@@ -65,11 +65,6 @@ var planner = []mutation{
 		[]string{evens},
 	},
 	{
-		27, "what weighs the same goes in any order", "coordinator/placement/balance/make.go",
-		"return cmp.Or(cmp.Compare(r.hash(a), r.hash(b)), cmp.Compare(a, b))", "return cmp.Compare(a, b)",
-		[]string{evens},
-	},
-	{
 		27, "no number is a load", "coordinator/placement/load/amount.go",
 		"if !(x >= 0 && x <= 1e300) {", "if x < 0 {",
 		[]string{weighs},
@@ -89,11 +84,6 @@ var planner = []mutation{
 		28, "a step does not say of which plan", "coordinator/placement/steps.go",
 		"x.t.GetId(), p.State.PlannedAt(x.t)", "x.t.GetId(), 0*p.State.PlannedAt(x.t)",
 		[]string{plans},
-	},
-	{
-		28, "evening out does not say at which epoch", "coordinator/placement/balance/make.go",
-		"s.Region, s.Epoch, s.Load = x.ID, x.Epoch, r.weights[region].Low", "s.Region, s.Load = x.ID, r.weights[region].Low",
-		[]string{evens, plans},
 	},
 
 	{
@@ -247,9 +237,9 @@ var planner = []mutation{
 		[]string{evens},
 	},
 	{
-		32, "a member that is not heard gets something", "coordinator/placement/balance/field.go",
-		"return s.Takes && !s.barred", "return !s.barred",
-		[]string{evens},
+		32, "a member that is not heard gets something", "coordinator/placement/targets.go",
+		"if p.Observed.Takes(id) {\n			p.able", "if p.Observed.Takes(id) || true {\n			p.able",
+		[]string{plans},
 	},
 	{
 		32, "a label of another value is as good", "coordinator/placement/balance/rules.go",
