@@ -40,11 +40,6 @@ var lately = []mutation{
 		[]string{sdk},
 	},
 	{
-		22, "a life begins whose address refuses", "member/member.go",
-		"	if m.lost != nil {\n		m.endLocked(m.lost)\n	}\n", "",
-		[]string{sdk},
-	},
-	{
 		22, "nobody says that the listener is lost", "member/probe.go",
 		"			p.lost(err)\n", "",
 		[]string{sdk},
