@@ -84,6 +84,26 @@ func TestP53BudgetOfARound(t *testing.T) {
 	l.wants(t, "which were three", 0, balance.BudgetSpent)
 }
 
+// A member that grows hot behind a round waits for the next one, whose time has not come:
+// the round goes on with those alone that it began with.
+func TestC29C54WhoComesLateWaitsForTheNextRound(t *testing.T) {
+	l := newLopsided(func(p *balance.Policy) { p.Round, p.Hour = 1000, 1000 })
+	if moved, _ := l.plan(); len(moved) < 50 {
+		t.Fatalf("%d moves even nothing out", len(moved))
+	}
+	l.now = l.now.Add(time.Second)
+	l.wants(t, "even", 0)
+	for id := state.RegionID(81); id <= 100; id++ {
+		l.of[id] = "m2"
+	}
+	l.now = l.now.Add(10 * time.Second)
+	l.wants(t, "another one is hot", 0, balance.Resting)
+	l.now = l.now.Add(50 * time.Second)
+	if moved, why := l.plan(); len(moved) == 0 {
+		t.Errorf("its round moves nothing: %v", why)
+	}
+}
+
 // An hour has a budget of its own, which comes back.
 func TestP53BudgetOfAnHour(t *testing.T) {
 	l := newLopsided(func(p *balance.Policy) { p.Round, p.Hour = 1000, 100 })
