@@ -208,7 +208,7 @@ var planner = []mutation{
 	},
 	{
 		32, "rounds of evening out follow each other", "coordinator/placement/balance/shed.go",
-		"case r.out.Budget.began == 0 || r.Now >= at:", "case r.out.Budget.began == 0 || r.Now >= at || at > 0:",
+		"rests, waits := r.out.Budget.began != 0 && r.Now < next, int32(-1)", "rests, waits := r.out.Budget.began == 1 && r.Now < next, int32(-1)",
 		[]string{evens},
 	},
 	{
