@@ -93,7 +93,7 @@ func (h *Host) copyTo(ctx context.Context, r *hosted, to rooted.MemberID) (workd
 	}
 	workdir, err = h.cfg.Peers.Copy(ctx, to, &storev1.ImportHeader{Region: r.region.Proto(), Version: version}, func(each func(*storev1.Entry) error) error {
 		keys = 0
-		return h.cfg.Disk.Scan([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
+		return h.cfg.Disk.Walk([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
 			keys++
 			return each(&storev1.Entry{Key: e.Key, Value: e.Value, Version: e.Version})
 		})
