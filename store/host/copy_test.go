@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 )
 
 // A store that takes its copy slowly keeps nobody from writing other regions: the file
@@ -41,5 +43,27 @@ func TestASlowCopyStopsNoWriter(t *testing.T) {
 	}
 	if _, _, err := one.host.TransferLeader(t.Context(), at(r), "store-2"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A header names a version that others are given above: one that leaves none above it is
+// refused.
+func TestACopyLeavesVersionsToGive(t *testing.T) {
+	w := newWorld(t, 2)
+	two := w.hosts["store-2"]
+	r := w.region(1, "", "m", "store-1", "store-2")
+	own := w.region(2, "m", "", "store-2")
+	err := two.host.Import("", &storev1.ImportHeader{Region: r.Proto(), Version: 1<<64 - 1}, func() (*storev1.ImportRequest, error) {
+		return &storev1.ImportRequest{Last: true}, nil
+	})
+	if err == nil {
+		t.Error("taken")
+	}
+	before, err := two.host.Put(at(own), []byte("x"), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, err := two.host.Put(at(own), []byte("x"), nil, nil); err != nil || after <= before {
+		t.Errorf("version %d behind %d, %v", after, before, err)
 	}
 }

@@ -16,6 +16,9 @@ import (
 // goes alone.
 const partBytes = 512 << 10
 
+// maxVersion bounds the versions that a copy may bring: there are always enough above it.
+const maxVersion = 1 << 62
+
 // TransferLeader copies a region to another of its owners, which leads it then. It
 // returns the region as it is rooted, and how many keys were copied.
 func (h *Host) TransferLeader(ctx context.Context, at *storev1.RegionAt, to rooted.MemberID) (*rooted.Region, uint64, error) {
@@ -108,6 +111,9 @@ func (h *Host) copyTo(ctx context.Context, r *hosted, to rooted.MemberID) (workd
 // callers have names. next returns the parts behind the header. One copy is taken at a time.
 func (h *Host) Import(from rooted.MemberID, header *storev1.ImportHeader, next func() (*storev1.ImportRequest, error)) error {
 	sent := rooted.RegionFromProto(header.GetRegion())
+	if header.GetVersion() > maxVersion {
+		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "header.version: %d is no version that there can be", header.GetVersion())
+	}
 	r, err := h.mayImport(from, sent)
 	if err != nil {
 		return err
