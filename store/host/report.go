@@ -7,6 +7,7 @@ import (
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
+	"google.golang.org/protobuf/proto"
 )
 
 // Report is a region as coordinators are told of it.
@@ -17,8 +18,9 @@ type Report struct {
 	Keys, Bytes uint64
 }
 
-// Reports are all regions, in key order. What was not counted yet is counted now.
-func (h *Host) Reports() ([]Report, error) {
+// Reports are all regions, in key order. What was not counted yet is counted now; what of
+// it cannot be read is told without its numbers, and the log says why.
+func (h *Host) Reports() []Report {
 	all := h.inOrder()
 	out := make([]Report, len(all))
 	for i, r := range all {
@@ -27,30 +29,38 @@ func (h *Host) Reports() ([]Report, error) {
 		h.mu.RUnlock()
 		if leads && !r.counted.Load() {
 			if _, err := h.measure(r); err != nil {
-				return nil, err
+				h.cfg.Logger.Warn("a region is not counted", "region", r.region.ID, "err", err)
+				r.counted.Store(true) // by what is written from here on
 			}
 		}
 		out[i] = Report{Region: r.region, Leads: leads, Keys: uint64(max(0, r.keys.Load())), Bytes: uint64(max(0, r.bytes.Load()))}
 	}
-	return out, nil
+	return out
 }
 
 // Served counts the requests that were answered.
 func (h *Host) Served() uint64 { return h.served.Load() }
 
-// MaxShown bounds the regions of Status.
-const MaxShown = 1024
+// MaxShown, and maxShownBytes, bound the regions of Status.
+const (
+	MaxShown      = 1024
+	maxShownBytes = 1 << 20
+)
 
-// Status shows regions as the local catalog has them, MaxShown at most, and how many
-// there are.
+// Status shows regions as the local catalog has them, as many as its bounds let it, and how
+// many there are.
 func (h *Host) Status() (shown []*storev1.HostedRegion, count int) {
 	all := h.inOrder()
 	h.mu.RLock()
 	defer h.mu.RUnlock()
+	size := 0
 	for _, r := range all[:min(len(all), MaxShown)] {
 		s := &storev1.HostedRegion{Region: r.region.Proto(), Role: r.role.String(), Error: r.why, TransitionId: r.transition}
 		if r.leads() {
 			s.Keys, s.Bytes = uint64(max(0, r.keys.Load())), uint64(max(0, r.bytes.Load()))
+		}
+		if size += proto.Size(s); size > maxShownBytes {
+			break
 		}
 		shown = append(shown, s)
 	}

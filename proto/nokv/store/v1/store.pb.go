@@ -1121,7 +1121,7 @@ type StatusResponse struct {
 	// Why nothing is heard of coordinators; empty: they answer. Regions are served from
 	// local state all the same.
 	ControlPlaneError string `protobuf:"bytes,7,opt,name=control_plane_error,json=controlPlaneError,proto3" json:"control_plane_error,omitempty"`
-	// Regions hosted, in key order, 1,024 at most.
+	// Regions hosted, in key order, 1,024 and about 1 MiB at most.
 	Regions []*HostedRegion `protobuf:"bytes,8,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Regions hosted in all.
 	RegionCount   uint64 `protobuf:"varint,9,opt,name=region_count,json=regionCount,proto3" json:"region_count,omitempty"`
