@@ -213,10 +213,14 @@ func (s *Store) tell(ctx context.Context, sequence uint64, load float64, told ma
 	if err != nil {
 		return err
 	}
+	if s.undone.Load() > 0 {
+		return nil // they were judged without what is being done, and will be hinted at again
+	}
 	for _, op := range answer.GetOperations() {
 		select {
 		case s.operations <- op:
-		default: // they will be hinted at again
+			s.undone.Add(1)
+		default:
 		}
 	}
 	return nil
@@ -257,6 +261,7 @@ func (s *Store) obey(ctx context.Context) error {
 			doing, cancel := context.WithTimeout(client.WithWhy(ctx, strings.ToValidUTF8(op.GetReason()[:min(len(op.GetReason()), whyBytes)], "")), operationWithin)
 			err := s.host.Do(doing, op)
 			cancel()
+			s.undone.Add(-1)
 			log := s.cfg.Logger.With("hint", op.GetReason(), "reason", op.GetReasonCode(), "era", op.GetEra())
 			if err != nil {
 				log.Info("did not obey a hint", "err", err)

@@ -104,8 +104,9 @@ type Store struct {
 
 	cluster     atomic.Uint64
 	incarnation atomic.Uint64
-	// operations are hints that wait to be done.
+	// operations are hints that wait to be done, undone how many of them are not.
 	operations chan *coordinatorv1.SchedulerOperation
+	undone     atomic.Int64
 	did        atomic.Uint64
 
 	mu sync.Mutex

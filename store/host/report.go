@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	storev1 "github.com/nokv/nokv/proto/nokv/store/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
@@ -67,14 +68,11 @@ func (h *Host) Status() (shown []*storev1.HostedRegion, count int) {
 	return shown, len(all)
 }
 
-// Do does what a coordinator hints at, if it still can be: a hint that was obeyed, or
-// that the region has outlived, is refused by the role or the epoch that it has here.
+// Do does what a coordinator hints at, if the regions are still as it saw them: a hint
+// that was obeyed, or outlived, is refused by their epochs or roles.
 func (h *Host) Do(ctx context.Context, op *coordinatorv1.SchedulerOperation) error {
-	at := func(id uint64) *storev1.RegionAt {
-		if r := h.find(rooted.RegionID(id)); r != nil {
-			return &storev1.RegionAt{RegionId: id, Epoch: r.region.Epoch.Proto()}
-		}
-		return &storev1.RegionAt{RegionId: id}
+	at := func(id uint64, epoch *rootv1.RegionEpoch) *storev1.RegionAt {
+		return &storev1.RegionAt{RegionId: id, Epoch: epoch}
 	}
 	var err error
 	switch kind := op.GetKind().(type) {
@@ -83,11 +81,12 @@ func (h *Host) Do(ctx context.Context, op *coordinatorv1.SchedulerOperation) err
 		if t.GetFromMemberId() != string(h.cfg.Self) {
 			return fmt.Errorf("the hint is for %q", t.GetFromMemberId())
 		}
-		_, _, err = h.TransferLeader(ctx, at(t.GetRegionId()), rooted.MemberID(t.GetToMemberId()))
+		_, _, err = h.TransferLeader(ctx, at(t.GetRegionId(), t.GetExpectedEpoch()), rooted.MemberID(t.GetToMemberId()))
 	case *coordinatorv1.SchedulerOperation_Split:
-		_, _, err = h.Split(ctx, at(kind.Split.GetRegionId()), nil)
+		_, _, err = h.Split(ctx, at(kind.Split.GetRegionId(), kind.Split.GetExpectedEpoch()), nil)
 	case *coordinatorv1.SchedulerOperation_Merge:
-		_, err = h.Merge(ctx, at(kind.Merge.GetLeftRegionId()), at(kind.Merge.GetRightRegionId()))
+		m := kind.Merge
+		_, err = h.Merge(ctx, at(m.GetLeftRegionId(), m.GetLeftExpectedEpoch()), at(m.GetRightRegionId(), m.GetRightExpectedEpoch()))
 	default:
 		return fmt.Errorf("a hint of a kind that this build does not know")
 	}

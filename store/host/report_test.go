@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/store/host"
@@ -47,5 +48,23 @@ func TestADamagedValueSilencesNobody(t *testing.T) {
 	n.start()
 	if reports := n.host.Reports(); len(reports) != 2 || !reports[0].Leads || !reports[1].Leads {
 		t.Errorf("%v", reports)
+	}
+}
+
+// A hint is about the region that its planner saw: given twice, it is obeyed once.
+func TestN14AHintIsObeyedOnce(t *testing.T) {
+	w := newWorld(t, 1)
+	n := w.hosts["store-1"]
+	r := w.region(1, "", "", "store-1")
+	for i := range 8 {
+		n.put(r, fmt.Sprint(i), "x")
+	}
+	hint := &coordinatorv1.SchedulerOperation{Kind: &coordinatorv1.SchedulerOperation_Split{Split: &coordinatorv1.SplitHint{RegionId: 1, ExpectedEpoch: r.Epoch.Proto()}}}
+	if err := n.host.Do(t.Context(), hint); err != nil {
+		t.Fatal(err)
+	}
+	want(t, n.host.Do(t.Context(), hint), rootv1.Reason_REASON_EPOCH_STALE)
+	if _, count := n.host.Status(); count != 2 {
+		t.Errorf("%d regions", count)
 	}
 }
