@@ -77,9 +77,12 @@ func (h *Host) setRole(r *hosted, role Role) {
 // drop removes the data of a region that went to another store. A crash leaves some of
 // it, which is removed before the range is filled again.
 func (h *Host) drop(r *hosted) {
-	h.taking.Lock()
-	defer h.taking.Unlock()
-	if err := h.clear(r); err != nil {
+	err := pending(r, "another region is being taken")
+	if h.taking.TryLock() {
+		defer h.taking.Unlock()
+		err = h.clear(r)
+	}
+	if err != nil {
 		h.cfg.Logger.Warn("data of a region that went to another store stays on disk", "region", r.region.ID, "err", err)
 	}
 }
