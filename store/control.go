@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -76,7 +77,7 @@ func (s *Store) bind(ctx context.Context) error {
 	answer, err := s.client.GetKeyspace(ctx, s.cfg.Keyspace)
 	switch {
 	case errors.Is(err, client.ErrClusterMismatch):
-		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or give the store an empty folder", err)}
+		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or, if that cluster is restored from a backup of this one, start the store with --rebind once", err)}
 	case err != nil:
 		return err
 	}
@@ -94,6 +95,7 @@ func (s *Store) bind(ctx context.Context) error {
 
 // watch follows the keyspace until ctx ends.
 func (s *Store) watch(ctx context.Context) error {
+	first := sync.OnceFunc(func() { close(s.followed) })
 	return s.until(ctx, func(ctx context.Context) error {
 		var changes []host.Change
 		for b, err := range s.client.WatchRegions(ctx, client.Position{}, client.In(s.cfg.Keyspace), client.WithMembers()) {
@@ -118,6 +120,7 @@ func (s *Store) watch(ctx context.Context) error {
 				if err := s.host.Follow(changes, b.GetSnapshot(), b.GetToken().GetIndex()); err != nil {
 					return fatalError{err}
 				}
+				first()
 				changes = nil
 			}
 		}
@@ -143,11 +146,19 @@ func (s *Store) concerns(r *rootv1.Region) bool {
 	return s.host.Hosts(rooted.RegionID(r.GetId()))
 }
 
-// register makes the process the one that speaks for the store.
+// register makes the process the one that speaks for the store, if its folder is the one
+// that the last one ran on.
 func (s *Store) register(ctx context.Context, nonce uint64) error {
-	m, err := s.client.RegisterMember(ctx, &rootv1.Member{
+	last, err := s.client.GetMember(ctx, s.self, client.Strong())
+	if err != nil && !errors.Is(err, client.ErrMemberNotFound) {
+		return err
+	}
+	if err := s.disk.Live(last.GetMember().GetStartNonce(), nonce); err != nil {
+		return fatalError{err}
+	}
+	m, err := s.client.RegisterMemberAfter(ctx, &rootv1.Member{
 		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},
-	})
+	}, last.GetMember().GetIncarnation())
 	switch {
 	case errors.Is(err, client.ErrMemberRetired), errors.Is(err, client.ErrInvalidRequest), errors.Is(err, client.ErrPermissionDenied):
 		return fatalError{err}
@@ -162,6 +173,15 @@ func (s *Store) beat(ctx context.Context) error {
 	nonce := rand.Uint64() | 1
 	if err := s.until(ctx, func(ctx context.Context) error { return s.register(ctx, nonce) }); err != nil {
 		return err
+	}
+	if s.cfg.Rebind {
+		// What it knows of regions is another cluster's, or old: it tells nobody before it has
+		// heard what is so.
+		select {
+		case <-s.followed:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	ticker := time.NewTicker(s.cfg.Heartbeat)
 	defer ticker.Stop()

@@ -45,6 +45,9 @@ type Config struct {
 	Keyspace string
 	// StoreAddrs are addresses of other stores that win over what those register.
 	StoreAddrs map[uint64]string
+	// Rebind has the cluster that answers take the workdir as it is, though it was that of
+	// another one, or another copy of it has run since.
+	Rebind bool
 	// Heartbeat is the time between two. Default 3 s.
 	Heartbeat time.Duration
 	// TLS are its certificates, of member store-ID; nil: plain connections.
@@ -104,6 +107,9 @@ type Store struct {
 
 	cluster     atomic.Uint64
 	incarnation atomic.Uint64
+	// followed is closed when everything that the root says has been followed once.
+	followed chan struct{}
+
 	// operations are hints that wait to be done, undone how many of them are not.
 	operations chan *coordinatorv1.SchedulerOperation
 	undone     atomic.Int64
@@ -134,7 +140,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, self: MemberID(cfg.StoreID), disk: disk, operations: make(chan *coordinatorv1.SchedulerOperation, maxOperations),
-		unheard: errNotAsked, since: time.Now(),
+		unheard: errNotAsked, since: time.Now(), followed: make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -143,6 +149,11 @@ func Open(cfg Config) (*Store, error) {
 }
 
 func (s *Store) open() error {
+	if s.cfg.Rebind {
+		if err := s.disk.Rebind(); err != nil {
+			return err
+		}
+	}
 	identity, err := s.disk.Identity()
 	if err != nil {
 		return err

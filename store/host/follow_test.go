@@ -1,11 +1,13 @@
 package host_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/store/local"
 )
 
 // A region that was cut while the store that has its data was away is served by it.
@@ -31,4 +33,47 @@ func TestACutThatWasNotSeen(t *testing.T) {
 		return false
 	})
 	two.wantValue(right, "z", "2")
+}
+
+// A cluster that was restored from a backup takes the folders of its stores, and what its
+// root knows of regions holds, however old that is.
+func TestN65RestoredRootTakesFolders(t *testing.T) {
+	w := newWorld(t, 1)
+	one := w.hosts["store-1"]
+	backup := w.region(1, "", "", "store-1")
+	one.put(backup, "a", "1")
+	one.put(backup, "z", "2")
+	if _, _, err := one.host.Split(t.Context(), at(backup), []byte("m")); err != nil {
+		t.Fatal(err)
+	}
+	one.stop()
+	folder := one.read()
+	for _, rebind := range []bool{true, false} {
+		young := newWorld(t, 1)
+		young.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			Id: 1, KeyspaceId: uint32(rooted.DefaultKeyspace), Owners: []*rootv1.Owner{{MemberId: "store-1"}}, Frontier: []byte(backup.Frontier),
+		}}}})
+		one := young.hosts["store-1"]
+		one.stop()
+		one.write(folder)
+		if rebind {
+			disk, err := local.Open(one.dir, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(disk.Rebind(), disk.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		one.start()
+		one.hear()
+		now := young.rooted(1)
+		if _, err := one.host.Get(at(now), []byte("z")); (err == nil) != rebind {
+			t.Errorf("rebind: %v, z: %v", rebind, err)
+		}
+		if rebind {
+			one.wantValue(now, "a", "1")
+			one.wantValue(now, "z", "2")
+		}
+	}
 }
