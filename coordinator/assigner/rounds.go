@@ -207,7 +207,7 @@ func (a *Raw) knowsAll() bool {
 func (a *Raw) enrich(in *placement.Input, ids []state.KeyspaceID, now clock.Instant) {
 	in.Insight, in.Drained = insight{a}, a.past.drained
 	if len(a.loads.keyspaces) > 0 {
-		in.Loads = a.loads.book
+		in.Loads, in.Sums = a.loads.book, a.loads.sums
 	}
 	if len(ids) == 0 {
 		return
