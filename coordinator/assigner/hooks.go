@@ -159,6 +159,7 @@ func (a *Raw) bring(id state.KeyspaceID) {
 	if a.hooks.of[id] == old {
 		delete(a.hooks.of, id)
 	}
+	a.shows.resting.set(id, "")
 	for r := range old.waits {
 		a.work.Mark(r)
 	}
@@ -414,6 +415,7 @@ func (a *Raw) Hooked(c *HookCall, owners map[state.RegionID]state.MemberID, err 
 		clear(h.told)
 	}
 	h.failures, h.resting, h.why, h.pause, h.probe = 0, false, "", restLeast, nil
+	a.shows.resting.set(h.id, "")
 	for i := range c.asked {
 		r := c.asked[i].Region
 		member, named := owners[r.ID]
@@ -451,6 +453,7 @@ func (a *Raw) hookFailed(h *hooked, c *HookCall, err error, now clock.Instant) {
 	}
 	if h.resting || why == hook.Late || h.failures >= hookFailures {
 		h.resting, h.why, h.due = true, why, now.Add(h.pause)
+		a.shows.resting.set(h.id, why)
 		h.pause = min(2*h.pause, restMost)
 		a.giveUp(h, h.queue, why)
 		h.queue = nil

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/meta/root/state"
@@ -221,6 +222,13 @@ func TestP61HookThatHangsIsWaitedForOnce(t *testing.T) {
 		if whys := w.whys(); len(whys) != 1 || whys[0] != "the hook of hooked is of no use (late): placed by ring" {
 			t.Errorf("the log says %q", whys)
 		}
+		claim := []hook.Region{{ID: 77, Reason: "first_touch"}}
+		if _, err := w.a.AskHook(t.Context(), w.now().Keyspace(ks), claim, nil); hook.WhyOf(err) != hook.Late || len(w.questions()) != 1 {
+			t.Errorf("a claim asks a hook that nobody waits for: %v", err)
+		}
+		if _, err := w.a.AskHook(t.Context(), w.now().Keyspace(other), claim, nil); !errors.Is(err, assigner.ErrNoHook) {
+			t.Errorf("a claim without a hook: %v", err)
+		}
 		before := time.Now()
 		w.close("m1")
 		for w.now().Orphaned() > 0 || w.now().Member("m1").GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE {
@@ -241,6 +249,9 @@ func TestP61HookThatHangsIsWaitedForOnce(t *testing.T) {
 		}
 		w.answers(all("m3"))
 		w.pass(40*time.Second, ids[1:]...)
+		if named, err := w.a.AskHook(t.Context(), w.now().Keyspace(ks), claim, nil); err != nil || named[77] != "m3" {
+			t.Errorf("a claim: %v, %v", named, err)
+		}
 		n := len(w.questions())
 		w.keyspaceOf("rest", func() *rootv1.KeyspaceSettings { s := hooking(3, 0); return s }())
 		w.close("m2")

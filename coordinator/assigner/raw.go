@@ -27,6 +27,7 @@ type Raw struct {
 		starving, moves, evened atomic.Int64
 		rounds                  lastRounds
 		scaling                 shownScaling
+		resting                 restingHooks
 	}
 
 	mu sync.Mutex
@@ -87,7 +88,8 @@ func NewRaw(cfg RawConfig) *Raw {
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
 	}
-	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
+	return &Raw{
+		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
 		hooks: newHooks(),
 	}
 }
@@ -259,6 +261,7 @@ func (a *Raw) holdEra(now clock.Instant) {
 	a.hooks, a.scaling = newHooks(), scales{of: map[state.KeyspaceID]*scaled{}}
 	a.shows.rounds.forget()
 	a.shows.scaling.set(nil)
+	a.shows.resting.clear()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
 		a.weighAll(now)

@@ -30,6 +30,8 @@ type Assigner struct {
 	// wake is a level: Run is to look.
 	wake  chan struct{}
 	calls sync.WaitGroup
+	// asking has an entry for each hook that AskHook asks.
+	asking chan struct{}
 
 	mu sync.Mutex
 	// done is what calls have brought, for Run; guarded by mu.
@@ -49,7 +51,7 @@ func New(cfg Config) (*Assigner, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), eraOver: func() {}}
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}}
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,

@@ -189,7 +189,9 @@ func (t *targets) named(s propose.Strategy, r *state.Region, owners []state.Owne
 }
 
 // room is so many of 1,000 of a member's fair part, when everything has been given.
-func (t *targets) room(i int, permille uint64) load.Amount { return t.field.FairWith(t.pending, i, permille) }
+func (t *targets) room(i int, permille uint64) load.Amount {
+	return t.field.FairWith(t.pending, i, permille)
+}
 
 // expect has a strategy that is brought reckon with regions that are about to be given: of a
 // new keyspace nobody has any part yet.
