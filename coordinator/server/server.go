@@ -97,6 +97,9 @@ type Config struct {
 	// Rounds are how keyspaces were evened out last, newest first. Nil: nobody does that.
 	Rounds func() []*coordinatorv1.BalanceRound
 
+	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
+	Scaling func() []*coordinatorv1.ScalingSignal
+
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
 	// Budget bounds it in bytes. Nil: one of the default size of its own.
