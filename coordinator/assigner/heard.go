@@ -26,8 +26,9 @@ type heard struct {
 	showed map[state.MemberID]struct{}
 	// goodbyes are members that want to leave.
 	goodbyes map[state.MemberID]goodbye
-	// opened: a stream was. complete: somebody has said everything.
+	// opened: a stream was; by whom. complete: somebody has said everything.
 	opened, complete bool
+	came             map[state.MemberID]struct{}
 	// saturated are regions that an owner says so of.
 	saturated map[state.RegionID]struct{}
 	// weighs: loads count in some keyspace. said is what was said of loads, so many reports;
@@ -48,7 +49,7 @@ type goodbye struct {
 func newHeard() heard {
 	return heard{
 		turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{},
-		saturated: map[state.RegionID]struct{}{},
+		saturated: map[state.RegionID]struct{}{}, came: map[state.MemberID]struct{}{},
 	}
 }
 
@@ -72,6 +73,9 @@ func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
 	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now}
 	a.heard.opened = true
+	if a.heard.wanted {
+		a.heard.came[id] = struct{}{}
+	}
 	a.noticeLocked()
 }
 
@@ -166,6 +170,11 @@ func (a *Raw) attend() {
 	a.mu.Unlock()
 	if h.opened {
 		a.work.Wake()
+	}
+	for id := range h.came {
+		if e := a.past.ended[id]; e.incarnation != 0 {
+			a.work.MarkIncarnation(e.incarnation) // what was kept for it
+		}
 	}
 	if h.opened || h.complete {
 		a.rounds.everywhere(byMembers)

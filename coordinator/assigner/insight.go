@@ -17,7 +17,8 @@ var _ placement.Insight = insight{}
 
 // Member implements placement.Insight.
 func (o insight) Member(id state.MemberID) placement.MemberInsight {
-	return placement.MemberInsight{Joined: o.past.joined[id], RestsUntil: o.Standing(id).SettlingUntil}
+	e := o.past.ended[id]
+	return placement.MemberInsight{Joined: o.past.joined[id], RestsUntil: o.Standing(id).SettlingUntil, Ended: e.incarnation, EndedAt: e.at}
 }
 
 // Region implements placement.Insight.

@@ -137,7 +137,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.feed(st, changes)
 	now := a.tick()
 	var ended []*rootv1.Transition
-	a.past.follow(a.st, st, changes, now, func(t *rootv1.Transition) { ended = append(ended, t) })
+	a.past.follow(a.st, st, changes, now, a.heardLast, func(t *rootv1.Transition) { ended = append(ended, t) })
 	if a.work != nil {
 		a.work.Follow(st, changes, now)
 		a.followLoads(st, changes, now)
@@ -150,6 +150,14 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 		a.ended(t, now)
 	}
 	a.followRounds(changes, now)
+}
+
+// heardLast is when an incarnation that is a member's current one was heard last; 0: never.
+func (a *Raw) heardLast(id state.MemberID, incarnation uint64) clock.Instant {
+	if s := a.Standing(id); s.Incarnation == incarnation {
+		return s.Heard
+	}
+	return 0
 }
 
 // feed tells the detector what changed, as it is in st.

@@ -204,7 +204,7 @@ func (a *Raw) knowsAll() bool {
 
 // enrich tells a plan what it needs to even keyspaces out.
 func (a *Raw) enrich(in *placement.Input, ids []state.KeyspaceID, now clock.Instant) {
-	in.Insight, in.Drained = insight{a}, a.past.drained
+	in.Insight, in.Drained, in.Created = insight{a}, a.past.drained, a.past.created
 	if len(a.loads.keyspaces) > 0 {
 		in.Loads = a.loads.book
 	}
@@ -307,6 +307,9 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 			a.weigh(id, a.st, now)
 			a.rounds.soon(a, id, bySettings, now)
 		case state.ChangeRegion:
+			if c.Acknowledges() {
+				continue
+			}
 			changed[c.Region.Keyspace] = struct{}{}
 		}
 	}

@@ -22,6 +22,10 @@ type MemberInsight struct {
 	// Joined is when it registered, if that was lately. RestsUntil is when something may be
 	// moved to it again, to even out: it recovered.
 	Joined, RestsUntil clock.Instant
+	// Ended is the incarnation whose process ended last, and EndedAt when it was heard
+	// last; 0: it is not known, or was long ago.
+	Ended   uint64
+	EndedAt clock.Instant
 }
 
 // RegionInsight is what is known of a region.

@@ -24,6 +24,10 @@ type settings struct {
 	strategy rootv1.Strategy
 	vnodes   int
 	policy   balance.Policy
+	// hold is how long regions wait for the next process of their owner, first how many members
+	// the first plan waits for.
+	hold  time.Duration
+	first int
 }
 
 // keyspace returns the settings of an assigned keyspace, nil of others.
@@ -59,6 +63,7 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
 	}
 	k.policy = PolicyOf(s)
+	k.hold, k.first = millis(s.GetStart().GetHoldMillis()), bounded(s.GetStart().GetMembers())
 	r := s.GetPolicy().GetRebalance()
 	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))
 	k.maxAge = max(frames, millis(cmp.Or(r.GetLoadMaxAgeMillis(), 10_000)))

@@ -423,6 +423,9 @@ func (w *Work) Planned(plan *Plan) {
 	for _, f := range plan.Refusals {
 		switch {
 		case f.Even: // whoever asks for it asks again
+		case f.Why == AwaitsMembers:
+			w.starving[f.Region] = struct{}{}
+			w.alarm(f.Region, f.At)
 		case f.At != 0:
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:

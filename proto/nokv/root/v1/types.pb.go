@@ -2960,7 +2960,9 @@ type KeyspaceSettings struct {
 	// Of feature level 4.
 	Moves *Moves `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
 	// Of feature level 4.
-	Guards        *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
+	Guards *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
+	// Of feature level 4.
+	Start         *Start `protobuf:"bytes,13,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3068,6 +3070,13 @@ func (x *KeyspaceSettings) GetMoves() *Moves {
 func (x *KeyspaceSettings) GetGuards() *Guards {
 	if x != nil {
 		return x.Guards
+	}
+	return nil
+}
+
+func (x *KeyspaceSettings) GetStart() *Start {
+	if x != nil {
+		return x.Start
 	}
 	return nil
 }
@@ -3923,19 +3932,81 @@ func (x *Cadence) GetIdleScanMillis() uint64 {
 	return 0
 }
 
+// Start says how a keyspace begins, and who has what after a restart.
+type Start struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members that the first plan of a new keyspace waits for, 1 s at most, so that the
+	// first one does not get everything.
+	Members uint64 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	// How long the regions of a member whose process ended are kept for the next process of
+	// that id, in milliseconds; with FENCE_TTL the ttl is waited for at the same time. Of
+	// exclusive regions. 0: not at all.
+	HoldMillis    uint64 `protobuf:"varint,2,opt,name=hold_millis,json=holdMillis,proto3" json:"hold_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Start) Reset() {
+	*x = Start{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Start) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Start) ProtoMessage() {}
+
+func (x *Start) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Start.ProtoReflect.Descriptor instead.
+func (*Start) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Start) GetMembers() uint64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Start) GetHoldMillis() uint64 {
+	if x != nil {
+		return x.HoldMillis
+	}
+	return 0
+}
+
 // Limits are the bounds of a keyspace. 0: the root's own bound only.
 type Limits struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	MaxRegions          uint64                 `protobuf:"varint,1,opt,name=max_regions,json=maxRegions,proto3" json:"max_regions,omitempty"`
 	MaxRegionsPerMember uint64                 `protobuf:"varint,2,opt,name=max_regions_per_member,json=maxRegionsPerMember,proto3" json:"max_regions_per_member,omitempty"`
 	MaxKeysPerRegion    uint64                 `protobuf:"varint,3,opt,name=max_keys_per_region,json=maxKeysPerRegion,proto3" json:"max_keys_per_region,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// A region that has more keys is not let be: ranges that are reshaped are split, and of
+	// others it is refused, visibly, to give them to another owner to even out. Of feature
+	// level 4.
+	RefuseKeys    bool `protobuf:"varint,4,opt,name=refuse_keys,json=refuseKeys,proto3" json:"refuse_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3947,7 +4018,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3960,7 +4031,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -3984,6 +4055,13 @@ func (x *Limits) GetMaxKeysPerRegion() uint64 {
 	return 0
 }
 
+func (x *Limits) GetRefuseKeys() bool {
+	if x != nil {
+		return x.RefuseKeys
+	}
+	return false
+}
+
 // RegionEpoch orders the descriptors of one region.
 type RegionEpoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3997,7 +4075,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4009,7 +4087,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4022,7 +4100,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -4054,7 +4132,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4066,7 +4144,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4079,7 +4157,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -4135,7 +4213,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4147,7 +4225,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4160,7 +4238,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Region) GetId() uint64 {
@@ -4241,7 +4319,7 @@ type FormerOwner struct {
 
 func (x *FormerOwner) Reset() {
 	*x = FormerOwner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4253,7 +4331,7 @@ func (x *FormerOwner) String() string {
 func (*FormerOwner) ProtoMessage() {}
 
 func (x *FormerOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4266,7 +4344,7 @@ func (x *FormerOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerOwner.ProtoReflect.Descriptor instead.
 func (*FormerOwner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FormerOwner) GetMemberId() string {
@@ -4331,7 +4409,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4343,7 +4421,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4356,7 +4434,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Transition) GetId() string {
@@ -4504,7 +4582,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4516,7 +4594,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4529,7 +4607,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4582,7 +4660,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4594,7 +4672,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4607,7 +4685,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4657,7 +4735,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4669,7 +4747,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4682,7 +4760,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -4748,7 +4826,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4760,7 +4838,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4773,7 +4851,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -4841,7 +4919,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4853,7 +4931,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4866,7 +4944,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -5149,7 +5227,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5161,7 +5239,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5174,7 +5252,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -5206,7 +5284,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5218,7 +5296,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5244,7 +5322,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5256,7 +5334,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5287,7 +5365,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5299,7 +5377,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5473,7 +5551,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12:\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
-	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\xdf\x04\n" +
+	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\x8a\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
@@ -5486,7 +5564,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06preset\x18\t \x01(\tR\x06preset\x12)\n" +
 	"\x05moves\x18\n" +
 	" \x01(\v2\x13.nokv.root.v1.MovesR\x05moves\x12,\n" +
-	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x1a9\n" +
+	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x12)\n" +
+	"\x05start\x18\r \x01(\v2\x13.nokv.root.v1.StartR\x05start\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x01\n" +
@@ -5566,12 +5645,18 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aCadence\x12<\n" +
 	"\x1acheckpoint_interval_millis\x18\x01 \x01(\x04R\x18checkpointIntervalMillis\x12*\n" +
 	"\x11idle_evict_millis\x18\x02 \x01(\x04R\x0fidleEvictMillis\x12(\n" +
-	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"\x8d\x01\n" +
+	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"B\n" +
+	"\x05Start\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\x04R\amembers\x12\x1f\n" +
+	"\vhold_millis\x18\x02 \x01(\x04R\n" +
+	"holdMillis\"\xae\x01\n" +
 	"\x06Limits\x12\x1f\n" +
 	"\vmax_regions\x18\x01 \x01(\x04R\n" +
 	"maxRegions\x123\n" +
 	"\x16max_regions_per_member\x18\x02 \x01(\x04R\x13maxRegionsPerMember\x12-\n" +
-	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\"J\n" +
+	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\x12\x1f\n" +
+	"\vrefuse_keys\x18\x04 \x01(\bR\n" +
+	"refuseKeys\"J\n" +
 	"\vRegionEpoch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12!\n" +
 	"\fconf_version\x18\x02 \x01(\x04R\vconfVersion\"\x8c\x01\n" +
@@ -5835,7 +5920,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -5882,28 +5967,29 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*Rebalance)(nil),          // 42: nokv.root.v1.Rebalance
 	(*LabelRule)(nil),          // 43: nokv.root.v1.LabelRule
 	(*Cadence)(nil),            // 44: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 45: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 46: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 47: nokv.root.v1.Owner
-	(*Region)(nil),             // 48: nokv.root.v1.Region
-	(*FormerOwner)(nil),        // 49: nokv.root.v1.FormerOwner
-	(*Transition)(nil),         // 50: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 51: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 52: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 53: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 54: nokv.root.v1.Counters
-	(*Record)(nil),             // 55: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 56: nokv.root.v1.RevokedToken
-	nil,                        // 57: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 58: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 59: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 60: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 61: nokv.root.v1.Layout.Points
-	nil,                        // 62: nokv.root.v1.LabelRule.LabelsEntry
+	(*Start)(nil),              // 45: nokv.root.v1.Start
+	(*Limits)(nil),             // 46: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 47: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 48: nokv.root.v1.Owner
+	(*Region)(nil),             // 49: nokv.root.v1.Region
+	(*FormerOwner)(nil),        // 50: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 51: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 52: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 53: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 54: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 55: nokv.root.v1.Counters
+	(*Record)(nil),             // 56: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 57: nokv.root.v1.RevokedToken
+	nil,                        // 58: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 59: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 60: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 61: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 62: nokv.root.v1.Layout.Points
+	nil,                        // 63: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	48, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	49, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
 	22, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
 	21, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
@@ -5927,7 +6013,7 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	17, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	17, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	17, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	57, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	58, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	35, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	36, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
@@ -5936,59 +6022,60 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	38, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
 	41, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
 	44, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	45, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	58, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	46, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	59, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
 	39, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
 	40, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	59, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	60, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	61, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 41: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 42: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 43: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 44: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	42, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	43, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	11, // 47: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	62, // 48: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 49: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	46, // 50: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 51: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	49, // 52: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 53: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 54: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	46, // 55: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 56: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	46, // 57: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 58: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 59: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	47, // 60: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 61: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 62: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	46, // 63: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 64: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 65: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 66: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	54, // 67: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 68: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 69: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 70: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 71: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 72: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	48, // 73: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	50, // 74: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	51, // 75: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	53, // 76: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	52, // 77: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 78: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 79: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	51, // 80: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	56, // 81: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	82, // [82:82] is the sub-list for method output_type
-	82, // [82:82] is the sub-list for method input_type
-	82, // [82:82] is the sub-list for extension type_name
-	82, // [82:82] is the sub-list for extension extendee
-	0,  // [0:82] is the sub-list for field type_name
+	45, // 38: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
+	60, // 39: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	61, // 40: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	62, // 41: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 42: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 43: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 44: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 45: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	42, // 46: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	43, // 47: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	11, // 48: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	63, // 49: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 50: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	47, // 51: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 52: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	50, // 53: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 54: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 55: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	47, // 56: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 57: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	47, // 58: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 59: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 60: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	48, // 61: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 62: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 63: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	47, // 64: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	47, // 65: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 66: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 67: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	55, // 68: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 69: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 70: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 71: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 72: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 73: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	49, // 74: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	51, // 75: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	52, // 76: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	54, // 77: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	53, // 78: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 79: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 80: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	52, // 81: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	57, // 82: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	83, // [83:83] is the sub-list for method output_type
+	83, // [83:83] is the sub-list for method input_type
+	83, // [83:83] is the sub-list for extension type_name
+	83, // [83:83] is the sub-list for extension extendee
+	0,  // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -6001,7 +6088,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[38].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[39].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -6026,7 +6113,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      17,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
