@@ -29,6 +29,9 @@ type heard struct {
 	// opened: a stream was; by whom. complete: somebody has said everything.
 	opened, complete bool
 	came             map[state.MemberID]struct{}
+	// made are checkpoints, of so many bytes: what is above is not rooted.
+	made      []made
+	madeBytes int
 	// saturated are regions that an owner says so of.
 	saturated map[state.RegionID]struct{}
 	// weighs: loads count in some keyspace. said is what was said of loads, so many reports;
@@ -118,6 +121,12 @@ func (a *Raw) Frame(f server.HeardFrame) {
 		if f.Showed {
 			a.heard.showed[f.Member] = struct{}{}
 		}
+		for _, reply := range f.Replies {
+			if n := len(reply.GetFrontier()); reply.GetDone() && reply.GetSetFrontier() && len(a.heard.made) < maxFrontiers && a.heard.madeBytes+n <= maxFrontierBytes {
+				a.heard.made = append(a.heard.made, made{f.Incarnation, reply})
+				a.heard.madeBytes += n
+			}
+		}
 		a.heard.complete = a.heard.complete || f.Complete
 		for _, l := range f.Loads {
 			if l.Saturated && len(a.heard.saturated) < maxTurned {
@@ -180,6 +189,7 @@ func (a *Raw) attend() {
 		a.rounds.everywhere(byMembers)
 	}
 	a.listen(&h, now)
+	a.cadence.take(a, h.made)
 	for id := range h.saturated {
 		if r := a.st.Region(id); r != nil {
 			a.rounds.soon(a, r.Keyspace, bySaturated, now)

@@ -29,7 +29,11 @@ type past struct {
 	// ended are the processes of members that ended last, created keyspaces.
 	ended   map[state.MemberID]ending
 	created map[state.KeyspaceID]clock.Instant
-	cut     map[state.RegionID]clock.Instant
+	// acked is the key that the region of each keyspace ends at whose frontier was rooted
+	// last, and marks are when entries came.
+	acked map[state.KeyspaceID]string
+	marks []mark
+	cut   map[state.RegionID]clock.Instant
 	// moves to even out, in the order in which they were seen; pending are those under way,
 	// by transition.
 	moves   []pastMove
@@ -54,7 +58,7 @@ type pastMove struct {
 func newPast(soon time.Duration) past {
 	return past{
 		joined: map[state.MemberID]clock.Instant{}, cut: map[state.RegionID]clock.Instant{}, pending: map[string]struct{}{},
-		poison: placement.NewPoison(soon), ended: map[state.MemberID]ending{}, created: map[state.KeyspaceID]clock.Instant{},
+		poison: placement.NewPoison(soon), ended: map[state.MemberID]ending{}, created: map[state.KeyspaceID]clock.Instant{}, acked: map[state.KeyspaceID]string{},
 	}
 }
 
@@ -128,10 +132,13 @@ func (p *past) follow(from, st *state.State, changes []state.Change, now clock.I
 			delete(p.ended, state.MemberID(c.Member.GetId()))
 		case c.Kind == state.ChangeKeyspace && c.Removed:
 			delete(p.created, state.KeyspaceID(c.Keyspace.GetId()))
+			delete(p.acked, state.KeyspaceID(c.Keyspace.GetId()))
 		case c.Kind == state.ChangeKeyspace && c.Keyspace.GetVersion() == 1:
 			p.created[state.KeyspaceID(c.Keyspace.GetId())] = now
 		case c.Kind == state.ChangeTransition:
 			p.transition(c, now, ended)
+		case c.Acknowledges():
+			p.acked[c.Region.Keyspace] = c.Region.End
 		case c.Kind == state.ChangeRegion && c.Removed:
 			delete(p.cut, c.Region.ID)
 		}

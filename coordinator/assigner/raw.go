@@ -1,6 +1,7 @@
 package assigner
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -58,6 +60,7 @@ type Raw struct {
 	starved clock.Instant
 	loads   loads
 	rounds  rounds
+	cadence cadence
 }
 
 // Orders are what is to be done now, each by a call of its own.
@@ -75,10 +78,15 @@ type Orders struct {
 // never is later than every moment.
 const never = clock.Instant(math.MaxInt64)
 
+var errNoStreams = errors.New("members have no streams here")
+
 // NewRaw makes a Raw that knows nothing.
 func NewRaw(cfg RawConfig) *Raw {
 	if cfg.Settings.AskTime == 0 {
 		cfg.Settings.AskTime = askTime
+	}
+	if cfg.Command == nil {
+		cfg.Command = func(state.MemberID, uint64, *coordinatorv1.MemberCommand) error { return errNoStreams }
 	}
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
@@ -110,6 +118,7 @@ func (a *Raw) Look() (Orders, time.Duration) {
 		a.attend()
 		due = min(due, a.plan(now))
 		due = min(due, a.release(now))
+		due = min(due, a.cadence.beat(a, now))
 		orders.Calls = a.send()
 		orders.Probes = a.startProbes()
 		orders.Asking = a.startAsking()
@@ -143,6 +152,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 		a.followLoads(st, changes, now)
 	}
 	a.st, a.at = st, at
+	a.past.date(at.Index, now)
 	if a.work == nil {
 		return
 	}
@@ -223,6 +233,7 @@ func (a *Raw) Jump(v *rootview.View) {
 	if a.work != nil {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 		a.weighAll(now)
+		a.cadence.learnAll(a, now)
 		a.rounds.everywhere(byMembers)
 	}
 }
@@ -252,11 +263,13 @@ func (a *Raw) holdEra(now clock.Instant) {
 	}
 	a.era, a.work = era, nil
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
-	a.loads, a.rounds = newLoads(), newRounds(now)
+	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
 	a.shows.rounds.forget()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
 		a.weighAll(now)
+		a.cadence.began = a.at.Index
+		a.cadence.learnAll(a, now)
 		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }

@@ -305,6 +305,7 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 		case state.ChangeKeyspace:
 			id := state.KeyspaceID(c.Keyspace.GetId())
 			a.weigh(id, a.st, now)
+			a.cadence.learn(a, id, now)
 			a.rounds.soon(a, id, bySettings, now)
 		case state.ChangeRegion:
 			if c.Acknowledges() {

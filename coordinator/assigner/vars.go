@@ -45,6 +45,11 @@ type Vars struct {
 	RebalancesCompleted uint64            `json:"rebalances_completed"`
 	RebalancesFailed    uint64            `json:"rebalances_failed"`
 	Withheld            map[string]uint64 `json:"withheld"`
+	// CheckpointsAsked counts commands to make one, CheckpointsUnheard those of them to members
+	// that have no stream here or too much to do, CheckpointsRooted frontiers that came of it.
+	CheckpointsAsked   uint64 `json:"checkpoints_asked"`
+	CheckpointsUnheard uint64 `json:"checkpoints_unheard"`
+	CheckpointsRooted  uint64 `json:"checkpoints_rooted"`
 }
 
 // counters count what was done. They may be used from any goroutine.
@@ -52,6 +57,7 @@ type counters struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	probes, drains, evened, unevened                uint64
+	asked, unheard, acknowledged                    uint64
 	refusals, signals, operations, rounds, withheld map[string]uint64
 }
 
@@ -96,6 +102,7 @@ func (a *Raw) Vars() Vars {
 	c := &a.count
 	c.add(func() {
 		v.Probes, v.Drains = c.probes, c.drains
+		v.CheckpointsAsked, v.CheckpointsUnheard, v.CheckpointsRooted = c.asked, c.unheard, c.acknowledged
 		v.Refusals, v.VerdictSignals, v.Operations = maps.Clone(c.refusals), maps.Clone(c.signals), maps.Clone(c.operations)
 		v.Rebalances, v.Withheld, v.RebalancesCompleted, v.RebalancesFailed = maps.Clone(c.rounds), maps.Clone(c.withheld), c.evened, c.unevened
 	})

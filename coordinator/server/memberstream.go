@@ -25,8 +25,8 @@ const (
 	MaxFrameBytes = 256 << 10
 	// maxRefusals bounds what is said of bad input in one answer.
 	maxRefusals = 64
-	// maxCommands bounds the commands that wait for one member.
-	maxCommands = 64
+	// maxCommands bounds the commands that wait for one member, of about 50 bytes each.
+	maxCommands = 1024
 )
 
 // MemberEvents hears of members' streams. Opened, Frame and Closed of one stream come in

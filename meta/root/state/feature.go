@@ -29,6 +29,9 @@ const (
 	restrictedLevel = 3
 	membersLevel    = 4
 
+	// AcknowledgedLevel is where owners' frontiers are rooted while they go on.
+	AcknowledgedLevel = 4
+
 	// DatedLevel is where leaders begin to say the time of an entry.
 	DatedLevel = 4
 )

@@ -1420,10 +1420,8 @@ type GetRegionResponse struct {
 	Owners         []*OwnerAddress        `protobuf:"bytes,2,rep,name=owners,proto3" json:"owners,omitempty"`
 	LeaderMemberId string                 `protobuf:"bytes,3,opt,name=leader_member_id,json=leaderMemberId,proto3" json:"leader_member_id,omitempty"`
 	Disclosure     *Disclosure            `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
-	// What is known of it here beside the root; absent: nothing.
-	Note          *RegionNote `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetRegionResponse) Reset() {
@@ -1480,13 +1478,6 @@ func (x *GetRegionResponse) GetLeaderMemberId() string {
 func (x *GetRegionResponse) GetDisclosure() *Disclosure {
 	if x != nil {
 		return x.Disclosure
-	}
-	return nil
-}
-
-func (x *GetRegionResponse) GetNote() *RegionNote {
-	if x != nil {
-		return x.Note
 	}
 	return nil
 }
@@ -1581,6 +1572,113 @@ func (x *RegionNote) GetRefused() string {
 	return ""
 }
 
+type RegionNotesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One region; 0: those of the keyspace that are over a limit, in quarantine or refused, 1,024
+	// at most.
+	RegionId      uint64 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	Keyspace      string `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionNotesRequest) Reset() {
+	*x = RegionNotesRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionNotesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionNotesRequest) ProtoMessage() {}
+
+func (x *RegionNotesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionNotesRequest.ProtoReflect.Descriptor instead.
+func (*RegionNotesRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RegionNotesRequest) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *RegionNotesRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+type RegionNotesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Notes []*RegionNote          `protobuf:"bytes,1,rep,name=notes,proto3" json:"notes,omitempty"`
+	// There are more.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionNotesResponse) Reset() {
+	*x = RegionNotesResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionNotesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionNotesResponse) ProtoMessage() {}
+
+func (x *RegionNotesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionNotesResponse.ProtoReflect.Descriptor instead.
+func (*RegionNotesResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RegionNotesResponse) GetNotes() []*RegionNote {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *RegionNotesResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 type ReleaseRegionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
@@ -1590,7 +1688,7 @@ type ReleaseRegionRequest struct {
 
 func (x *ReleaseRegionRequest) Reset() {
 	*x = ReleaseRegionRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +1700,7 @@ func (x *ReleaseRegionRequest) String() string {
 func (*ReleaseRegionRequest) ProtoMessage() {}
 
 func (x *ReleaseRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +1713,7 @@ func (x *ReleaseRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRegionRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRegionRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReleaseRegionRequest) GetRegionId() uint64 {
@@ -1636,7 +1734,7 @@ type ReleaseRegionResponse struct {
 
 func (x *ReleaseRegionResponse) Reset() {
 	*x = ReleaseRegionResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1746,7 @@ func (x *ReleaseRegionResponse) String() string {
 func (*ReleaseRegionResponse) ProtoMessage() {}
 
 func (x *ReleaseRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1759,7 @@ func (x *ReleaseRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRegionResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRegionResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReleaseRegionResponse) GetReleased() bool {
@@ -1694,7 +1792,7 @@ type ScanRegionsRequest struct {
 
 func (x *ScanRegionsRequest) Reset() {
 	*x = ScanRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1804,7 @@ func (x *ScanRegionsRequest) String() string {
 func (*ScanRegionsRequest) ProtoMessage() {}
 
 func (x *ScanRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1817,7 @@ func (x *ScanRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRegionsRequest.ProtoReflect.Descriptor instead.
 func (*ScanRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ScanRegionsRequest) GetKeyspace() string {
@@ -1761,18 +1859,16 @@ type ScanRegionsResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Regions []*v1.Region           `protobuf:"bytes,1,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Route key to go on from; empty when the scan is complete.
-	NextStartKey []byte          `protobuf:"bytes,2,opt,name=next_start_key,json=nextStartKey,proto3" json:"next_start_key,omitempty"`
-	Owners       []*OwnerAddress `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
-	Disclosure   *Disclosure     `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
-	// Of those regions of which something is known here beside the root.
-	Notes         []*RegionNote `protobuf:"bytes,5,rep,name=notes,proto3" json:"notes,omitempty"`
+	NextStartKey  []byte          `protobuf:"bytes,2,opt,name=next_start_key,json=nextStartKey,proto3" json:"next_start_key,omitempty"`
+	Owners        []*OwnerAddress `protobuf:"bytes,3,rep,name=owners,proto3" json:"owners,omitempty"`
+	Disclosure    *Disclosure     `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ScanRegionsResponse) Reset() {
 	*x = ScanRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1880,7 @@ func (x *ScanRegionsResponse) String() string {
 func (*ScanRegionsResponse) ProtoMessage() {}
 
 func (x *ScanRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1893,7 @@ func (x *ScanRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRegionsResponse.ProtoReflect.Descriptor instead.
 func (*ScanRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ScanRegionsResponse) GetRegions() []*v1.Region {
@@ -1828,13 +1924,6 @@ func (x *ScanRegionsResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
-func (x *ScanRegionsResponse) GetNotes() []*RegionNote {
-	if x != nil {
-		return x.Notes
-	}
-	return nil
-}
-
 type WatchRegionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the keyspace. Empty: all.
@@ -1857,7 +1946,7 @@ type WatchRegionsRequest struct {
 
 func (x *WatchRegionsRequest) Reset() {
 	*x = WatchRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1958,7 @@ func (x *WatchRegionsRequest) String() string {
 func (*WatchRegionsRequest) ProtoMessage() {}
 
 func (x *WatchRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1971,7 @@ func (x *WatchRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRegionsRequest) GetKeyspace() string {
@@ -1938,7 +2027,7 @@ type WatchRegionsResponse struct {
 
 func (x *WatchRegionsResponse) Reset() {
 	*x = WatchRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2039,7 @@ func (x *WatchRegionsResponse) String() string {
 func (*WatchRegionsResponse) ProtoMessage() {}
 
 func (x *WatchRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2052,7 @@ func (x *WatchRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchRegionsResponse) GetToken() *v1.RootToken {
@@ -2026,7 +2115,7 @@ type RegionChange struct {
 
 func (x *RegionChange) Reset() {
 	*x = RegionChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2127,7 @@ func (x *RegionChange) String() string {
 func (*RegionChange) ProtoMessage() {}
 
 func (x *RegionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2140,7 @@ func (x *RegionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionChange.ProtoReflect.Descriptor instead.
 func (*RegionChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RegionChange) GetRegion() *v1.Region {
@@ -2079,7 +2168,7 @@ type KeyspaceChange struct {
 
 func (x *KeyspaceChange) Reset() {
 	*x = KeyspaceChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2180,7 @@ func (x *KeyspaceChange) String() string {
 func (*KeyspaceChange) ProtoMessage() {}
 
 func (x *KeyspaceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2193,7 @@ func (x *KeyspaceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceChange.ProtoReflect.Descriptor instead.
 func (*KeyspaceChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyspaceChange) GetKeyspace() *v1.Keyspace {
@@ -2132,7 +2221,7 @@ type MemberChange struct {
 
 func (x *MemberChange) Reset() {
 	*x = MemberChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2233,7 @@ func (x *MemberChange) String() string {
 func (*MemberChange) ProtoMessage() {}
 
 func (x *MemberChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2246,7 @@ func (x *MemberChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberChange.ProtoReflect.Descriptor instead.
 func (*MemberChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MemberChange) GetMember() *v1.Member {
@@ -2184,7 +2273,7 @@ type AllocIDRequest struct {
 
 func (x *AllocIDRequest) Reset() {
 	*x = AllocIDRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2285,7 @@ func (x *AllocIDRequest) String() string {
 func (*AllocIDRequest) ProtoMessage() {}
 
 func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2298,7 @@ func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDRequest.ProtoReflect.Descriptor instead.
 func (*AllocIDRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllocIDRequest) GetCount() uint64 {
@@ -2235,7 +2324,7 @@ type AllocIDResponse struct {
 
 func (x *AllocIDResponse) Reset() {
 	*x = AllocIDResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2247,7 +2336,7 @@ func (x *AllocIDResponse) String() string {
 func (*AllocIDResponse) ProtoMessage() {}
 
 func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2260,7 +2349,7 @@ func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDResponse.ProtoReflect.Descriptor instead.
 func (*AllocIDResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AllocIDResponse) GetFirst() uint64 {
@@ -2308,7 +2397,7 @@ type TsoRequest struct {
 
 func (x *TsoRequest) Reset() {
 	*x = TsoRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2409,7 @@ func (x *TsoRequest) String() string {
 func (*TsoRequest) ProtoMessage() {}
 
 func (x *TsoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2422,7 @@ func (x *TsoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoRequest.ProtoReflect.Descriptor instead.
 func (*TsoRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TsoRequest) GetCount() uint64 {
@@ -2360,7 +2449,7 @@ type TsoResponse struct {
 
 func (x *TsoResponse) Reset() {
 	*x = TsoResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2461,7 @@ func (x *TsoResponse) String() string {
 func (*TsoResponse) ProtoMessage() {}
 
 func (x *TsoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2474,7 @@ func (x *TsoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoResponse.ProtoReflect.Descriptor instead.
 func (*TsoResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TsoResponse) GetFirst() uint64 {
@@ -2433,7 +2522,7 @@ type PublishRootEventRequest struct {
 
 func (x *PublishRootEventRequest) Reset() {
 	*x = PublishRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2534,7 @@ func (x *PublishRootEventRequest) String() string {
 func (*PublishRootEventRequest) ProtoMessage() {}
 
 func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2547,7 @@ func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PublishRootEventRequest) GetEvent() *v1.Event {
@@ -2486,7 +2575,7 @@ type PublishRootEventResponse struct {
 
 func (x *PublishRootEventResponse) Reset() {
 	*x = PublishRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2587,7 @@ func (x *PublishRootEventResponse) String() string {
 func (*PublishRootEventResponse) ProtoMessage() {}
 
 func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2600,7 @@ func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PublishRootEventResponse) GetResult() *v1.CommandResult {
@@ -2540,7 +2629,7 @@ type PublishRootEventsRequest struct {
 
 func (x *PublishRootEventsRequest) Reset() {
 	*x = PublishRootEventsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +2641,7 @@ func (x *PublishRootEventsRequest) String() string {
 func (*PublishRootEventsRequest) ProtoMessage() {}
 
 func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +2654,7 @@ func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PublishRootEventsRequest) GetRequestId() uint64 {
@@ -2594,7 +2683,7 @@ type PublishRootEventsResponse struct {
 
 func (x *PublishRootEventsResponse) Reset() {
 	*x = PublishRootEventsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2695,7 @@ func (x *PublishRootEventsResponse) String() string {
 func (*PublishRootEventsResponse) ProtoMessage() {}
 
 func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2708,7 @@ func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PublishRootEventsResponse) GetRequestId() uint64 {
@@ -2653,7 +2742,7 @@ type AssessRootEventRequest struct {
 
 func (x *AssessRootEventRequest) Reset() {
 	*x = AssessRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +2754,7 @@ func (x *AssessRootEventRequest) String() string {
 func (*AssessRootEventRequest) ProtoMessage() {}
 
 func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +2767,7 @@ func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventRequest.ProtoReflect.Descriptor instead.
 func (*AssessRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AssessRootEventRequest) GetEvent() *v1.Event {
@@ -2707,7 +2796,7 @@ type AssessRootEventResponse struct {
 
 func (x *AssessRootEventResponse) Reset() {
 	*x = AssessRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2808,7 @@ func (x *AssessRootEventResponse) String() string {
 func (*AssessRootEventResponse) ProtoMessage() {}
 
 func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2821,7 @@ func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventResponse.ProtoReflect.Descriptor instead.
 func (*AssessRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AssessRootEventResponse) GetResult() *v1.CommandResult {
@@ -2773,7 +2862,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2785,7 +2874,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2798,7 +2887,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTransitionsRequest) GetRegionId() uint64 {
@@ -2848,7 +2937,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +2949,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +2962,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*v1.Transition {
@@ -2909,7 +2998,7 @@ type RemoveRegionRequest struct {
 
 func (x *RemoveRegionRequest) Reset() {
 	*x = RemoveRegionRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2921,7 +3010,7 @@ func (x *RemoveRegionRequest) String() string {
 func (*RemoveRegionRequest) ProtoMessage() {}
 
 func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2934,7 +3023,7 @@ func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRegionRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveRegionRequest) GetRegionId() uint64 {
@@ -2969,7 +3058,7 @@ type RemoveRegionResponse struct {
 
 func (x *RemoveRegionResponse) Reset() {
 	*x = RemoveRegionResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2981,7 +3070,7 @@ func (x *RemoveRegionResponse) String() string {
 func (*RemoveRegionResponse) ProtoMessage() {}
 
 func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2994,7 +3083,7 @@ func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionResponse.ProtoReflect.Descriptor instead.
 func (*RemoveRegionResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RemoveRegionResponse) GetRemoved() bool {
@@ -3027,7 +3116,7 @@ type CreateKeyspaceRequest struct {
 
 func (x *CreateKeyspaceRequest) Reset() {
 	*x = CreateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3128,7 @@ func (x *CreateKeyspaceRequest) String() string {
 func (*CreateKeyspaceRequest) ProtoMessage() {}
 
 func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3141,7 @@ func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateKeyspaceRequest) GetName() string {
@@ -3102,7 +3191,7 @@ type CreateKeyspaceResponse struct {
 
 func (x *CreateKeyspaceResponse) Reset() {
 	*x = CreateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3203,7 @@ func (x *CreateKeyspaceResponse) String() string {
 func (*CreateKeyspaceResponse) ProtoMessage() {}
 
 func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3216,7 @@ func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -3163,7 +3252,7 @@ type UpdateKeyspaceRequest struct {
 
 func (x *UpdateKeyspaceRequest) Reset() {
 	*x = UpdateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3175,7 +3264,7 @@ func (x *UpdateKeyspaceRequest) String() string {
 func (*UpdateKeyspaceRequest) ProtoMessage() {}
 
 func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3188,7 +3277,7 @@ func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UpdateKeyspaceRequest) GetName() string {
@@ -3229,7 +3318,7 @@ type UpdateKeyspaceResponse struct {
 
 func (x *UpdateKeyspaceResponse) Reset() {
 	*x = UpdateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3330,7 @@ func (x *UpdateKeyspaceResponse) String() string {
 func (*UpdateKeyspaceResponse) ProtoMessage() {}
 
 func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3343,7 @@ func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *UpdateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -3283,7 +3372,7 @@ type DeleteKeyspaceRequest struct {
 
 func (x *DeleteKeyspaceRequest) Reset() {
 	*x = DeleteKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3384,7 @@ func (x *DeleteKeyspaceRequest) String() string {
 func (*DeleteKeyspaceRequest) ProtoMessage() {}
 
 func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3397,7 @@ func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteKeyspaceRequest) GetName() string {
@@ -3341,7 +3430,7 @@ type DeleteKeyspaceResponse struct {
 
 func (x *DeleteKeyspaceResponse) Reset() {
 	*x = DeleteKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3353,7 +3442,7 @@ func (x *DeleteKeyspaceResponse) String() string {
 func (*DeleteKeyspaceResponse) ProtoMessage() {}
 
 func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3366,7 +3455,7 @@ func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteKeyspaceResponse) GetToken() *v1.RootToken {
@@ -3386,7 +3475,7 @@ type GetKeyspaceRequest struct {
 
 func (x *GetKeyspaceRequest) Reset() {
 	*x = GetKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3398,7 +3487,7 @@ func (x *GetKeyspaceRequest) String() string {
 func (*GetKeyspaceRequest) ProtoMessage() {}
 
 func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3411,7 +3500,7 @@ func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetKeyspaceRequest) GetName() string {
@@ -3440,7 +3529,7 @@ type GetKeyspaceResponse struct {
 
 func (x *GetKeyspaceResponse) Reset() {
 	*x = GetKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3452,7 +3541,7 @@ func (x *GetKeyspaceResponse) String() string {
 func (*GetKeyspaceResponse) ProtoMessage() {}
 
 func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3554,7 @@ func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -3502,7 +3591,7 @@ type ListKeyspacesRequest struct {
 
 func (x *ListKeyspacesRequest) Reset() {
 	*x = ListKeyspacesRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3514,7 +3603,7 @@ func (x *ListKeyspacesRequest) String() string {
 func (*ListKeyspacesRequest) ProtoMessage() {}
 
 func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3527,7 +3616,7 @@ func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListKeyspacesRequest) GetAfter() string {
@@ -3563,7 +3652,7 @@ type ListKeyspacesResponse struct {
 
 func (x *ListKeyspacesResponse) Reset() {
 	*x = ListKeyspacesResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3575,7 +3664,7 @@ func (x *ListKeyspacesResponse) String() string {
 func (*ListKeyspacesResponse) ProtoMessage() {}
 
 func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3588,7 +3677,7 @@ func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListKeyspacesResponse) GetKeyspaces() []*v1.Keyspace {
@@ -3627,7 +3716,7 @@ type RegisterMemberRequest struct {
 
 func (x *RegisterMemberRequest) Reset() {
 	*x = RegisterMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3639,7 +3728,7 @@ func (x *RegisterMemberRequest) String() string {
 func (*RegisterMemberRequest) ProtoMessage() {}
 
 func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3652,7 +3741,7 @@ func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberRequest.ProtoReflect.Descriptor instead.
 func (*RegisterMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RegisterMemberRequest) GetMember() *v1.Member {
@@ -3687,7 +3776,7 @@ type RegisterMemberResponse struct {
 
 func (x *RegisterMemberResponse) Reset() {
 	*x = RegisterMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3699,7 +3788,7 @@ func (x *RegisterMemberResponse) String() string {
 func (*RegisterMemberResponse) ProtoMessage() {}
 
 func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3712,7 +3801,7 @@ func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberResponse.ProtoReflect.Descriptor instead.
 func (*RegisterMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RegisterMemberResponse) GetMember() *v1.Member {
@@ -3744,7 +3833,7 @@ type DrainMemberRequest struct {
 
 func (x *DrainMemberRequest) Reset() {
 	*x = DrainMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3845,7 @@ func (x *DrainMemberRequest) String() string {
 func (*DrainMemberRequest) ProtoMessage() {}
 
 func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3858,7 @@ func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DrainMemberRequest) GetMemberId() string {
@@ -3817,7 +3906,7 @@ type DrainMemberResponse struct {
 
 func (x *DrainMemberResponse) Reset() {
 	*x = DrainMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3829,7 +3918,7 @@ func (x *DrainMemberResponse) String() string {
 func (*DrainMemberResponse) ProtoMessage() {}
 
 func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3842,7 +3931,7 @@ func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DrainMemberResponse) GetMember() *v1.Member {
@@ -3874,7 +3963,7 @@ type FailMemberRequest struct {
 
 func (x *FailMemberRequest) Reset() {
 	*x = FailMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +3975,7 @@ func (x *FailMemberRequest) String() string {
 func (*FailMemberRequest) ProtoMessage() {}
 
 func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +3988,7 @@ func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberRequest.ProtoReflect.Descriptor instead.
 func (*FailMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FailMemberRequest) GetMemberId() string {
@@ -3947,7 +4036,7 @@ type FailMemberResponse struct {
 
 func (x *FailMemberResponse) Reset() {
 	*x = FailMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4048,7 @@ func (x *FailMemberResponse) String() string {
 func (*FailMemberResponse) ProtoMessage() {}
 
 func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4061,7 @@ func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberResponse.ProtoReflect.Descriptor instead.
 func (*FailMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FailMemberResponse) GetMember() *v1.Member {
@@ -4002,7 +4091,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4014,7 +4103,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4027,7 +4116,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RemoveMemberRequest) GetMemberId() string {
@@ -4068,7 +4157,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4080,7 +4169,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4093,7 +4182,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RemoveMemberResponse) GetToken() *v1.RootToken {
@@ -4123,7 +4212,7 @@ type AssignRegionsRequest struct {
 
 func (x *AssignRegionsRequest) Reset() {
 	*x = AssignRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4224,7 @@ func (x *AssignRegionsRequest) String() string {
 func (*AssignRegionsRequest) ProtoMessage() {}
 
 func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4237,7 @@ func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsRequest.ProtoReflect.Descriptor instead.
 func (*AssignRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AssignRegionsRequest) GetAssignments() []*v1.Assignment {
@@ -4183,7 +4272,7 @@ type AssignRegionsResponse struct {
 
 func (x *AssignRegionsResponse) Reset() {
 	*x = AssignRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4284,7 @@ func (x *AssignRegionsResponse) String() string {
 func (*AssignRegionsResponse) ProtoMessage() {}
 
 func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4297,7 @@ func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsResponse.ProtoReflect.Descriptor instead.
 func (*AssignRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AssignRegionsResponse) GetToken() *v1.RootToken {
@@ -4236,7 +4325,7 @@ type RotatePinKeyRequest struct {
 
 func (x *RotatePinKeyRequest) Reset() {
 	*x = RotatePinKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4248,7 +4337,7 @@ func (x *RotatePinKeyRequest) String() string {
 func (*RotatePinKeyRequest) ProtoMessage() {}
 
 func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4261,7 +4350,7 @@ func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RotatePinKeyRequest) GetExpectedId() uint32 {
@@ -4289,7 +4378,7 @@ type RotatePinKeyResponse struct {
 
 func (x *RotatePinKeyResponse) Reset() {
 	*x = RotatePinKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4390,7 @@ func (x *RotatePinKeyResponse) String() string {
 func (*RotatePinKeyResponse) ProtoMessage() {}
 
 func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4403,7 @@ func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RotatePinKeyResponse) GetId() uint32 {
@@ -4351,7 +4440,7 @@ type StoreHeartbeatRequest struct {
 
 func (x *StoreHeartbeatRequest) Reset() {
 	*x = StoreHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4363,7 +4452,7 @@ func (x *StoreHeartbeatRequest) String() string {
 func (*StoreHeartbeatRequest) ProtoMessage() {}
 
 func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4376,7 +4465,7 @@ func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StoreHeartbeatRequest) GetMemberId() string {
@@ -4447,7 +4536,7 @@ type StoreHeartbeatResponse struct {
 
 func (x *StoreHeartbeatResponse) Reset() {
 	*x = StoreHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4459,7 +4548,7 @@ func (x *StoreHeartbeatResponse) String() string {
 func (*StoreHeartbeatResponse) ProtoMessage() {}
 
 func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4472,7 +4561,7 @@ func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StoreHeartbeatResponse) GetOperations() []*SchedulerOperation {
@@ -4516,7 +4605,7 @@ type SchedulerOperation struct {
 
 func (x *SchedulerOperation) Reset() {
 	*x = SchedulerOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4528,7 +4617,7 @@ func (x *SchedulerOperation) String() string {
 func (*SchedulerOperation) ProtoMessage() {}
 
 func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4541,7 +4630,7 @@ func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerOperation.ProtoReflect.Descriptor instead.
 func (*SchedulerOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SchedulerOperation) GetKind() isSchedulerOperation_Kind {
@@ -4632,7 +4721,7 @@ type TransferLeader struct {
 
 func (x *TransferLeader) Reset() {
 	*x = TransferLeader{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4644,7 +4733,7 @@ func (x *TransferLeader) String() string {
 func (*TransferLeader) ProtoMessage() {}
 
 func (x *TransferLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4657,7 +4746,7 @@ func (x *TransferLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeader.ProtoReflect.Descriptor instead.
 func (*TransferLeader) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TransferLeader) GetRegionId() uint64 {
@@ -4691,7 +4780,7 @@ type SplitHint struct {
 
 func (x *SplitHint) Reset() {
 	*x = SplitHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4703,7 +4792,7 @@ func (x *SplitHint) String() string {
 func (*SplitHint) ProtoMessage() {}
 
 func (x *SplitHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4716,7 +4805,7 @@ func (x *SplitHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitHint.ProtoReflect.Descriptor instead.
 func (*SplitHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SplitHint) GetRegionId() uint64 {
@@ -4737,7 +4826,7 @@ type MergeHint struct {
 
 func (x *MergeHint) Reset() {
 	*x = MergeHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4749,7 +4838,7 @@ func (x *MergeHint) String() string {
 func (*MergeHint) ProtoMessage() {}
 
 func (x *MergeHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4762,7 +4851,7 @@ func (x *MergeHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHint.ProtoReflect.Descriptor instead.
 func (*MergeHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *MergeHint) GetLeftRegionId() uint64 {
@@ -4796,7 +4885,7 @@ type RegionHeartbeatRequest struct {
 
 func (x *RegionHeartbeatRequest) Reset() {
 	*x = RegionHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4808,7 +4897,7 @@ func (x *RegionHeartbeatRequest) String() string {
 func (*RegionHeartbeatRequest) ProtoMessage() {}
 
 func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4821,7 +4910,7 @@ func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RegionHeartbeatRequest) GetMemberId() string {
@@ -4878,7 +4967,7 @@ type RegionHeartbeatResponse struct {
 
 func (x *RegionHeartbeatResponse) Reset() {
 	*x = RegionHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4890,7 +4979,7 @@ func (x *RegionHeartbeatResponse) String() string {
 func (*RegionHeartbeatResponse) ProtoMessage() {}
 
 func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4903,7 +4992,7 @@ func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RegionHeartbeatResponse) GetRegion() *v1.Region {
@@ -4950,7 +5039,7 @@ type MemberFrame struct {
 
 func (x *MemberFrame) Reset() {
 	*x = MemberFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5051,7 @@ func (x *MemberFrame) String() string {
 func (*MemberFrame) ProtoMessage() {}
 
 func (x *MemberFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5064,7 @@ func (x *MemberFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberFrame.ProtoReflect.Descriptor instead.
 func (*MemberFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MemberFrame) GetHello() *MemberHello {
@@ -5061,7 +5150,7 @@ type MemberHello struct {
 
 func (x *MemberHello) Reset() {
 	*x = MemberHello{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5073,7 +5162,7 @@ func (x *MemberHello) String() string {
 func (*MemberHello) ProtoMessage() {}
 
 func (x *MemberHello) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5086,7 +5175,7 @@ func (x *MemberHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberHello.ProtoReflect.Descriptor instead.
 func (*MemberHello) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *MemberHello) GetMemberId() string {
@@ -5123,7 +5212,7 @@ type ShownState struct {
 
 func (x *ShownState) Reset() {
 	*x = ShownState{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5135,7 +5224,7 @@ func (x *ShownState) String() string {
 func (*ShownState) ProtoMessage() {}
 
 func (x *ShownState) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5148,7 +5237,7 @@ func (x *ShownState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownState.ProtoReflect.Descriptor instead.
 func (*ShownState) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ShownState) GetToken() *v1.RootToken {
@@ -5187,7 +5276,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5199,7 +5288,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5212,7 +5301,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Goodbye) GetDeadlineMillis() uint64 {
@@ -5250,7 +5339,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5262,7 +5351,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5275,7 +5364,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *MemberLoad) GetLoad() float64 {
@@ -5326,7 +5415,7 @@ type RegionReport struct {
 
 func (x *RegionReport) Reset() {
 	*x = RegionReport{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5338,7 +5427,7 @@ func (x *RegionReport) String() string {
 func (*RegionReport) ProtoMessage() {}
 
 func (x *RegionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5351,7 +5440,7 @@ func (x *RegionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionReport.ProtoReflect.Descriptor instead.
 func (*RegionReport) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RegionReport) GetRegionId() uint64 {
@@ -5470,7 +5559,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5482,7 +5571,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5495,7 +5584,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HotKey) GetKey() []byte {
@@ -5540,7 +5629,7 @@ type MemberAnswer struct {
 
 func (x *MemberAnswer) Reset() {
 	*x = MemberAnswer{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5552,7 +5641,7 @@ func (x *MemberAnswer) String() string {
 func (*MemberAnswer) ProtoMessage() {}
 
 func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5565,7 +5654,7 @@ func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAnswer.ProtoReflect.Descriptor instead.
 func (*MemberAnswer) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *MemberAnswer) GetSequence() uint64 {
@@ -5647,7 +5736,7 @@ type MemberTerms struct {
 
 func (x *MemberTerms) Reset() {
 	*x = MemberTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5659,7 +5748,7 @@ func (x *MemberTerms) String() string {
 func (*MemberTerms) ProtoMessage() {}
 
 func (x *MemberTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5672,7 +5761,7 @@ func (x *MemberTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberTerms.ProtoReflect.Descriptor instead.
 func (*MemberTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *MemberTerms) GetIntervalMillis() uint64 {
@@ -5722,7 +5811,7 @@ type KeyspaceTerms struct {
 
 func (x *KeyspaceTerms) Reset() {
 	*x = KeyspaceTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5734,7 +5823,7 @@ func (x *KeyspaceTerms) String() string {
 func (*KeyspaceTerms) ProtoMessage() {}
 
 func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5747,7 +5836,7 @@ func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceTerms.ProtoReflect.Descriptor instead.
 func (*KeyspaceTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *KeyspaceTerms) GetKeyspaceId() uint32 {
@@ -5819,7 +5908,7 @@ type ShownSet struct {
 
 func (x *ShownSet) Reset() {
 	*x = ShownSet{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5831,7 +5920,7 @@ func (x *ShownSet) String() string {
 func (*ShownSet) ProtoMessage() {}
 
 func (x *ShownSet) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5844,7 +5933,7 @@ func (x *ShownSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownSet.ProtoReflect.Descriptor instead.
 func (*ShownSet) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ShownSet) GetToken() *v1.RootToken {
@@ -5897,7 +5986,7 @@ type ShownRegion struct {
 
 func (x *ShownRegion) Reset() {
 	*x = ShownRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5909,7 +5998,7 @@ func (x *ShownRegion) String() string {
 func (*ShownRegion) ProtoMessage() {}
 
 func (x *ShownRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5922,7 +6011,7 @@ func (x *ShownRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownRegion.ProtoReflect.Descriptor instead.
 func (*ShownRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ShownRegion) GetRegion() *v1.Region {
@@ -5963,7 +6052,7 @@ type ShownMove struct {
 
 func (x *ShownMove) Reset() {
 	*x = ShownMove{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5975,7 +6064,7 @@ func (x *ShownMove) String() string {
 func (*ShownMove) ProtoMessage() {}
 
 func (x *ShownMove) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5988,7 +6077,7 @@ func (x *ShownMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownMove.ProtoReflect.Descriptor instead.
 func (*ShownMove) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ShownMove) GetTransitionId() string {
@@ -6082,7 +6171,7 @@ type MemberCommand struct {
 
 func (x *MemberCommand) Reset() {
 	*x = MemberCommand{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6094,7 +6183,7 @@ func (x *MemberCommand) String() string {
 func (*MemberCommand) ProtoMessage() {}
 
 func (x *MemberCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6107,7 +6196,7 @@ func (x *MemberCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommand.ProtoReflect.Descriptor instead.
 func (*MemberCommand) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *MemberCommand) GetEra() uint64 {
@@ -6178,7 +6267,7 @@ type MemberCommandReply struct {
 
 func (x *MemberCommandReply) Reset() {
 	*x = MemberCommandReply{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6190,7 +6279,7 @@ func (x *MemberCommandReply) String() string {
 func (*MemberCommandReply) ProtoMessage() {}
 
 func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6203,7 +6292,7 @@ func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommandReply.ProtoReflect.Descriptor instead.
 func (*MemberCommandReply) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *MemberCommandReply) GetEra() uint64 {
@@ -6272,7 +6361,7 @@ type HeardMembersRequest struct {
 
 func (x *HeardMembersRequest) Reset() {
 	*x = HeardMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6284,7 +6373,7 @@ func (x *HeardMembersRequest) String() string {
 func (*HeardMembersRequest) ProtoMessage() {}
 
 func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6297,7 +6386,7 @@ func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersRequest.ProtoReflect.Descriptor instead.
 func (*HeardMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *HeardMembersRequest) GetMemberIds() []string {
@@ -6318,7 +6407,7 @@ type HeardMembersResponse struct {
 
 func (x *HeardMembersResponse) Reset() {
 	*x = HeardMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6330,7 +6419,7 @@ func (x *HeardMembersResponse) String() string {
 func (*HeardMembersResponse) ProtoMessage() {}
 
 func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6343,7 +6432,7 @@ func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersResponse.ProtoReflect.Descriptor instead.
 func (*HeardMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HeardMembersResponse) GetMembers() []*HeardMember {
@@ -6374,7 +6463,7 @@ type HeardMember struct {
 
 func (x *HeardMember) Reset() {
 	*x = HeardMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6386,7 +6475,7 @@ func (x *HeardMember) String() string {
 func (*HeardMember) ProtoMessage() {}
 
 func (x *HeardMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6399,7 +6488,7 @@ func (x *HeardMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMember.ProtoReflect.Descriptor instead.
 func (*HeardMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HeardMember) GetMemberId() string {
@@ -6445,7 +6534,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6457,7 +6546,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6470,7 +6559,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -6513,7 +6602,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6525,7 +6614,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6538,7 +6627,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -6590,7 +6679,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6602,7 +6691,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6615,7 +6704,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -6708,7 +6797,7 @@ type ListCoordinatorsRequest struct {
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6720,7 +6809,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6733,7 +6822,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -6769,7 +6858,7 @@ type ListCoordinatorsResponse struct {
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6781,7 +6870,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6794,7 +6883,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -6830,7 +6919,7 @@ type RemoveCoordinatorRequest struct {
 
 func (x *RemoveCoordinatorRequest) Reset() {
 	*x = RemoveCoordinatorRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6842,7 +6931,7 @@ func (x *RemoveCoordinatorRequest) String() string {
 func (*RemoveCoordinatorRequest) ProtoMessage() {}
 
 func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6855,7 +6944,7 @@ func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RemoveCoordinatorRequest) GetCoordinatorId() string {
@@ -6890,7 +6979,7 @@ type RemoveCoordinatorResponse struct {
 
 func (x *RemoveCoordinatorResponse) Reset() {
 	*x = RemoveCoordinatorResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6902,7 +6991,7 @@ func (x *RemoveCoordinatorResponse) String() string {
 func (*RemoveCoordinatorResponse) ProtoMessage() {}
 
 func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6915,7 +7004,7 @@ func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RemoveCoordinatorResponse) GetToken() *v1.RootToken {
@@ -6942,7 +7031,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6954,7 +7043,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6967,7 +7056,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *StatusRequest) GetBrief() bool {
@@ -7036,7 +7125,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7048,7 +7137,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7061,7 +7150,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -7289,7 +7378,7 @@ type Stuck struct {
 
 func (x *Stuck) Reset() {
 	*x = Stuck{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7301,7 +7390,7 @@ func (x *Stuck) String() string {
 func (*Stuck) ProtoMessage() {}
 
 func (x *Stuck) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7314,7 +7403,7 @@ func (x *Stuck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stuck.ProtoReflect.Descriptor instead.
 func (*Stuck) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Stuck) GetKeyspace() string {
@@ -7369,7 +7458,7 @@ type BalanceRound struct {
 
 func (x *BalanceRound) Reset() {
 	*x = BalanceRound{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7381,7 +7470,7 @@ func (x *BalanceRound) String() string {
 func (*BalanceRound) ProtoMessage() {}
 
 func (x *BalanceRound) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7394,7 +7483,7 @@ func (x *BalanceRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
 func (*BalanceRound) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *BalanceRound) GetKeyspace() string {
@@ -7465,7 +7554,7 @@ type BalanceCount struct {
 
 func (x *BalanceCount) Reset() {
 	*x = BalanceCount{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7477,7 +7566,7 @@ func (x *BalanceCount) String() string {
 func (*BalanceCount) ProtoMessage() {}
 
 func (x *BalanceCount) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7490,7 +7579,7 @@ func (x *BalanceCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
 func (*BalanceCount) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *BalanceCount) GetOperation() string {
@@ -7527,7 +7616,7 @@ type BalanceRefusal struct {
 
 func (x *BalanceRefusal) Reset() {
 	*x = BalanceRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7539,7 +7628,7 @@ func (x *BalanceRefusal) String() string {
 func (*BalanceRefusal) ProtoMessage() {}
 
 func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7552,7 +7641,7 @@ func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
 func (*BalanceRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *BalanceRefusal) GetWhy() string {
@@ -7601,7 +7690,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7613,7 +7702,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7626,7 +7715,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -7687,7 +7776,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7699,7 +7788,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7712,7 +7801,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -7748,7 +7837,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7760,7 +7849,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7773,7 +7862,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -7869,7 +7958,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7881,7 +7970,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7894,7 +7983,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *Placed) GetAssigned() uint64 {
@@ -7965,7 +8054,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7977,7 +8066,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7990,7 +8079,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -8036,7 +8125,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8048,7 +8137,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8061,7 +8150,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -8124,7 +8213,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8136,7 +8225,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8149,7 +8238,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -8177,7 +8266,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8189,7 +8278,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8202,7 +8291,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -8230,7 +8319,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8242,7 +8331,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8255,7 +8344,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -8287,7 +8376,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8299,7 +8388,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8312,7 +8401,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -8356,7 +8445,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8368,7 +8457,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8381,7 +8470,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -8427,7 +8516,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8439,7 +8528,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8452,7 +8541,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -8496,7 +8585,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8508,7 +8597,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8521,7 +8610,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -8558,7 +8647,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8570,7 +8659,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8583,7 +8672,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -8621,7 +8710,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8633,7 +8722,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8646,7 +8735,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -8691,7 +8780,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8703,7 +8792,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8716,7 +8805,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -8761,7 +8850,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8773,7 +8862,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8786,7 +8875,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -8824,7 +8913,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8836,7 +8925,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8849,7 +8938,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8883,7 +8972,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8895,7 +8984,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8908,7 +8997,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8936,7 +9025,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8948,7 +9037,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8961,7 +9050,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8987,7 +9076,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8999,7 +9088,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9012,7 +9101,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -9033,7 +9122,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9045,7 +9134,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9058,7 +9147,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -9147,15 +9236,14 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x10leader_of_region\x18\b \x03(\rR\x0eleaderOfRegion\"e\n" +
 	"\x10GetRegionRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x124\n" +
-	"\x04read\x18\x02 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x9c\x02\n" +
+	"\x04read\x18\x02 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xe7\x01\n" +
 	"\x11GetRegionResponse\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x129\n" +
 	"\x06owners\x18\x02 \x03(\v2!.nokv.coordinator.v1.OwnerAddressR\x06owners\x12(\n" +
 	"\x10leader_member_id\x18\x03 \x01(\tR\x0eleaderMemberId\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\x123\n" +
-	"\x04note\x18\x05 \x01(\v2\x1f.nokv.coordinator.v1.RegionNoteR\x04note\"\xca\x01\n" +
+	"disclosure\"\xca\x01\n" +
 	"\n" +
 	"RegionNote\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1b\n" +
@@ -9163,7 +9251,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bmax_keys\x18\x03 \x01(\x04R\amaxKeys\x12 \n" +
 	"\vquarantined\x18\x04 \x01(\tR\vquarantined\x12+\n" +
 	"\x11quarantine_millis\x18\x05 \x01(\x04R\x10quarantineMillis\x12\x18\n" +
-	"\arefused\x18\x06 \x01(\tR\arefused\"3\n" +
+	"\arefused\x18\x06 \x01(\tR\arefused\"M\n" +
+	"\x12RegionNotesRequest\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\"`\n" +
+	"\x13RegionNotesResponse\x125\n" +
+	"\x05notes\x18\x01 \x03(\v2\x1f.nokv.coordinator.v1.RegionNoteR\x05notes\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"3\n" +
 	"\x14ReleaseRegionRequest\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\"b\n" +
 	"\x15ReleaseRegionResponse\x12\x1a\n" +
@@ -9174,15 +9268,14 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x17\n" +
 	"\aend_key\x18\x03 \x01(\fR\x06endKey\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\rR\x05limit\x124\n" +
-	"\x04read\x18\x05 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\x9e\x02\n" +
+	"\x04read\x18\x05 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xe7\x01\n" +
 	"\x13ScanRegionsResponse\x12.\n" +
 	"\aregions\x18\x01 \x03(\v2\x14.nokv.root.v1.RegionR\aregions\x12$\n" +
 	"\x0enext_start_key\x18\x02 \x01(\fR\fnextStartKey\x129\n" +
 	"\x06owners\x18\x03 \x03(\v2!.nokv.coordinator.v1.OwnerAddressR\x06owners\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\x125\n" +
-	"\x05notes\x18\x05 \x03(\v2\x1f.nokv.coordinator.v1.RegionNoteR\x05notes\"\xb0\x01\n" +
+	"disclosure\"\xb0\x01\n" +
 	"\x13WatchRegionsRequest\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12-\n" +
 	"\x05after\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x124\n" +
@@ -9827,7 +9920,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xd7#\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xb9$\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -9874,7 +9967,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vCheckAccess\x12'.nokv.coordinator.v1.CheckAccessRequest\x1a(.nokv.coordinator.v1.CheckAccessResponse\x12`\n" +
 	"\vCreateToken\x12'.nokv.coordinator.v1.CreateTokenRequest\x1a(.nokv.coordinator.v1.CreateTokenResponse\x12`\n" +
 	"\vRevokeToken\x12'.nokv.coordinator.v1.RevokeTokenRequest\x1a(.nokv.coordinator.v1.RevokeTokenResponse\x12i\n" +
-	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12f\n" +
+	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12`\n" +
+	"\vRegionNotes\x12'.nokv.coordinator.v1.RegionNotesRequest\x1a(.nokv.coordinator.v1.RegionNotesResponse\x12f\n" +
 	"\rReleaseRegion\x12).nokv.coordinator.v1.ReleaseRegionRequest\x1a*.nokv.coordinator.v1.ReleaseRegionResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
@@ -9890,7 +9984,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 116)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 118)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9914,433 +10008,436 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*GetRegionRequest)(nil),          // 19: nokv.coordinator.v1.GetRegionRequest
 	(*GetRegionResponse)(nil),         // 20: nokv.coordinator.v1.GetRegionResponse
 	(*RegionNote)(nil),                // 21: nokv.coordinator.v1.RegionNote
-	(*ReleaseRegionRequest)(nil),      // 22: nokv.coordinator.v1.ReleaseRegionRequest
-	(*ReleaseRegionResponse)(nil),     // 23: nokv.coordinator.v1.ReleaseRegionResponse
-	(*ScanRegionsRequest)(nil),        // 24: nokv.coordinator.v1.ScanRegionsRequest
-	(*ScanRegionsResponse)(nil),       // 25: nokv.coordinator.v1.ScanRegionsResponse
-	(*WatchRegionsRequest)(nil),       // 26: nokv.coordinator.v1.WatchRegionsRequest
-	(*WatchRegionsResponse)(nil),      // 27: nokv.coordinator.v1.WatchRegionsResponse
-	(*RegionChange)(nil),              // 28: nokv.coordinator.v1.RegionChange
-	(*KeyspaceChange)(nil),            // 29: nokv.coordinator.v1.KeyspaceChange
-	(*MemberChange)(nil),              // 30: nokv.coordinator.v1.MemberChange
-	(*AllocIDRequest)(nil),            // 31: nokv.coordinator.v1.AllocIDRequest
-	(*AllocIDResponse)(nil),           // 32: nokv.coordinator.v1.AllocIDResponse
-	(*TsoRequest)(nil),                // 33: nokv.coordinator.v1.TsoRequest
-	(*TsoResponse)(nil),               // 34: nokv.coordinator.v1.TsoResponse
-	(*PublishRootEventRequest)(nil),   // 35: nokv.coordinator.v1.PublishRootEventRequest
-	(*PublishRootEventResponse)(nil),  // 36: nokv.coordinator.v1.PublishRootEventResponse
-	(*PublishRootEventsRequest)(nil),  // 37: nokv.coordinator.v1.PublishRootEventsRequest
-	(*PublishRootEventsResponse)(nil), // 38: nokv.coordinator.v1.PublishRootEventsResponse
-	(*AssessRootEventRequest)(nil),    // 39: nokv.coordinator.v1.AssessRootEventRequest
-	(*AssessRootEventResponse)(nil),   // 40: nokv.coordinator.v1.AssessRootEventResponse
-	(*ListTransitionsRequest)(nil),    // 41: nokv.coordinator.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil),   // 42: nokv.coordinator.v1.ListTransitionsResponse
-	(*RemoveRegionRequest)(nil),       // 43: nokv.coordinator.v1.RemoveRegionRequest
-	(*RemoveRegionResponse)(nil),      // 44: nokv.coordinator.v1.RemoveRegionResponse
-	(*CreateKeyspaceRequest)(nil),     // 45: nokv.coordinator.v1.CreateKeyspaceRequest
-	(*CreateKeyspaceResponse)(nil),    // 46: nokv.coordinator.v1.CreateKeyspaceResponse
-	(*UpdateKeyspaceRequest)(nil),     // 47: nokv.coordinator.v1.UpdateKeyspaceRequest
-	(*UpdateKeyspaceResponse)(nil),    // 48: nokv.coordinator.v1.UpdateKeyspaceResponse
-	(*DeleteKeyspaceRequest)(nil),     // 49: nokv.coordinator.v1.DeleteKeyspaceRequest
-	(*DeleteKeyspaceResponse)(nil),    // 50: nokv.coordinator.v1.DeleteKeyspaceResponse
-	(*GetKeyspaceRequest)(nil),        // 51: nokv.coordinator.v1.GetKeyspaceRequest
-	(*GetKeyspaceResponse)(nil),       // 52: nokv.coordinator.v1.GetKeyspaceResponse
-	(*ListKeyspacesRequest)(nil),      // 53: nokv.coordinator.v1.ListKeyspacesRequest
-	(*ListKeyspacesResponse)(nil),     // 54: nokv.coordinator.v1.ListKeyspacesResponse
-	(*RegisterMemberRequest)(nil),     // 55: nokv.coordinator.v1.RegisterMemberRequest
-	(*RegisterMemberResponse)(nil),    // 56: nokv.coordinator.v1.RegisterMemberResponse
-	(*DrainMemberRequest)(nil),        // 57: nokv.coordinator.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),       // 58: nokv.coordinator.v1.DrainMemberResponse
-	(*FailMemberRequest)(nil),         // 59: nokv.coordinator.v1.FailMemberRequest
-	(*FailMemberResponse)(nil),        // 60: nokv.coordinator.v1.FailMemberResponse
-	(*RemoveMemberRequest)(nil),       // 61: nokv.coordinator.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 62: nokv.coordinator.v1.RemoveMemberResponse
-	(*AssignRegionsRequest)(nil),      // 63: nokv.coordinator.v1.AssignRegionsRequest
-	(*AssignRegionsResponse)(nil),     // 64: nokv.coordinator.v1.AssignRegionsResponse
-	(*RotatePinKeyRequest)(nil),       // 65: nokv.coordinator.v1.RotatePinKeyRequest
-	(*RotatePinKeyResponse)(nil),      // 66: nokv.coordinator.v1.RotatePinKeyResponse
-	(*StoreHeartbeatRequest)(nil),     // 67: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 68: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 69: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 70: nokv.coordinator.v1.TransferLeader
-	(*SplitHint)(nil),                 // 71: nokv.coordinator.v1.SplitHint
-	(*MergeHint)(nil),                 // 72: nokv.coordinator.v1.MergeHint
-	(*RegionHeartbeatRequest)(nil),    // 73: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 74: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*MemberFrame)(nil),               // 75: nokv.coordinator.v1.MemberFrame
-	(*MemberHello)(nil),               // 76: nokv.coordinator.v1.MemberHello
-	(*ShownState)(nil),                // 77: nokv.coordinator.v1.ShownState
-	(*Goodbye)(nil),                   // 78: nokv.coordinator.v1.Goodbye
-	(*MemberLoad)(nil),                // 79: nokv.coordinator.v1.MemberLoad
-	(*RegionReport)(nil),              // 80: nokv.coordinator.v1.RegionReport
-	(*HotKey)(nil),                    // 81: nokv.coordinator.v1.HotKey
-	(*MemberAnswer)(nil),              // 82: nokv.coordinator.v1.MemberAnswer
-	(*MemberTerms)(nil),               // 83: nokv.coordinator.v1.MemberTerms
-	(*KeyspaceTerms)(nil),             // 84: nokv.coordinator.v1.KeyspaceTerms
-	(*ShownSet)(nil),                  // 85: nokv.coordinator.v1.ShownSet
-	(*ShownRegion)(nil),               // 86: nokv.coordinator.v1.ShownRegion
-	(*ShownMove)(nil),                 // 87: nokv.coordinator.v1.ShownMove
-	(*MemberCommand)(nil),             // 88: nokv.coordinator.v1.MemberCommand
-	(*MemberCommandReply)(nil),        // 89: nokv.coordinator.v1.MemberCommandReply
-	(*HeardMembersRequest)(nil),       // 90: nokv.coordinator.v1.HeardMembersRequest
-	(*HeardMembersResponse)(nil),      // 91: nokv.coordinator.v1.HeardMembersResponse
-	(*HeardMember)(nil),               // 92: nokv.coordinator.v1.HeardMember
-	(*ListMembersRequest)(nil),        // 93: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 94: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 95: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 96: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 97: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*RemoveCoordinatorRequest)(nil),  // 98: nokv.coordinator.v1.RemoveCoordinatorRequest
-	(*RemoveCoordinatorResponse)(nil), // 99: nokv.coordinator.v1.RemoveCoordinatorResponse
-	(*StatusRequest)(nil),             // 100: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 101: nokv.coordinator.v1.StatusResponse
-	(*Stuck)(nil),                     // 102: nokv.coordinator.v1.Stuck
-	(*BalanceRound)(nil),              // 103: nokv.coordinator.v1.BalanceRound
-	(*BalanceCount)(nil),              // 104: nokv.coordinator.v1.BalanceCount
-	(*BalanceRefusal)(nil),            // 105: nokv.coordinator.v1.BalanceRefusal
-	(*RootEndpoint)(nil),              // 106: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 107: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 108: nokv.coordinator.v1.WitnessResponse
-	(*Placed)(nil),                    // 109: nokv.coordinator.v1.Placed
-	(*GuaranteeFinding)(nil),          // 110: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 111: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 112: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 113: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 114: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 115: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 116: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 117: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 118: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 119: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 120: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 121: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 122: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 123: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 124: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 125: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 126: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 127: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 128: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 129: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 130: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 131: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 132: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 133: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 134: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 135: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 136: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 137: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 138: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 139: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 140: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 141: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 142: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 143: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 144: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 145: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 146: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 147: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 148: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 149: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 150: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 151: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 152: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 153: nokv.root.v1.Verb
+	(*RegionNotesRequest)(nil),        // 22: nokv.coordinator.v1.RegionNotesRequest
+	(*RegionNotesResponse)(nil),       // 23: nokv.coordinator.v1.RegionNotesResponse
+	(*ReleaseRegionRequest)(nil),      // 24: nokv.coordinator.v1.ReleaseRegionRequest
+	(*ReleaseRegionResponse)(nil),     // 25: nokv.coordinator.v1.ReleaseRegionResponse
+	(*ScanRegionsRequest)(nil),        // 26: nokv.coordinator.v1.ScanRegionsRequest
+	(*ScanRegionsResponse)(nil),       // 27: nokv.coordinator.v1.ScanRegionsResponse
+	(*WatchRegionsRequest)(nil),       // 28: nokv.coordinator.v1.WatchRegionsRequest
+	(*WatchRegionsResponse)(nil),      // 29: nokv.coordinator.v1.WatchRegionsResponse
+	(*RegionChange)(nil),              // 30: nokv.coordinator.v1.RegionChange
+	(*KeyspaceChange)(nil),            // 31: nokv.coordinator.v1.KeyspaceChange
+	(*MemberChange)(nil),              // 32: nokv.coordinator.v1.MemberChange
+	(*AllocIDRequest)(nil),            // 33: nokv.coordinator.v1.AllocIDRequest
+	(*AllocIDResponse)(nil),           // 34: nokv.coordinator.v1.AllocIDResponse
+	(*TsoRequest)(nil),                // 35: nokv.coordinator.v1.TsoRequest
+	(*TsoResponse)(nil),               // 36: nokv.coordinator.v1.TsoResponse
+	(*PublishRootEventRequest)(nil),   // 37: nokv.coordinator.v1.PublishRootEventRequest
+	(*PublishRootEventResponse)(nil),  // 38: nokv.coordinator.v1.PublishRootEventResponse
+	(*PublishRootEventsRequest)(nil),  // 39: nokv.coordinator.v1.PublishRootEventsRequest
+	(*PublishRootEventsResponse)(nil), // 40: nokv.coordinator.v1.PublishRootEventsResponse
+	(*AssessRootEventRequest)(nil),    // 41: nokv.coordinator.v1.AssessRootEventRequest
+	(*AssessRootEventResponse)(nil),   // 42: nokv.coordinator.v1.AssessRootEventResponse
+	(*ListTransitionsRequest)(nil),    // 43: nokv.coordinator.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 44: nokv.coordinator.v1.ListTransitionsResponse
+	(*RemoveRegionRequest)(nil),       // 45: nokv.coordinator.v1.RemoveRegionRequest
+	(*RemoveRegionResponse)(nil),      // 46: nokv.coordinator.v1.RemoveRegionResponse
+	(*CreateKeyspaceRequest)(nil),     // 47: nokv.coordinator.v1.CreateKeyspaceRequest
+	(*CreateKeyspaceResponse)(nil),    // 48: nokv.coordinator.v1.CreateKeyspaceResponse
+	(*UpdateKeyspaceRequest)(nil),     // 49: nokv.coordinator.v1.UpdateKeyspaceRequest
+	(*UpdateKeyspaceResponse)(nil),    // 50: nokv.coordinator.v1.UpdateKeyspaceResponse
+	(*DeleteKeyspaceRequest)(nil),     // 51: nokv.coordinator.v1.DeleteKeyspaceRequest
+	(*DeleteKeyspaceResponse)(nil),    // 52: nokv.coordinator.v1.DeleteKeyspaceResponse
+	(*GetKeyspaceRequest)(nil),        // 53: nokv.coordinator.v1.GetKeyspaceRequest
+	(*GetKeyspaceResponse)(nil),       // 54: nokv.coordinator.v1.GetKeyspaceResponse
+	(*ListKeyspacesRequest)(nil),      // 55: nokv.coordinator.v1.ListKeyspacesRequest
+	(*ListKeyspacesResponse)(nil),     // 56: nokv.coordinator.v1.ListKeyspacesResponse
+	(*RegisterMemberRequest)(nil),     // 57: nokv.coordinator.v1.RegisterMemberRequest
+	(*RegisterMemberResponse)(nil),    // 58: nokv.coordinator.v1.RegisterMemberResponse
+	(*DrainMemberRequest)(nil),        // 59: nokv.coordinator.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),       // 60: nokv.coordinator.v1.DrainMemberResponse
+	(*FailMemberRequest)(nil),         // 61: nokv.coordinator.v1.FailMemberRequest
+	(*FailMemberResponse)(nil),        // 62: nokv.coordinator.v1.FailMemberResponse
+	(*RemoveMemberRequest)(nil),       // 63: nokv.coordinator.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 64: nokv.coordinator.v1.RemoveMemberResponse
+	(*AssignRegionsRequest)(nil),      // 65: nokv.coordinator.v1.AssignRegionsRequest
+	(*AssignRegionsResponse)(nil),     // 66: nokv.coordinator.v1.AssignRegionsResponse
+	(*RotatePinKeyRequest)(nil),       // 67: nokv.coordinator.v1.RotatePinKeyRequest
+	(*RotatePinKeyResponse)(nil),      // 68: nokv.coordinator.v1.RotatePinKeyResponse
+	(*StoreHeartbeatRequest)(nil),     // 69: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 70: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 71: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 72: nokv.coordinator.v1.TransferLeader
+	(*SplitHint)(nil),                 // 73: nokv.coordinator.v1.SplitHint
+	(*MergeHint)(nil),                 // 74: nokv.coordinator.v1.MergeHint
+	(*RegionHeartbeatRequest)(nil),    // 75: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 76: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*MemberFrame)(nil),               // 77: nokv.coordinator.v1.MemberFrame
+	(*MemberHello)(nil),               // 78: nokv.coordinator.v1.MemberHello
+	(*ShownState)(nil),                // 79: nokv.coordinator.v1.ShownState
+	(*Goodbye)(nil),                   // 80: nokv.coordinator.v1.Goodbye
+	(*MemberLoad)(nil),                // 81: nokv.coordinator.v1.MemberLoad
+	(*RegionReport)(nil),              // 82: nokv.coordinator.v1.RegionReport
+	(*HotKey)(nil),                    // 83: nokv.coordinator.v1.HotKey
+	(*MemberAnswer)(nil),              // 84: nokv.coordinator.v1.MemberAnswer
+	(*MemberTerms)(nil),               // 85: nokv.coordinator.v1.MemberTerms
+	(*KeyspaceTerms)(nil),             // 86: nokv.coordinator.v1.KeyspaceTerms
+	(*ShownSet)(nil),                  // 87: nokv.coordinator.v1.ShownSet
+	(*ShownRegion)(nil),               // 88: nokv.coordinator.v1.ShownRegion
+	(*ShownMove)(nil),                 // 89: nokv.coordinator.v1.ShownMove
+	(*MemberCommand)(nil),             // 90: nokv.coordinator.v1.MemberCommand
+	(*MemberCommandReply)(nil),        // 91: nokv.coordinator.v1.MemberCommandReply
+	(*HeardMembersRequest)(nil),       // 92: nokv.coordinator.v1.HeardMembersRequest
+	(*HeardMembersResponse)(nil),      // 93: nokv.coordinator.v1.HeardMembersResponse
+	(*HeardMember)(nil),               // 94: nokv.coordinator.v1.HeardMember
+	(*ListMembersRequest)(nil),        // 95: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 96: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 97: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 98: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 99: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*RemoveCoordinatorRequest)(nil),  // 100: nokv.coordinator.v1.RemoveCoordinatorRequest
+	(*RemoveCoordinatorResponse)(nil), // 101: nokv.coordinator.v1.RemoveCoordinatorResponse
+	(*StatusRequest)(nil),             // 102: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 103: nokv.coordinator.v1.StatusResponse
+	(*Stuck)(nil),                     // 104: nokv.coordinator.v1.Stuck
+	(*BalanceRound)(nil),              // 105: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 106: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 107: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 108: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 109: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 110: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 111: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 112: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 113: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 114: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 115: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 116: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 117: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 118: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 119: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 120: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 121: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 122: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 123: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 124: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 125: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 126: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 127: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 128: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 129: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 130: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 131: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 132: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 133: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 134: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 135: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 136: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 137: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 138: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 139: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 140: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 141: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 142: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 143: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 144: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 145: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 146: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 147: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 148: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 149: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 150: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 151: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 152: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 153: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 154: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 155: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	128, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	128, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	128, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	130, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	130, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	130, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	129, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	131, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	130, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	132, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	130, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	132, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	133, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	130, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	132, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	21,  // 24: nokv.coordinator.v1.GetRegionResponse.note:type_name -> nokv.coordinator.v1.RegionNote
-	128, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
+	130, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	130, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	132, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	21,  // 30: nokv.coordinator.v1.ScanRegionsResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
-	128, // 31: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
-	12,  // 32: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 33: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	28,  // 34: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
-	29,  // 35: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	30,  // 36: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
-	13,  // 37: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	130, // 38: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	132, // 39: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	133, // 40: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	131, // 41: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	131, // 42: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	134, // 43: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	135, // 44: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	136, // 45: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	137, // 46: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	138, // 47: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	136, // 48: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	131, // 49: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	134, // 50: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
-	12,  // 51: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 52: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	137, // 53: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	13,  // 54: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	12,  // 55: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	139, // 56: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
-	13,  // 57: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	140, // 58: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	135, // 59: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 60: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	135, // 62: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	132, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	128, // 64: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	135, // 66: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	132, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	128, // 68: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 69: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 70: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 71: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	132, // 72: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	13,  // 73: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	12,  // 74: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	132, // 75: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
-	13,  // 76: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	133, // 77: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	135, // 78: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	133, // 79: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	128, // 80: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 81: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	133, // 82: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	128, // 83: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 84: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	133, // 85: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	128, // 86: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 87: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 88: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	133, // 89: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	142, // 90: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	135, // 91: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 92: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 93: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 94: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	69,  // 95: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	129, // 96: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	70,  // 97: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	71,  // 98: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
-	72,  // 99: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	143, // 100: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	130, // 101: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	130, // 102: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	128, // 103: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	76,  // 104: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
-	80,  // 105: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
-	79,  // 106: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
-	77,  // 107: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
-	89,  // 108: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
-	78,  // 109: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	128, // 110: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	128, // 111: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	140, // 112: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
-	6,   // 113: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
-	81,  // 114: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
-	85,  // 115: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
-	88,  // 116: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
-	83,  // 117: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	131, // 118: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	129, // 119: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
-	84,  // 120: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	144, // 121: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	145, // 122: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	146, // 123: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	128, // 124: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
-	86,  // 125: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	130, // 126: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
-	87,  // 127: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
-	7,   // 128: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
-	8,   // 129: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	140, // 130: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	143, // 131: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	131, // 132: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	140, // 133: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
-	92,  // 134: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	128, // 135: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 136: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	95,  // 137: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	13,  // 138: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	133, // 139: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	67,  // 140: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	9,   // 141: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
-	79,  // 142: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
-	12,  // 143: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 144: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	13,  // 145: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	135, // 146: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 147: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	147, // 148: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	148, // 149: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	149, // 150: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	150, // 151: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	13,  // 152: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	144, // 153: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	106, // 154: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	151, // 155: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	103, // 156: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
-	102, // 157: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
-	104, // 158: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	105, // 159: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	143, // 160: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	151, // 161: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 162: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	110, // 163: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	147, // 164: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	148, // 165: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	149, // 166: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	150, // 167: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	111, // 168: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 169: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	109, // 170: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	128, // 171: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 172: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 173: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 174: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	128, // 175: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	135, // 176: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	148, // 177: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	128, // 178: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	152, // 179: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	135, // 180: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 181: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	128, // 182: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	153, // 183: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	135, // 184: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 185: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	128, // 186: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 187: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 188: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 189: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	153, // 190: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 191: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 192: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 193: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	135, // 194: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 195: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	135, // 196: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 197: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 198: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 199: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 200: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 201: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	24,  // 202: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	26,  // 203: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	31,  // 204: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	31,  // 205: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	33,  // 206: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	33,  // 207: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	35,  // 208: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	37,  // 209: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	37,  // 210: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	39,  // 211: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	41,  // 212: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	43,  // 213: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	45,  // 214: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	47,  // 215: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	49,  // 216: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	51,  // 217: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	53,  // 218: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	55,  // 219: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	57,  // 220: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	59,  // 221: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	61,  // 222: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	63,  // 223: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	65,  // 224: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	67,  // 225: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	73,  // 226: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	75,  // 227: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	90,  // 228: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	93,  // 229: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	96,  // 230: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	98,  // 231: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	100, // 232: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	107, // 233: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	112, // 234: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	114, // 235: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	116, // 236: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	118, // 237: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	120, // 238: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	122, // 239: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	124, // 240: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	126, // 241: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	22,  // 242: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	130, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	130, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
+	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
+	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
+	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	132, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	134, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	135, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	133, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	133, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	136, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	137, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	138, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	139, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	140, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	138, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	133, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	136, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	138, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	139, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	141, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	142, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	137, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	137, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	134, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	130, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	137, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	134, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	130, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	134, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	134, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	135, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	137, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	135, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	130, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	135, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	130, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	135, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	130, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	135, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	144, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	137, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	71,  // 94: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	131, // 95: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	72,  // 96: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	73,  // 97: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
+	74,  // 98: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
+	145, // 99: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	132, // 100: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	132, // 101: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	130, // 102: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	78,  // 103: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
+	82,  // 104: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
+	81,  // 105: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
+	79,  // 106: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
+	91,  // 107: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
+	80,  // 108: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
+	130, // 109: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	130, // 110: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	142, // 111: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	6,   // 112: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
+	83,  // 113: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
+	87,  // 114: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
+	90,  // 115: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
+	85,  // 116: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
+	133, // 117: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	131, // 118: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	86,  // 119: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
+	146, // 120: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	147, // 121: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	148, // 122: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	130, // 123: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	88,  // 124: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
+	132, // 125: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	89,  // 126: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
+	7,   // 127: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
+	8,   // 128: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
+	142, // 129: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	145, // 130: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	133, // 131: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	142, // 132: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	94,  // 133: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
+	130, // 134: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 135: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	97,  // 136: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	13,  // 137: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	135, // 138: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	69,  // 139: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	9,   // 140: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
+	81,  // 141: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
+	12,  // 142: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	146, // 143: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	13,  // 144: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	137, // 145: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 146: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 147: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	150, // 148: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	151, // 149: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	152, // 150: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	13,  // 151: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	146, // 152: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	108, // 153: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	153, // 154: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	105, // 155: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	104, // 156: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
+	106, // 157: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	107, // 158: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	145, // 159: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	153, // 160: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 161: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	112, // 162: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	149, // 163: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	150, // 164: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	151, // 165: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	152, // 166: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	113, // 167: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 168: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	111, // 169: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	130, // 170: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 171: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 172: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 173: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	130, // 174: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	137, // 175: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	150, // 176: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	130, // 177: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	154, // 178: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	137, // 179: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	154, // 180: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	130, // 181: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	155, // 182: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	137, // 183: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	154, // 184: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	130, // 185: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 186: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	154, // 187: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 188: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	155, // 189: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 190: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	154, // 191: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 192: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	137, // 193: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 194: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 195: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	130, // 196: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 197: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 198: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 199: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 200: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	26,  // 201: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	28,  // 202: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	33,  // 203: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	33,  // 204: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	35,  // 205: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	35,  // 206: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	37,  // 207: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	39,  // 208: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	39,  // 209: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	41,  // 210: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	43,  // 211: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	45,  // 212: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	47,  // 213: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	49,  // 214: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	51,  // 215: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	53,  // 216: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	55,  // 217: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	57,  // 218: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	59,  // 219: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	61,  // 220: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	63,  // 221: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	65,  // 222: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	67,  // 223: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	69,  // 224: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	75,  // 225: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	77,  // 226: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	92,  // 227: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	95,  // 228: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	98,  // 229: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	100, // 230: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	102, // 231: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	109, // 232: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	114, // 233: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	116, // 234: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	118, // 235: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	120, // 236: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	122, // 237: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	124, // 238: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	126, // 239: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	128, // 240: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	22,  // 241: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 242: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
 	16,  // 243: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
 	18,  // 244: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
 	18,  // 245: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
 	20,  // 246: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	25,  // 247: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	27,  // 248: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	32,  // 249: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	32,  // 250: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	34,  // 251: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	34,  // 252: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	36,  // 253: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	38,  // 254: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	38,  // 255: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	40,  // 256: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	42,  // 257: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	44,  // 258: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	46,  // 259: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	48,  // 260: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	50,  // 261: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	52,  // 262: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	54,  // 263: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	56,  // 264: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	58,  // 265: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	60,  // 266: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	62,  // 267: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	64,  // 268: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	66,  // 269: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	68,  // 270: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	74,  // 271: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	82,  // 272: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	91,  // 273: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	94,  // 274: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	97,  // 275: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	99,  // 276: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	101, // 277: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	108, // 278: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	113, // 279: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	115, // 280: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	117, // 281: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	119, // 282: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	121, // 283: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	123, // 284: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	125, // 285: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	127, // 286: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	23,  // 287: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
-	243, // [243:288] is the sub-list for method output_type
-	198, // [198:243] is the sub-list for method input_type
-	198, // [198:198] is the sub-list for extension type_name
-	198, // [198:198] is the sub-list for extension extendee
-	0,   // [0:198] is the sub-list for field type_name
+	27,  // 247: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 248: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 249: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 250: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 251: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 252: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 253: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 254: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 255: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 256: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 257: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 258: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 259: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 260: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 261: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 262: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 263: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 264: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 265: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 266: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 267: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 268: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 269: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 270: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	76,  // 271: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	84,  // 272: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	93,  // 273: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	96,  // 274: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	99,  // 275: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	101, // 276: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	103, // 277: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	110, // 278: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	115, // 279: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	117, // 280: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	119, // 281: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	121, // 282: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	123, // 283: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	125, // 284: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	127, // 285: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	129, // 286: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	23,  // 287: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 288: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	243, // [243:289] is the sub-list for method output_type
+	197, // [197:243] is the sub-list for method input_type
+	197, // [197:197] is the sub-list for extension type_name
+	197, // [197:197] is the sub-list for extension extendee
+	0,   // [0:197] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -10349,7 +10446,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_nokv_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_nokv_coordinator_v1_coordinator_proto_msgTypes[57].OneofWrappers = []any{
+	file_nokv_coordinator_v1_coordinator_proto_msgTypes[59].OneofWrappers = []any{
 		(*SchedulerOperation_TransferLeader)(nil),
 		(*SchedulerOperation_Split)(nil),
 		(*SchedulerOperation_Merge)(nil),
@@ -10360,7 +10457,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   116,
+			NumMessages:   118,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
