@@ -32,6 +32,8 @@ type heard struct {
 	// made are checkpoints, of so many bytes: what is above is not rooted.
 	made      []made
 	madeBytes int
+	// keys are how many keys regions have, of those of which that was told.
+	keys map[state.RegionID]uint64
 	// saturated are regions that an owner says so of.
 	saturated map[state.RegionID]struct{}
 	// weighs: loads count in some keyspace. said is what was said of loads, so many reports;
@@ -52,7 +54,7 @@ type goodbye struct {
 func newHeard() heard {
 	return heard{
 		turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{},
-		saturated: map[state.RegionID]struct{}{}, came: map[state.MemberID]struct{}{},
+		saturated: map[state.RegionID]struct{}{}, came: map[state.MemberID]struct{}{}, keys: map[state.RegionID]uint64{},
 	}
 }
 
@@ -132,6 +134,9 @@ func (a *Raw) Frame(f server.HeardFrame) {
 			if l.Saturated && len(a.heard.saturated) < maxTurned {
 				a.heard.saturated[l.Region] = struct{}{}
 			}
+			if l.Keys > 0 && len(a.heard.keys) < maxTurned {
+				a.heard.keys[l.Region] = l.Keys
+			}
 		}
 		a.heard.overheard(&f, now)
 	}
@@ -190,6 +195,7 @@ func (a *Raw) attend() {
 	}
 	a.listen(&h, now)
 	a.cadence.take(a, h.made)
+	a.countKeys(h.keys)
 	for id := range h.saturated {
 		if r := a.st.Region(id); r != nil {
 			a.rounds.soon(a, r.Keyspace, bySaturated, now)

@@ -28,6 +28,7 @@ type Raw struct {
 		era                     atomic.Uint64
 		starving, moves, evened atomic.Int64
 		rounds                  lastRounds
+		notes                   notes
 	}
 
 	mu sync.Mutex
@@ -153,6 +154,7 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	}
 	a.st, a.at = st, at
 	a.past.date(at.Index, now)
+	a.quarantine(now)
 	if a.work == nil {
 		return
 	}
@@ -234,6 +236,8 @@ func (a *Raw) Jump(v *rootview.View) {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 		a.weighAll(now)
 		a.cadence.learnAll(a, now)
+		a.shows.notes.begin()
+		a.noteAll()
 		a.rounds.everywhere(byMembers)
 	}
 }
@@ -265,11 +269,13 @@ func (a *Raw) holdEra(now clock.Instant) {
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
 	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
 	a.shows.rounds.forget()
+	a.shows.notes.begin()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
 		a.weighAll(now)
 		a.cadence.began = a.at.Index
 		a.cadence.learnAll(a, now)
+		a.noteAll()
 		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }
@@ -329,6 +335,7 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.enrich(&in, uneven, now)
 		plan := placement.Make(in)
 		a.work.Planned(&plan)
+		a.shows.notes.planned(a.st, in.Regions, &plan)
 		a.rounded(&plan, uneven, now)
 		a.rounds.sent(plan.Operations)
 		a.order(plan.Operations, now)

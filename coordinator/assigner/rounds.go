@@ -89,7 +89,7 @@ func (r *rounds) pace(a *Raw, k *rootv1.Keyspace, now clock.Instant) *pace {
 		return x
 	}
 	p := placement.PolicyOf(s)
-	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 {
+	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 && !p.CutKeys {
 		delete(r.of, id)
 		return nil
 	}
@@ -306,10 +306,14 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 			id := state.KeyspaceID(c.Keyspace.GetId())
 			a.weigh(id, a.st, now)
 			a.cadence.learn(a, id, now)
+			a.recount(id)
 			a.rounds.soon(a, id, bySettings, now)
 		case state.ChangeRegion:
 			if c.Acknowledges() {
 				continue
+			}
+			if c.Removed {
+				a.shows.notes.drop(c.Region.ID)
 			}
 			changed[c.Region.Keyspace] = struct{}{}
 		}

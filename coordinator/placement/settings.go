@@ -79,6 +79,7 @@ func PolicyOf(s *rootv1.KeyspaceSettings) balance.Policy {
 	p := balance.Policy{
 		PerMember: bounded(s.GetLimits().GetMaxRegionsPerMember()), OwnersMax: owners, OwnersMin: int(s.GetOwnership().GetMinOwners()),
 		InFlight: int(min(state.MovesOf(s).GetInFlight(), maxInFlight)), Spread: s.GetPolicy().GetSpread(),
+		MaxKeys: s.GetLimits().GetMaxKeysPerRegion(), CutKeys: s.GetLimits().GetRefuseKeys(),
 	}
 	if r := state.RebalanceOf(s); r != nil {
 		p.Even, p.By = true, by[r.GetBy()]

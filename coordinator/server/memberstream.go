@@ -70,12 +70,14 @@ type RegionLoad struct {
 	Region    state.RegionID
 	Epoch     state.Epoch
 	Load      float64
+	// Keys in it; 0: not told.
+	Keys      uint64
 	Saturated bool
 }
 
 // SaidOf is the load in a report; false: the member does not serve the region.
 func SaidOf(p *coordinatorv1.RegionReport) (RegionLoad, bool) {
-	return RegionLoad{state.RegionID(p.GetRegionId()), rooted.EpochFromProto(p.GetEpoch()), p.GetLoad(), p.GetSaturated()},
+	return RegionLoad{state.RegionID(p.GetRegionId()), rooted.EpochFromProto(p.GetEpoch()), p.GetLoad(), p.GetKeyCount(), p.GetSaturated()},
 		p.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_SERVING
 }
 
