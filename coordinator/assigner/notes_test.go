@@ -161,3 +161,28 @@ func TestR29RangesAreCutAtTheLimit(t *testing.T) {
 		}
 	})
 }
+
+// Scenario 20: keys whose rule nobody satisfies wait, and that is seen with the reason;
+// others do not, and once somebody comes that has the labels nobody waits any more.
+func TestScenario20RuleThatNobodySatisfiesIsSeen(t *testing.T) {
+	settings := evened(4, nil)
+	settings.Policy.LabelRules = []*rootv1.LabelRule{{KeyPrefix: []byte("\x00\x00\x00\x00\x00\x00\x00\x01"), Labels: map[string]string{"disk": "ssd"}}}
+	gather(t, settings, 2, func(t *testing.T, c *crowd) {
+		c.run(10 * time.Second)
+		s := c.a.Stuck()
+		if len(s) != 1 || s[0].GetWhy() != "no_eligible_member" || s[0].GetCount() != 1 || s[0].GetKeyspace() != "ks" {
+			t.Fatalf("it waits for %v", s)
+		}
+		if n := c.a.RegionNote(state.RegionID(s[0].GetRegionId())); n.GetRefused() != "no_eligible_member" {
+			t.Errorf("the note is %v", n)
+		}
+		c.must(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{
+			Member: &rootv1.Member{Id: "m3", Address: "m3:1", StartNonce: 77, Labels: map[string]string{"disk": "ssd"}},
+		}}})
+		c.open("m3")
+		c.run(time.Second)
+		if n := len(c.a.Stuck()); n != 0 || c.now().Orphaned() != 0 {
+			t.Errorf("%d reasons, %d orphans", n, c.now().Orphaned())
+		}
+	})
+}

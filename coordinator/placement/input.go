@@ -200,6 +200,9 @@ const (
 	AwaitsMembers
 	// KeysOverLimit: it has more keys than the keyspace allows.
 	KeysOverLimit
+	// NoneMatches: of those that take regions of this keyspace nobody has the labels that
+	// the region's rule wants.
+	NoneMatches
 )
 
 // String is the reason's name, as it is shown.
@@ -207,6 +210,6 @@ func (w Why) String() string {
 	return [...]string{
 		"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
 		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
-		"held_for_member", "awaits_members", "keys_over_limit",
+		"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
 	}[w]
 }

@@ -193,8 +193,11 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		})
 	}
 	if i < 0 {
-		if alone {
+		switch {
+		case alone:
 			why = PoisonSuspected
+		case why == NoEligibleMember && !move && len(t.candidates) > 0:
+			why = NoneMatches
 		}
 		return nil, why
 	}

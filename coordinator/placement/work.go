@@ -430,7 +430,7 @@ func (w *Work) Planned(plan *Plan) {
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:
 			w.stalled = w.stalled || f.Why == NoEligibleMember || f.Why == MembersFull
-		case f.Why == NoEligibleMember || f.Why == MembersFull:
+		case f.Why == NoEligibleMember || f.Why == MembersFull || f.Why == NoneMatches:
 			w.starving[f.Region] = struct{}{}
 		}
 	}
