@@ -76,7 +76,7 @@ func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 		a.core.SetMember(record, now)
 	}
 	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
-	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now}
+	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now, gap: -time.Millisecond}
 	a.heard.opened = true
 	if a.heard.wanted {
 		a.heard.came[id] = struct{}{}
@@ -102,6 +102,7 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	now := a.tickLocked()
 	a.core.Frame(f.Member, f.Incarnation, now)
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
+		s.gap = now.Sub(s.at)
 		s.at, s.complete = now, s.complete || f.Complete
 		if f.Load != nil {
 			s.load = f.Load

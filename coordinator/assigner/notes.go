@@ -376,7 +376,9 @@ func (a *Raw) Stuck() []*coordinatorv1.Stuck {
 }
 
 // RegionNote is what is known of a region; nil: nothing is.
-func (a *Assigner) RegionNote(id state.RegionID) *coordinatorv1.RegionNote { return a.raw.RegionNote(id) }
+func (a *Assigner) RegionNote(id state.RegionID) *coordinatorv1.RegionNote {
+	return a.raw.RegionNote(id)
+}
 
 // RegionNotes are those of a keyspace, MaxNotes at most; more: there are others.
 func (a *Assigner) RegionNotes(id state.KeyspaceID) (all []*coordinatorv1.RegionNote, more bool) {

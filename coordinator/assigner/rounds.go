@@ -287,6 +287,7 @@ func (a *Raw) ended(t *rootv1.Transition, now clock.Instant) {
 			a.count.evened++
 		} else {
 			a.count.unevened++
+			a.count.failedFor[word(t.GetCause().String(), "OPERATION_REASON_")]++
 		}
 	})
 	if gaveUp(t) {
