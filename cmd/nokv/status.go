@@ -25,6 +25,10 @@ type statusOutput struct {
 	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
+	// Members and regions as who assigns has them, or else who is furthest; Stuck is what
+	// keyspaces wait for.
+	Members membersOutput `json:"members"`
+	Stuck   []stuckOutput `json:"stuck,omitempty"`
 	// Rounds are how keyspaces were evened out last, by who assigns.
 	Rounds []roundOutput `json:"rounds,omitempty"`
 	// Scaling is how many members keyspaces want, by who assigns.
@@ -120,6 +124,12 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 			continue
 		}
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		for _, x := range st.GetStuck() {
+			out.Stuck = append(out.Stuck, stuckOutput{x.GetKeyspace(), x.GetWhy(), x.GetCount(), x.GetRegionId()})
+		}
+		if best == nil || st.GetServingAuthority() || !out.Members.assigns {
+			out.Members = showMembers(st)
+		}
 		for _, r := range st.GetRounds() {
 			out.Rounds = append(out.Rounds, showRound(r))
 		}
@@ -205,6 +215,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		row(w, "before", s.Predecessor)
 	}
 	row(w, "invariants", s.invariants())
+	row(w, "members", s.Members.words())
+	for _, x := range s.Stuck {
+		row(w, "waiting", x.words())
+	}
 	row(w)
 	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "ORPHANED", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {

@@ -14,6 +14,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -104,6 +105,9 @@ type RawConfig struct {
 	View    func() *rootview.View
 	Streams Streams
 	Soft    *catalog.Soft
+	// Command sends a command to an incarnation that has a stream here, once. It does not
+	// wait. Nil: nobody has one.
+	Command func(id state.MemberID, incarnation uint64, c *coordinatorv1.MemberCommand) error
 
 	Settings liveness.Settings
 	// PoisonTime is how soon after it got a region the death of a member speaks against the

@@ -61,7 +61,14 @@ func New(cfg Config) (*Assigner, error) {
 }
 
 // UseStreams says who knows the streams of members. It is called before Run.
-func (a *Assigner) UseStreams(s Streams) { a.raw.cfg.Streams = s }
+func (a *Assigner) UseStreams(s Streams) {
+	a.raw.cfg.Streams = s
+	if c, ok := s.(interface {
+		Command(id state.MemberID, incarnation uint64, c *coordinatorv1.MemberCommand) error
+	}); ok {
+		a.raw.cfg.Command = c.Command
+	}
+}
 
 var _ server.MemberEvents = (*Assigner)(nil)
 

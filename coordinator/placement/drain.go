@@ -111,7 +111,7 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {
 		o.Kind = RemoveOwner
 	} else {
-		to, why := p.target(k, r, true, w.most)
+		to, why := p.target(k, r, -1, true, w.most)
 		if to == nil {
 			return why
 		}

@@ -45,6 +45,8 @@ type Input struct {
 	// Leaves are members whose processes end. Drained is when a member drained last.
 	Leaves  map[state.MemberID]Leave
 	Drained clock.Instant
+	// Created is when keyspaces were, of those for which that is not long ago.
+	Created map[state.KeyspaceID]clock.Instant
 }
 
 // Observed is what is known of members and regions beside the root.
@@ -225,6 +227,15 @@ const (
 	NamedNobody
 	NamedUnfit
 	NamedFull
+	// HeldForMember: its owner's next process is waited for. AwaitsMembers: the keyspace is
+	// new, and more members may come.
+	HeldForMember
+	AwaitsMembers
+	// KeysOverLimit: it has more keys than the keyspace allows.
+	KeysOverLimit
+	// NoneMatches: of those that take regions of this keyspace nobody has the labels that
+	// the region's rule wants.
+	NoneMatches
 )
 
 // String is the reason's name, as it is shown.
@@ -233,5 +244,6 @@ func (w Why) String() string {
 		"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
 		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
 		"named_nobody", "named_unfit", "named_full",
+		"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
 	}[w]
 }

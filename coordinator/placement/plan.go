@@ -57,6 +57,9 @@ type homeless struct {
 	keep   []state.Owner
 	reason rootv1.OperationReason
 	load   uint64
+	// back is the place among those who may take it of the member that had it; -1: it has
+	// not come back.
+	back int
 }
 
 // sorted returns ids in order, each once, in a slice of its own.
@@ -101,16 +104,18 @@ func (p *planner) look(id state.RegionID) {
 
 // repair finds out whether owners of a region are gone, and may be replaced.
 func (p *planner) repair(k *settings, r *state.Region) {
-	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r)}
+	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r), back: -1}
 	for _, o := range r.Owners {
 		if p.alive(o) {
 			h.keep = append(h.keep, o)
 			continue
 		}
 		h.reason = p.lost(o)
-		if !p.clear(k, r, o) {
+		back, held := p.held(k, r, o)
+		if !p.clear(k, r, o) || held {
 			return
 		}
+		h.back = back
 	}
 	if f := r.Former; f != nil {
 		h.reason = rootv1.OperationReason_OPERATION_REASON_ORPHANED
@@ -199,11 +204,14 @@ func (p *planner) house() {
 
 func (p *planner) houseOne(k *settings, h homeless) {
 	owners := h.keep
+	if len(owners) == 0 && h.reason == rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH && p.begins(k, h.region) {
+		return
+	}
 	if len(owners) == 0 {
-		if p.awaits(k, h) {
+		if h.back < 0 && p.awaits(k, h) {
 			return
 		}
-		c, why := p.target(k, h.region, false, 0)
+		c, why := p.target(k, h.region, h.back, false, 0)
 		if c == nil {
 			f := Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why}
 			if why == PoisonSuspected {

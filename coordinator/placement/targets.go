@@ -230,10 +230,10 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 	return true
 }
 
-// target takes a member that does not own a region: who is proposed for it, else the one
-// with least. A move goes to no member to which too many are under way. Without one it
+// target takes a member that does not own a region: the one that had it and came back, who
+// is proposed for it, else the one with least. A move goes to no member to which too many are under way. Without one it
 // says why.
-func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) (*candidate, Why) {
+func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*candidate, Why) {
 	t := p.targetsOf(k)
 	why := NoEligibleMember
 	if t.field.Full() {
@@ -243,8 +243,10 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 	if !move { // the root moves nothing to another incarnation of an owner, but grants it
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
-	w, i := p.weight(k, r), -1
-	if move {
+	w, i := p.weight(k, r), back
+	if i >= 0 {
+		// Its own again.
+	} else if move {
 		i = p.joiner(k, t, r, owners, inFlight)
 	} else {
 		var unfit Why
@@ -263,8 +265,11 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 		})
 	}
 	if i < 0 {
-		if alone {
+		switch {
+		case alone:
 			why = PoisonSuspected
+		case why == NoEligibleMember && !move && len(t.candidates) > 0:
+			why = NoneMatches
 		}
 		return nil, why
 	}

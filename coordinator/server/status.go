@@ -53,6 +53,9 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 			}
 		}
 	}
+	if !req.GetBrief() {
+		v.count(ctx, resp)
+	}
 	violations := s.invariants.violations()
 	resp.InvariantViolations = violations[:]
 	if handovers := v.state.Handovers(); len(handovers) > 0 {

@@ -355,6 +355,9 @@ func checkAssignments(all []*rootv1.Assignment) *rootv1.ErrorDetail {
 			checkBytes("frontier", a.GetFrontier(), MaxFrontierBytes)); d != nil {
 			return d
 		}
+		if a.GetAcknowledged() && (len(a.GetOwners()) != 1 || a.GetOwners()[0].GetIncarnation() == 0 || a.GetExpectedEpoch() == nil || !a.GetSetFrontier()) {
+			return invalid("a frontier of region %d is acknowledged by one owner with its incarnation, at an epoch", a.GetRegionId())
+		}
 	}
 	return nil
 }

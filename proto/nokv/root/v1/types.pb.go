@@ -2962,7 +2962,9 @@ type KeyspaceSettings struct {
 	// Of feature level 4.
 	Guards *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
 	// Of feature level 4.
-	Scaling       *Scaling `protobuf:"bytes,12,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	Scaling *Scaling `protobuf:"bytes,12,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	// Of feature level 4.
+	Start         *Start `protobuf:"bytes,13,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3077,6 +3079,13 @@ func (x *KeyspaceSettings) GetGuards() *Guards {
 func (x *KeyspaceSettings) GetScaling() *Scaling {
 	if x != nil {
 		return x.Scaling
+	}
+	return nil
+}
+
+func (x *KeyspaceSettings) GetStart() *Start {
+	if x != nil {
+		return x.Start
 	}
 	return nil
 }
@@ -4053,19 +4062,81 @@ func (x *Cadence) GetIdleScanMillis() uint64 {
 	return 0
 }
 
+// Start says how a keyspace begins, and who has what after a restart.
+type Start struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members that the first plan of a new keyspace waits for, 1 s at most, so that the
+	// first one does not get everything.
+	Members uint64 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	// How long the regions of a member whose process ended are kept for the next process of
+	// that id, in milliseconds; with FENCE_TTL the ttl is waited for at the same time. Of
+	// exclusive regions. 0: not at all.
+	HoldMillis    uint64 `protobuf:"varint,2,opt,name=hold_millis,json=holdMillis,proto3" json:"hold_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Start) Reset() {
+	*x = Start{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Start) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Start) ProtoMessage() {}
+
+func (x *Start) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Start.ProtoReflect.Descriptor instead.
+func (*Start) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Start) GetMembers() uint64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Start) GetHoldMillis() uint64 {
+	if x != nil {
+		return x.HoldMillis
+	}
+	return 0
+}
+
 // Limits are the bounds of a keyspace. 0: the root's own bound only.
 type Limits struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	MaxRegions          uint64                 `protobuf:"varint,1,opt,name=max_regions,json=maxRegions,proto3" json:"max_regions,omitempty"`
 	MaxRegionsPerMember uint64                 `protobuf:"varint,2,opt,name=max_regions_per_member,json=maxRegionsPerMember,proto3" json:"max_regions_per_member,omitempty"`
 	MaxKeysPerRegion    uint64                 `protobuf:"varint,3,opt,name=max_keys_per_region,json=maxKeysPerRegion,proto3" json:"max_keys_per_region,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// A region that has more keys is not let be: ranges that are reshaped are split, and of
+	// others it is refused, visibly, to give them to another owner to even out. Of feature
+	// level 4.
+	RefuseKeys    bool `protobuf:"varint,4,opt,name=refuse_keys,json=refuseKeys,proto3" json:"refuse_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4077,7 +4148,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4090,7 +4161,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -4114,6 +4185,13 @@ func (x *Limits) GetMaxKeysPerRegion() uint64 {
 	return 0
 }
 
+func (x *Limits) GetRefuseKeys() bool {
+	if x != nil {
+		return x.RefuseKeys
+	}
+	return false
+}
+
 // RegionEpoch orders the descriptors of one region.
 type RegionEpoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4127,7 +4205,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4139,7 +4217,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4152,7 +4230,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -4184,7 +4262,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4196,7 +4274,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4209,7 +4287,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -4265,7 +4343,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4277,7 +4355,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4290,7 +4368,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Region) GetId() uint64 {
@@ -4371,7 +4449,7 @@ type FormerOwner struct {
 
 func (x *FormerOwner) Reset() {
 	*x = FormerOwner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4383,7 +4461,7 @@ func (x *FormerOwner) String() string {
 func (*FormerOwner) ProtoMessage() {}
 
 func (x *FormerOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4396,7 +4474,7 @@ func (x *FormerOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerOwner.ProtoReflect.Descriptor instead.
 func (*FormerOwner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FormerOwner) GetMemberId() string {
@@ -4461,7 +4539,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4473,7 +4551,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4486,7 +4564,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Transition) GetId() string {
@@ -4634,7 +4712,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4646,7 +4724,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4659,7 +4737,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4712,7 +4790,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4724,7 +4802,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4737,7 +4815,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4787,7 +4865,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4799,7 +4877,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4812,7 +4890,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -4878,7 +4956,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4890,7 +4968,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4903,7 +4981,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -4971,7 +5049,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4983,7 +5061,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4996,7 +5074,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -5279,7 +5357,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5291,7 +5369,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5304,7 +5382,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -5336,7 +5414,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5348,7 +5426,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5374,7 +5452,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5386,7 +5464,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5495,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5429,7 +5507,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5603,7 +5681,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12:\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
-	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\x90\x05\n" +
+	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\xbb\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
@@ -5617,7 +5695,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x05moves\x18\n" +
 	" \x01(\v2\x13.nokv.root.v1.MovesR\x05moves\x12,\n" +
 	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x12/\n" +
-	"\ascaling\x18\f \x01(\v2\x15.nokv.root.v1.ScalingR\ascaling\x1a9\n" +
+	"\ascaling\x18\f \x01(\v2\x15.nokv.root.v1.ScalingR\ascaling\x12)\n" +
+	"\x05start\x18\r \x01(\v2\x13.nokv.root.v1.StartR\x05start\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x01\n" +
@@ -5710,12 +5789,18 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aCadence\x12<\n" +
 	"\x1acheckpoint_interval_millis\x18\x01 \x01(\x04R\x18checkpointIntervalMillis\x12*\n" +
 	"\x11idle_evict_millis\x18\x02 \x01(\x04R\x0fidleEvictMillis\x12(\n" +
-	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"\x8d\x01\n" +
+	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"B\n" +
+	"\x05Start\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\x04R\amembers\x12\x1f\n" +
+	"\vhold_millis\x18\x02 \x01(\x04R\n" +
+	"holdMillis\"\xae\x01\n" +
 	"\x06Limits\x12\x1f\n" +
 	"\vmax_regions\x18\x01 \x01(\x04R\n" +
 	"maxRegions\x123\n" +
 	"\x16max_regions_per_member\x18\x02 \x01(\x04R\x13maxRegionsPerMember\x12-\n" +
-	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\"J\n" +
+	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\x12\x1f\n" +
+	"\vrefuse_keys\x18\x04 \x01(\bR\n" +
+	"refuseKeys\"J\n" +
 	"\vRegionEpoch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12!\n" +
 	"\fconf_version\x18\x02 \x01(\x04R\vconfVersion\"\x8c\x01\n" +
@@ -5979,7 +6064,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -6027,28 +6112,29 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*Rebalance)(nil),          // 43: nokv.root.v1.Rebalance
 	(*LabelRule)(nil),          // 44: nokv.root.v1.LabelRule
 	(*Cadence)(nil),            // 45: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 46: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 47: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 48: nokv.root.v1.Owner
-	(*Region)(nil),             // 49: nokv.root.v1.Region
-	(*FormerOwner)(nil),        // 50: nokv.root.v1.FormerOwner
-	(*Transition)(nil),         // 51: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 52: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 53: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 54: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 55: nokv.root.v1.Counters
-	(*Record)(nil),             // 56: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 57: nokv.root.v1.RevokedToken
-	nil,                        // 58: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 59: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 60: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 61: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 62: nokv.root.v1.Layout.Points
-	nil,                        // 63: nokv.root.v1.LabelRule.LabelsEntry
+	(*Start)(nil),              // 46: nokv.root.v1.Start
+	(*Limits)(nil),             // 47: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 48: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 49: nokv.root.v1.Owner
+	(*Region)(nil),             // 50: nokv.root.v1.Region
+	(*FormerOwner)(nil),        // 51: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 52: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 53: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 54: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 55: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 56: nokv.root.v1.Counters
+	(*Record)(nil),             // 57: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 58: nokv.root.v1.RevokedToken
+	nil,                        // 59: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 60: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 61: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 62: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 63: nokv.root.v1.Layout.Points
+	nil,                        // 64: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	49, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	50, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
 	22, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
 	21, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
@@ -6072,7 +6158,7 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	17, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	17, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	17, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	58, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	59, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	35, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	36, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
@@ -6081,61 +6167,62 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	38, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
 	42, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
 	45, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	46, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	59, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	47, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	60, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
 	39, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
 	40, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
 	41, // 38: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
-	60, // 39: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	61, // 40: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	62, // 41: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 42: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 43: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 44: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 45: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	43, // 46: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	44, // 47: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	9,  // 48: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
-	11, // 49: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	63, // 50: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 51: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	47, // 52: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	48, // 53: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	50, // 54: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 55: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 56: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	47, // 57: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	48, // 58: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	47, // 59: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 60: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 61: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	48, // 62: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 63: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 64: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	47, // 65: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 66: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 67: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 68: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	55, // 69: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 70: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 71: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 72: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 73: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 74: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	49, // 75: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	51, // 76: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	52, // 77: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	54, // 78: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	53, // 79: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 80: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 81: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	52, // 82: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	57, // 83: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	84, // [84:84] is the sub-list for method output_type
-	84, // [84:84] is the sub-list for method input_type
-	84, // [84:84] is the sub-list for extension type_name
-	84, // [84:84] is the sub-list for extension extendee
-	0,  // [0:84] is the sub-list for field type_name
+	46, // 39: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
+	61, // 40: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	62, // 41: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	63, // 42: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 43: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 44: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 45: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 46: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	43, // 47: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	44, // 48: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	9,  // 49: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
+	11, // 50: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	64, // 51: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 52: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	48, // 53: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 54: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	51, // 55: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 56: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 57: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	48, // 58: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 59: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	48, // 60: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 61: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 62: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	49, // 63: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 64: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 65: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	48, // 66: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 67: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 68: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 69: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	56, // 70: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 71: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 72: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 73: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 74: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 75: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	50, // 76: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	52, // 77: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	53, // 78: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	55, // 79: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	54, // 80: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 81: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 82: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	53, // 83: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	58, // 84: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	85, // [85:85] is the sub-list for method output_type
+	85, // [85:85] is the sub-list for method input_type
+	85, // [85:85] is the sub-list for extension type_name
+	85, // [85:85] is the sub-list for extension extendee
+	0,  // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -6148,7 +6235,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[39].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[40].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -6173,7 +6260,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      17,
-			NumMessages:   47,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
