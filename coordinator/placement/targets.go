@@ -182,7 +182,7 @@ func (t *targets) named(s propose.Strategy, r *state.Region, owners []state.Owne
 		return -1, "", NamedNobody
 	case !may(i):
 		return -1, t.candidates[i].id, NamedUnfit
-	case t.seen[i].Load+w > max(t.room(i, mostPart), w):
+	case t.seen[i].Load.Plus(w) > max(t.room(i, mostPart), w):
 		return -1, t.candidates[i].id, NamedFull
 	}
 	return i, t.candidates[i].id, 0
@@ -270,7 +270,7 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 	}
 	t.field.Book(i, load.Same(w), 1)
 	if t.seen != nil {
-		t.seen[i].Load += w
+		t.seen[i].Load = t.seen[i].Load.Plus(w)
 		t.assigned++
 	}
 	t.candidates[i].total++
