@@ -32,9 +32,10 @@ import (
 const Version = 1
 
 const (
-	// MaxRequestBytes and MaxAnswerBytes bound what is sent, and what is read.
+	// MaxRequestBytes bounds what is sent, in bytes.
 	MaxRequestBytes = 8 << 20
-	MaxAnswerBytes  = 2 << 20
+	// MaxAnswerBytes bounds what is read, in bytes.
+	MaxAnswerBytes = 2 << 20
 	// maxProblemBytes bounds what is read of an answer that nobody has a use for.
 	maxProblemBytes = 4 << 10
 )
@@ -118,8 +119,10 @@ type Error struct {
 	Err error
 }
 
+// Error says why, and what happened.
 func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Why, e.Err) }
 
+// Unwrap is what happened.
 func (e *Error) Unwrap() error { return e.Err }
 
 // WhyOf is the reason of an error of a call.

@@ -116,7 +116,7 @@ func (s *Setting) Counts(of *rootv1.KeyspaceSettings) string {
 		return text
 	}
 	var scaling *rootv1.Scaling
-	if of.GetScaling() != nil {
+	if of.GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
 		scaling = state.ScalingOf(of)
 	}
 	return s.Text(&rootv1.KeyspaceSettings{

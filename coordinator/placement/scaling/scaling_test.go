@@ -25,7 +25,7 @@ type fleet struct {
 // games are members of the preset, each with so many of 500 regions.
 func games(t *testing.T, regions ...int) *fleet {
 	preset, _ := state.Preset("games")
-	preset.Scaling.Enabled = true
+	preset.Scaling = &rootv1.Scaling{Enabled: true}
 	s, on := scaling.SettingsOf(preset)
 	if !on {
 		t.Fatal("it is off")

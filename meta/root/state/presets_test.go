@@ -66,7 +66,6 @@ func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPrese
 			},
 			Policy:  &rootv1.Policy{Rebalance: &rootv1.Rebalance{AbsoluteLimit: 500, MeanPermille: 1200, MinGap: 50, IntervalMillis: 30 * second, CooldownMillis: 60 * second}},
 			Cadence: &rootv1.Cadence{IdleScanMillis: 10 * minute, IdleEvictMillis: 45 * minute},
-			Scaling: &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10},
 		},
 		"actors": {
 			Liveness: &rootv1.Liveness{IntervalMillis: 30 * second, DeadAfterMillis: 90 * second},
@@ -83,8 +82,12 @@ func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPrese
 			t.Errorf("%s has %v, want %v", name, s, want)
 		}
 	}
-	if s, _ := state.Preset("games"); s.GetScaling().GetEnabled() {
-		t.Errorf("games are scaled by themselves: %v", s.GetScaling())
+	// Of scaling the numbers of games count where nothing is set, so that the preset is of no
+	// level that an older cluster has not.
+	games, _ := state.Preset("games")
+	want := &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10, HookTimeoutMillis: second}
+	if got := state.ScalingOf(games); !proto.Equal(got, want) {
+		t.Errorf("games are scaled by %v, want %v, and not enabled", got, want)
 	}
 	if s, _ := state.Preset("tenants"); s.GetPolicy().GetRebalance() != nil {
 		t.Errorf("tenants are moved by themselves: %v", s.GetPolicy())
