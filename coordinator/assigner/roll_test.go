@@ -96,4 +96,3 @@ func (w *weather) restart(h *host, live func(time.Duration)) (took time.Duration
 	w.start(h)
 	return took
 }
-
