@@ -15,7 +15,7 @@ import (
 func Make(in Input) Plan {
 	p := &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
-		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]bool{},
+		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{},
 	}
 	for _, id := range sorted(in.Regions) {
 		p.look(id)
@@ -46,8 +46,9 @@ type planner struct {
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.
 	gives, takes map[state.MemberID]int
-	// begun are the regions that this plan has an operation for.
-	begun map[state.RegionID]bool
+	// begun are the regions that this plan is done with, with the number of the operation
+	// that it has for them, from 1 on; 0: none.
+	begun map[state.RegionID]int
 }
 
 // homeless is a region with owners that are gone.
@@ -80,8 +81,8 @@ func (p *planner) do(r *state.Region, o Operation) {
 	if o.Load == 0 {
 		o.Load = p.load(r)
 	}
-	p.begun[r.ID] = true
 	p.plan.Operations = append(p.plan.Operations, o)
+	p.begun[r.ID] = len(p.plan.Operations)
 }
 
 func (p *planner) refuse(f Refusal) { p.plan.Refusals = append(p.plan.Refusals, f) }

@@ -216,9 +216,13 @@ func (p *planner) regions(k *settings) []balance.Region {
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
 		_, x.Busy = p.Busy[r.ID]
-		x.Busy = x.Busy || p.begun[r.ID] || p.State.PendingTransition(r.ID) != nil
+		begun, done := p.begun[r.ID]
+		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		if m, under := p.Moves.byRegion[r.ID]; under {
 			x.From, x.To = m.from, m.to
+		}
+		if begun > 0 {
+			p.asPlanned(&x, &p.plan.Operations[begun-1])
 		}
 		for _, o := range r.Owners {
 			x.Busy = x.Busy || !p.alive(o)
@@ -236,6 +240,16 @@ func (p *planner) regions(k *settings) []balance.Region {
 		return true
 	})
 	return regions
+}
+
+// asPlanned has a region count for those that this plan gives it to.
+func (p *planner) asPlanned(x *balance.Region, o *Operation) {
+	switch o.Kind {
+	case Assign:
+		x.Owners, x.From, x.To = o.Owners, "", ""
+	case PlanMove, AddOwner, RemoveOwner:
+		x.From, x.To = o.From.Member, o.To.Member
+	}
 }
 
 // loadOf is the load of a region: of one on a member above what it can take, the fast
