@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/claims"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
@@ -88,6 +89,7 @@ type Coordinator struct {
 	stats    *rpcstats.Stats
 	prober   *prober
 	assigner *assigner.Assigner
+	claims   *claims.Desk
 	others   *others
 	clock    clock.Clock
 	started  clock.Instant
@@ -153,10 +155,18 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.claims, err = claims.New(claims.Config{
+		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Observed: c.assigner.Observed(),
+		Load:  func(id state.MemberID, incarnation uint64) (float64, bool) { return c.server.SaidLoad(id, incarnation) },
+		Clock: c.clock, Logger: cfg.Logger.Named("claims"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds,
+		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Claims: c.claims,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
@@ -184,6 +194,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
+	work.Go(func() { c.fatal(stopWork, "claims", c.claims.Run(workCtx)) })
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 

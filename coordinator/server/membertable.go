@@ -202,6 +202,12 @@ func (s *Server) Load(id state.MemberID, incarnation uint64) *coordinatorv1.Memb
 	return nil
 }
 
+// SaidLoad is the load that an incarnation last said on a stream here.
+func (s *Server) SaidLoad(id state.MemberID, incarnation uint64) (float64, bool) {
+	l := s.Load(id, incarnation)
+	return l.GetLoad(), l != nil
+}
+
 // Command sends a command to a member that has a stream here, once, with the next
 // answer. It refuses with REASON_NOT_FOUND when there is none of the incarnation, and with
 // REASON_OVERLOADED when too many wait.

@@ -65,6 +65,7 @@ const (
 	Coordinator_CreateToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CreateToken"
 	Coordinator_RevokeToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RevokeToken"
 	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
+	Coordinator_ClaimRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/ClaimRegions"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -184,6 +185,12 @@ type CoordinatorClient interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error)
+	// ClaimRegions finds the regions of keys of a keyspace of points, and makes those that
+	// are not there, each with an owner, if the keyspace's policy.on_miss says so. Regions that
+	// are there are answered by any coordinator; they are made only by the holder of the
+	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
+	// Who claims a key again finds its region.
+	ClaimRegions(ctx context.Context, in *ClaimRegionsRequest, opts ...grpc.CallOption) (*ClaimRegionsResponse, error)
 }
 
 type coordinatorClient struct {
@@ -658,6 +665,16 @@ func (c *coordinatorClient) RotateTokenKey(ctx context.Context, in *RotateTokenK
 	return out, nil
 }
 
+func (c *coordinatorClient) ClaimRegions(ctx context.Context, in *ClaimRegionsRequest, opts ...grpc.CallOption) (*ClaimRegionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClaimRegionsResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ClaimRegions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -775,6 +792,12 @@ type CoordinatorServer interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error)
+	// ClaimRegions finds the regions of keys of a keyspace of points, and makes those that
+	// are not there, each with an owner, if the keyspace's policy.on_miss says so. Regions that
+	// are there are answered by any coordinator; they are made only by the holder of the
+	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
+	// Who claims a key again finds its region.
+	ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -916,6 +939,9 @@ func (UnimplementedCoordinatorServer) RevokeToken(context.Context, *RevokeTokenR
 }
 func (UnimplementedCoordinatorServer) RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateTokenKey not implemented")
+}
+func (UnimplementedCoordinatorServer) ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClaimRegions not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1668,6 +1694,24 @@ func _Coordinator_RotateTokenKey_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_ClaimRegions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClaimRegionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ClaimRegions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ClaimRegions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ClaimRegions(ctx, req.(*ClaimRegionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1826,6 +1870,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateTokenKey",
 			Handler:    _Coordinator_RotateTokenKey_Handler,
+		},
+		{
+			MethodName: "ClaimRegions",
+			Handler:    _Coordinator_ClaimRegions_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
