@@ -24,6 +24,7 @@ import (
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/claims"
 	"github.com/nokv/nokv/coordinator/idalloc"
+	"github.com/nokv/nokv/coordinator/idle"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -90,6 +91,7 @@ type Coordinator struct {
 	prober   *prober
 	assigner *assigner.Assigner
 	claims   *claims.Desk
+	idle     *idle.Releaser
 	others   *others
 	clock    clock.Clock
 	started  clock.Instant
@@ -166,13 +168,20 @@ func New(cfg Config) (*Coordinator, error) {
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Claims: c.claims,
+		Soft: soft, Members: hearers{c.assigner, c}, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Claims: c.claims,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.assigner.UseStreams(c.server)
+	c.idle, err = idle.New(idle.Config{
+		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft, Commands: c.server,
+		Clock: c.clock, Logger: cfg.Logger.Named("idle"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -195,6 +204,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "claims", c.claims.Run(workCtx)) })
+	work.Go(func() { c.fatal(stopWork, "idle", c.idle.Run(workCtx)) })
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 
@@ -232,6 +242,18 @@ func (c *Coordinator) Healthy(ctx context.Context) error {
 // Verify is whose a bearer token is, by the newest view.
 func (c *Coordinator) Verify(token string) (principal.Principal, error) {
 	return bearer.Verify(token, c.follower.View().State, c.cfg.Secret)
+}
+
+// hearers are those who hear of members' streams.
+type hearers struct {
+	*assigner.Assigner
+	of *Coordinator
+}
+
+// Frame implements server.MemberEvents.
+func (h hearers) Frame(f server.HeardFrame) {
+	h.Assigner.Frame(f)
+	h.of.idle.Frame(f)
 }
 
 // rootSource is the root client as a source of views.

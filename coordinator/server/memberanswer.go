@@ -304,6 +304,9 @@ func keyspaceTerms(k *rootv1.Keyspace) *coordinatorv1.KeyspaceTerms {
 		KeyspaceId: k.GetId(), Name: k.GetName(), Layout: s.GetLayout(), Fence: s.GetOwnership().GetFence(),
 		HoldRequestsMillis: state.MovesOf(s).GetHoldRequestsMillis(), Shared: s.GetOwnership().GetMaxOwners() > 1,
 	}
+	if s.GetLayout().GetPoints() != nil {
+		p.IdleEvictMillis = s.GetCadence().GetIdleEvictMillis()
+	}
 	if p.Fence == rootv1.Fence_FENCE_TTL {
 		p.TtlMillis = s.GetOwnership().GetTtlMillis()
 	}
