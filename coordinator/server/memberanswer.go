@@ -163,13 +163,27 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	}
 	a.Set = t.core.Next(m.shown)
 	t.mu.Lock()
-	a.ReportAgain = m.caughtUp(a.Set) || a.ReportAgain
+	if m.caughtUp(a.Set) {
+		m.askAgain(a)
+	}
 	t.mu.Unlock()
 	a.Terms = t.terms.of(t.core, m, member, a.Set)
-	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 {
+	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 && !a.ReportAgain && len(a.ReportAgainRegions) == 0 {
 		return nil
 	}
 	return a
+}
+
+// askAgain asks for reports that were refused: of their regions, as far as these are known.
+// members.mu is held.
+func (m *memberStream) askAgain(a *coordinatorv1.MemberAnswer) {
+	if a.ReportAgain = a.ReportAgain || len(m.early) == 0 || len(m.early) > maxEarly; !a.ReportAgain {
+		for id := range m.early {
+			a.ReportAgainRegions = append(a.ReportAgainRegions, uint64(id))
+		}
+		slices.Sort(a.ReportAgainRegions)
+	}
+	m.early = nil
 }
 
 // caughtUp reports whether what a member said too early may be its own by now, so that it

@@ -143,6 +143,14 @@ func (t *members) took(m *memberStream, said words, f HeardFrame) {
 	if said.missed.Compare(m.missed) > 0 {
 		m.missed = said.missed
 	}
+	for _, id := range said.early {
+		if m.early == nil {
+			m.early = map[state.RegionID]struct{}{}
+		}
+		if len(m.early) <= maxEarly {
+			m.early[id] = struct{}{}
+		}
+	}
 	if said.has != nil {
 		m.has = said.has
 	}

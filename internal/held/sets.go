@@ -122,6 +122,12 @@ func (c *Core) Answer(id int, a *coordinatorv1.MemberAnswer, now clock.Instant) 
 	if a.GetReportAgain() {
 		s.whole, s.begun = true, false
 	}
+	for _, at := range a.GetReportAgainRegions() {
+		if r := c.regions[rooted.RegionID(at)]; r != nil && r.dirty&(1<<id) == 0 {
+			r.dirty |= 1 << id
+			s.dirty, s.urgent = append(s.dirty, r.id), true
+		}
+	}
 	return nil
 }
 

@@ -5329,9 +5329,12 @@ type MemberAnswer struct {
 	// What of the frames was refused, with reasons, 64 at most.
 	Refusals []*v1.ErrorDetail `protobuf:"bytes,8,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	// Administrative state of the member, as rooted.
-	State         v1.MemberState `protobuf:"varint,9,opt,name=state,proto3,enum=nokv.root.v1.MemberState" json:"state,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	State v1.MemberState `protobuf:"varint,9,opt,name=state,proto3,enum=nokv.root.v1.MemberState" json:"state,omitempty"`
+	// Regions to be reported again: what was said of them came before this coordinator knew
+	// that they are the member's. 4,096 at most; of more everything is asked for again.
+	ReportAgainRegions []uint64 `protobuf:"varint,10,rep,packed,name=report_again_regions,json=reportAgainRegions,proto3" json:"report_again_regions,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *MemberAnswer) Reset() {
@@ -5425,6 +5428,13 @@ func (x *MemberAnswer) GetState() v1.MemberState {
 		return x.State
 	}
 	return v1.MemberState(0)
+}
+
+func (x *MemberAnswer) GetReportAgainRegions() []uint64 {
+	if x != nil {
+		return x.ReportAgainRegions
+	}
+	return nil
 }
 
 // MemberTerms is how a member speaks to a coordinator, and whom else there is.
@@ -9298,7 +9308,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05error\x18\x0f \x01(\tR\x05error\"6\n" +
 	"\x06HotKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
-	"\bpermille\x18\x02 \x01(\rR\bpermille\"\x8e\x03\n" +
+	"\bpermille\x18\x02 \x01(\rR\bpermille\"\xc0\x03\n" +
 	"\fMemberAnswer\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x10\n" +
 	"\x03era\x18\x02 \x01(\x04R\x03era\x12\x1c\n" +
@@ -9308,7 +9318,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05terms\x18\x06 \x01(\v2 .nokv.coordinator.v1.MemberTermsR\x05terms\x12!\n" +
 	"\freport_again\x18\a \x01(\bR\vreportAgain\x125\n" +
 	"\brefusals\x18\b \x03(\v2\x19.nokv.root.v1.ErrorDetailR\brefusals\x12/\n" +
-	"\x05state\x18\t \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\"\xd4\x01\n" +
+	"\x05state\x18\t \x01(\x0e2\x19.nokv.root.v1.MemberStateR\x05state\x120\n" +
+	"\x14report_again_regions\x18\n" +
+	" \x03(\x04R\x12reportAgainRegions\"\xd4\x01\n" +
 	"\vMemberTerms\x12'\n" +
 	"\x0finterval_millis\x18\x01 \x01(\x04R\x0eintervalMillis\x12@\n" +
 	"\tkeyspaces\x18\x02 \x03(\v2\".nokv.coordinator.v1.KeyspaceTermsR\tkeyspaces\x12=\n" +
