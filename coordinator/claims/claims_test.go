@@ -135,7 +135,9 @@ func TestP56P58P60R10EveryStrategyClaims(t *testing.T) {
 
 // Loads count where the keyspace says so: who has much of it gets less.
 func TestP45P59LoadsCountWhereTheyAreWanted(t *testing.T) {
-	within(t, 3, func(k *rootv1.KeyspaceSettings) { k.Policy.Rebalance = &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD} }, func(t *testing.T, w *world) {
+	within(t, 3, func(k *rootv1.KeyspaceSettings) {
+		k.Policy.Rebalance = &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD}
+	}, func(t *testing.T, w *world) {
 		for i := range 30 {
 			w.one(fmt.Sprint("early", i))
 		}
@@ -227,8 +229,10 @@ func TestP44NobodyLiveIsNobody(t *testing.T) {
 // Keyspaces without claims say which setting it is.
 func TestP42RefusedByTheNameOfTheSetting(t *testing.T) {
 	for want, change := range map[string]func(*rootv1.KeyspaceSettings){
-		"on_miss":   func(k *rootv1.KeyspaceSettings) { k.Policy.OnMiss = rootv1.OnMiss_ON_MISS_NOT_FOUND },
-		"points":    func(k *rootv1.KeyspaceSettings) { k.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}} },
+		"on_miss": func(k *rootv1.KeyspaceSettings) { k.Policy.OnMiss = rootv1.OnMiss_ON_MISS_NOT_FOUND },
+		"points": func(k *rootv1.KeyspaceSettings) {
+			k.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
+		},
 		"placement": func(k *rootv1.KeyspaceSettings) { k.Placement = rootv1.Placement_PLACEMENT_REPORTED; k.Ownership = nil },
 	} {
 		t.Run(want, func(t *testing.T) {

@@ -115,10 +115,10 @@ type memberStream struct {
 	unwritten time.Time
 	waits     bool // there is something to be sent when that is written
 	has       *coordinatorv1.ShownState
-	showed    state.Token // of the newest set that reports here are about
-	again     bool        // a complete report is to be asked for
-	missed    state.Token // of the newest view by which reports were refused of regions that are not its own; zero: none
-	setAt     state.Token // of the newest set that was shown here
+	showed    state.Token                 // of the newest set that reports here are about
+	again     bool                        // a complete report is to be asked for
+	missed    state.Token                 // of the newest view by which reports were refused of regions that are not its own; zero: none
+	setAt     state.Token                 // of the newest set that was shown here
 	early     map[state.RegionID]struct{} // what was said of them was refused so; more than maxEarly: of others too
 	refusals  []*rootv1.ErrorDetail
 	commands  []*coordinatorv1.MemberCommand
