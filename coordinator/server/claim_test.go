@@ -22,7 +22,8 @@ import (
 // everybody is heard.
 type everybody struct{}
 
-func (everybody) Takes(state.MemberID) bool                                           { return true }
+func (everybody) Takes(state.MemberID) bool { return true }
+
 func (everybody) Damped(state.MemberID) bool                                          { return false }
 func (everybody) ClearAt(state.MemberID, uint64, liveness.Fence) clock.Instant        { return 0 }
 func (everybody) Shown(state.MemberID, uint64) state.Token                            { return state.Token{} }
