@@ -24,7 +24,7 @@ func benchCommand() *command {
 			benchWorkload("route", "look regions up"),
 			benchWorkload("id", "allocate ids"),
 			benchWorkload("tso", "get timestamps"),
-			benchFailover(), benchMove(), benchHeartbeat(), benchEcho(),
+			benchIdle(), benchFailover(), benchMove(), benchHeartbeat(), benchEcho(),
 		},
 	}
 }
