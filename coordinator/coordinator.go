@@ -156,7 +156,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds,
+		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Planner: c.assigner,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {

@@ -58,6 +58,8 @@ type Raw struct {
 	starved clock.Instant
 	loads   loads
 	rounds  rounds
+	// asks are plans that somebody has asked for, until they are judged.
+	asks []*ask
 }
 
 // Orders are what is to be done now, each by a call of its own.
@@ -245,6 +247,7 @@ func (a *Raw) holdEra(now clock.Instant) {
 	a.era, a.work = era, nil
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
 	a.loads, a.rounds = newLoads(), newRounds(now)
+	a.dropAsks()
 	a.shows.rounds.forget()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)

@@ -16,6 +16,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/turns"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -35,6 +36,8 @@ type Assigner struct {
 	// done is what calls have brought, for Run; guarded by mu.
 	done []func()
 
+	plans plans
+
 	// Owned by Run: eraCtx ends with era; loaded and levelAt are the last view's.
 	era     state.Era
 	loaded  bool
@@ -49,7 +52,7 @@ func New(cfg Config) (*Assigner, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), eraOver: func() {}}
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), eraOver: func() {}, plans: plans{turns: turns.New(1)}}
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,

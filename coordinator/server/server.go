@@ -97,6 +97,11 @@ type Config struct {
 	// Rounds are how keyspaces were evened out last, newest first. Nil: nobody does that.
 	Rounds func() []*coordinatorv1.BalanceRound
 
+	// Planner plans what is asked for. Nil: nobody does.
+	Planner Planner
+	// Recorder keeps what it saw. Nil: nobody does.
+	Recorder Recorder
+
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits
 	// Budget bounds it in bytes. Nil: one of the default size of its own.
@@ -178,6 +183,7 @@ type Server struct {
 	reads          *places.Places // that wait for the root
 	changes        *places.Places
 	numbers        *places.Places
+	plans          *places.Places
 	watchStreams   *places.Places
 	tsoStreams     *places.Places
 	idStreams      *places.Places
@@ -211,6 +217,7 @@ func New(cfg Config) (*Server, error) {
 		reads:          places.New("reads that wait for the root", waiting.Places(l.MaxWaitingReads, waitingBytes)),
 		changes:        places.New("changes that wait for the root", waiting.Places(l.MaxWaitingChanges, waitingBytes)),
 		numbers:        places.New("calls for ids and timestamps", waiting.Places(l.MaxWaitingNumbers, waitingBytes)),
+		plans:          places.New("plans", maxPlans),
 		watchStreams:   places.New("watches", cfg.Budget.Holder(budget.Replies).Places(l.MaxWatchStreams, watchBytes)),
 		tsoStreams:     places.New("timestamp streams", l.MaxTsoStreams),
 		idStreams:      places.New("id streams", l.MaxIDStreams),

@@ -8714,6 +8714,1421 @@ func (x *RotateTokenKeyResponse) GetToken() *v1.RootToken {
 	return nil
 }
 
+type PlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name; empty: all assigned keyspaces that the caller may read, 1,024 at most.
+	Keyspace string `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// What if these were there, and took what there is: 1,024 at most.
+	WithMembers []*PlannedMember `protobuf:"bytes,2,rep,name=with_members,json=withMembers,proto3" json:"with_members,omitempty"`
+	// What if these had failed, and everything of theirs were free: 1,024 at most.
+	WithoutMembers []string `protobuf:"bytes,3,rep,name=without_members,json=withoutMembers,proto3" json:"without_members,omitempty"`
+	// What if these settings were laid over those of the keyspace, which is named then.
+	Settings *v1.KeyspaceSettings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Most changes that even out; 0: as many as there would be.
+	MaxMoves uint32 `protobuf:"varint,5,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"`
+	// Most operations, and most refusals, that are told: 4,096 at most; 0: 256.
+	Limit uint32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Most members of a keyspace that are told, those whose load changes most first: 10,000
+	// at most; 0: 256.
+	MemberLimit   uint32 `protobuf:"varint,7,opt,name=member_limit,json=memberLimit,proto3" json:"member_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRequest) Reset() {
+	*x = PlanRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRequest) ProtoMessage() {}
+
+func (x *PlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
+func (*PlanRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
+}
+
+func (x *PlanRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlanRequest) GetWithMembers() []*PlannedMember {
+	if x != nil {
+		return x.WithMembers
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetWithoutMembers() []string {
+	if x != nil {
+		return x.WithoutMembers
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetSettings() *v1.KeyspaceSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetMaxMoves() uint32 {
+	if x != nil {
+		return x.MaxMoves
+	}
+	return 0
+}
+
+func (x *PlanRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PlanRequest) GetMemberLimit() uint32 {
+	if x != nil {
+		return x.MemberLimit
+	}
+	return 0
+}
+
+// PlannedMember is a member that is not there.
+type PlannedMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// As a member's: 0 counts as 1.
+	Capacity      uint64            `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedMember) Reset() {
+	*x = PlannedMember{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedMember) ProtoMessage() {}
+
+func (x *PlannedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedMember.ProtoReflect.Descriptor instead.
+func (*PlannedMember) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
+}
+
+func (x *PlannedMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PlannedMember) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *PlannedMember) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+type PlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What ApplyPlan takes; empty: see not_applicable.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// Sentence for people: why the plan cannot be applied, and what to do.
+	NotApplicable string `protobuf:"bytes,2,opt,name=not_applicable,json=notApplicable,proto3" json:"not_applicable,omitempty"`
+	// Era and position that it was made in, and at.
+	Era       uint64             `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	Token     *v1.RootToken      `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	Keyspaces []*PlannedKeyspace `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// In the order in which they would be done.
+	Operations []*PlannedOperation `protobuf:"bytes,6,rep,name=operations,proto3" json:"operations,omitempty"`
+	// How many more there are.
+	MoreOperations uint64            `protobuf:"varint,7,opt,name=more_operations,json=moreOperations,proto3" json:"more_operations,omitempty"`
+	Refusals       []*PlannedRefusal `protobuf:"bytes,8,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	MoreRefusals   uint64            `protobuf:"varint,9,opt,name=more_refusals,json=moreRefusals,proto3" json:"more_refusals,omitempty"`
+	// So many milliseconds the holder, which is new, evens nothing out yet.
+	BlindMillis   uint64 `protobuf:"varint,10,opt,name=blind_millis,json=blindMillis,proto3" json:"blind_millis,omitempty"`
+	MoreKeyspaces uint64 `protobuf:"varint,11,opt,name=more_keyspaces,json=moreKeyspaces,proto3" json:"more_keyspaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanResponse) Reset() {
+	*x = PlanResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanResponse) ProtoMessage() {}
+
+func (x *PlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
+func (*PlanResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
+}
+
+func (x *PlanResponse) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *PlanResponse) GetNotApplicable() string {
+	if x != nil {
+		return x.NotApplicable
+	}
+	return ""
+}
+
+func (x *PlanResponse) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetKeyspaces() []*PlannedKeyspace {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetOperations() []*PlannedOperation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetMoreOperations() uint64 {
+	if x != nil {
+		return x.MoreOperations
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetRefusals() []*PlannedRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetMoreRefusals() uint64 {
+	if x != nil {
+		return x.MoreRefusals
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetBlindMillis() uint64 {
+	if x != nil {
+		return x.BlindMillis
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetMoreKeyspaces() uint64 {
+	if x != nil {
+		return x.MoreKeyspaces
+	}
+	return 0
+}
+
+// PlannedKeyspace is a keyspace before a plan and behind it.
+type PlannedKeyspace struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// It evens out by itself. If not, the plan is what it would do by default.
+	Evens bool `protobuf:"varint,2,opt,name=evens,proto3" json:"evens,omitempty"`
+	// Numbers of regions are evened out, not loads.
+	ByCount bool   `protobuf:"varint,3,opt,name=by_count,json=byCount,proto3" json:"by_count,omitempty"`
+	Regions uint64 `protobuf:"varint,4,opt,name=regions,proto3" json:"regions,omitempty"`
+	// Highest of what members have for their capacity, in thousandths of the mean.
+	ImbalanceBeforePermille uint64 `protobuf:"varint,5,opt,name=imbalance_before_permille,json=imbalanceBeforePermille,proto3" json:"imbalance_before_permille,omitempty"`
+	ImbalanceAfterPermille  uint64 `protobuf:"varint,6,opt,name=imbalance_after_permille,json=imbalanceAfterPermille,proto3" json:"imbalance_after_permille,omitempty"`
+	// What would be done, and what would not, by reason.
+	Begun       []*BalanceCount      `protobuf:"bytes,7,rep,name=begun,proto3" json:"begun,omitempty"`
+	Refused     []*BalanceRefusal    `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`
+	Members     []*MemberLoadPlanned `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
+	MoreMembers uint64               `protobuf:"varint,10,opt,name=more_members,json=moreMembers,proto3" json:"more_members,omitempty"`
+	// Rounds that began something, newest first, 32 at most.
+	History []*BalanceRound `protobuf:"bytes,11,rep,name=history,proto3" json:"history,omitempty"`
+	// Load that would go from one member to another, in thousandths of the members' unit.
+	LoadMovedMilli uint64 `protobuf:"varint,12,opt,name=load_moved_milli,json=loadMovedMilli,proto3" json:"load_moved_milli,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlannedKeyspace) Reset() {
+	*x = PlannedKeyspace{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedKeyspace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedKeyspace) ProtoMessage() {}
+
+func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedKeyspace.ProtoReflect.Descriptor instead.
+func (*PlannedKeyspace) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
+}
+
+func (x *PlannedKeyspace) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedKeyspace) GetEvens() bool {
+	if x != nil {
+		return x.Evens
+	}
+	return false
+}
+
+func (x *PlannedKeyspace) GetByCount() bool {
+	if x != nil {
+		return x.ByCount
+	}
+	return false
+}
+
+func (x *PlannedKeyspace) GetRegions() uint64 {
+	if x != nil {
+		return x.Regions
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetImbalanceBeforePermille() uint64 {
+	if x != nil {
+		return x.ImbalanceBeforePermille
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetImbalanceAfterPermille() uint64 {
+	if x != nil {
+		return x.ImbalanceAfterPermille
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetBegun() []*BalanceCount {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetRefused() []*BalanceRefusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetMembers() []*MemberLoadPlanned {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetMoreMembers() uint64 {
+	if x != nil {
+		return x.MoreMembers
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetHistory() []*BalanceRound {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetLoadMovedMilli() uint64 {
+	if x != nil {
+		return x.LoadMovedMilli
+	}
+	return 0
+}
+
+// MemberLoadPlanned is what a member has of a keyspace, and would have.
+type MemberLoadPlanned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MemberId      string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	Capacity      uint64                 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	RegionsBefore uint64                 `protobuf:"varint,3,opt,name=regions_before,json=regionsBefore,proto3" json:"regions_before,omitempty"`
+	RegionsAfter  uint64                 `protobuf:"varint,4,opt,name=regions_after,json=regionsAfter,proto3" json:"regions_after,omitempty"`
+	// Load in thousandths of the members' unit.
+	LoadBeforeMilli uint64 `protobuf:"varint,5,opt,name=load_before_milli,json=loadBeforeMilli,proto3" json:"load_before_milli,omitempty"`
+	LoadAfterMilli  uint64 `protobuf:"varint,6,opt,name=load_after_milli,json=loadAfterMilli,proto3" json:"load_after_milli,omitempty"`
+	// It is of the request's with_members, or of its without_members.
+	Imagined bool `protobuf:"varint,7,opt,name=imagined,proto3" json:"imagined,omitempty"`
+	Without  bool `protobuf:"varint,8,opt,name=without,proto3" json:"without,omitempty"`
+	// It may get nothing now.
+	Barred        bool `protobuf:"varint,9,opt,name=barred,proto3" json:"barred,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberLoadPlanned) Reset() {
+	*x = MemberLoadPlanned{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberLoadPlanned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberLoadPlanned) ProtoMessage() {}
+
+func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberLoadPlanned.ProtoReflect.Descriptor instead.
+func (*MemberLoadPlanned) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
+}
+
+func (x *MemberLoadPlanned) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *MemberLoadPlanned) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetRegionsBefore() uint64 {
+	if x != nil {
+		return x.RegionsBefore
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetRegionsAfter() uint64 {
+	if x != nil {
+		return x.RegionsAfter
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetLoadBeforeMilli() uint64 {
+	if x != nil {
+		return x.LoadBeforeMilli
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetLoadAfterMilli() uint64 {
+	if x != nil {
+		return x.LoadAfterMilli
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetImagined() bool {
+	if x != nil {
+		return x.Imagined
+	}
+	return false
+}
+
+func (x *MemberLoadPlanned) GetWithout() bool {
+	if x != nil {
+		return x.Without
+	}
+	return false
+}
+
+func (x *MemberLoadPlanned) GetBarred() bool {
+	if x != nil {
+		return x.Barred
+	}
+	return false
+}
+
+// PlannedOperation is one change of one region.
+type PlannedOperation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// assign, plan_move, add_owner, remove_owner, plan_split, plan_merge, complete, ready or cancel.
+	Operation string             `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Reason    v1.OperationReason `protobuf:"varint,2,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	Keyspace  string             `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	RegionId  uint64             `protobuf:"varint,4,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	StartKey  []byte             `protobuf:"bytes,5,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
+	EndKey    []byte             `protobuf:"bytes,6,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	Epoch     *v1.RegionEpoch    `protobuf:"bytes,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Members that give and get it; to may be several.
+	From string   `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
+	To   []string `protobuf:"bytes,9,rep,name=to,proto3" json:"to,omitempty"`
+	// Load in thousandths of the members' unit.
+	LoadMilli uint64 `protobuf:"varint,10,opt,name=load_milli,json=loadMilli,proto3" json:"load_milli,omitempty"`
+	// Key that it is cut before, and the region that it is joined with.
+	SplitKey     []byte `protobuf:"bytes,11,opt,name=split_key,json=splitKey,proto3" json:"split_key,omitempty"`
+	NextRegionId uint64 `protobuf:"varint,12,opt,name=next_region_id,json=nextRegionId,proto3" json:"next_region_id,omitempty"`
+	// It evens out: ApplyPlan begins it. All else the planner does without delay.
+	Evens         bool `protobuf:"varint,13,opt,name=evens,proto3" json:"evens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedOperation) Reset() {
+	*x = PlannedOperation{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedOperation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedOperation) ProtoMessage() {}
+
+func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedOperation.ProtoReflect.Descriptor instead.
+func (*PlannedOperation) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
+}
+
+func (x *PlannedOperation) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetReason() v1.OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return v1.OperationReason(0)
+}
+
+func (x *PlannedOperation) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetStartKey() []byte {
+	if x != nil {
+		return x.StartKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetEndKey() []byte {
+	if x != nil {
+		return x.EndKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetTo() []string {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetLoadMilli() uint64 {
+	if x != nil {
+		return x.LoadMilli
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetSplitKey() []byte {
+	if x != nil {
+		return x.SplitKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetNextRegionId() uint64 {
+	if x != nil {
+		return x.NextRegionId
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetEvens() bool {
+	if x != nil {
+		return x.Evens
+	}
+	return false
+}
+
+// PlannedRefusal is what is not done, or not yet.
+type PlannedRefusal struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Why      string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Keyspace string                 `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	RegionId uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	MemberId string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// How many regions it is about.
+	Regions uint64 `protobuf:"varint,5,opt,name=regions,proto3" json:"regions,omitempty"`
+	// Milliseconds until it is worth another look; 0: when something changes.
+	AfterMillis   uint64 `protobuf:"varint,6,opt,name=after_millis,json=afterMillis,proto3" json:"after_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedRefusal) Reset() {
+	*x = PlannedRefusal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedRefusal) ProtoMessage() {}
+
+func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedRefusal.ProtoReflect.Descriptor instead.
+func (*PlannedRefusal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
+}
+
+func (x *PlannedRefusal) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *PlannedRefusal) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetRegions() uint64 {
+	if x != nil {
+		return x.Regions
+	}
+	return 0
+}
+
+func (x *PlannedRefusal) GetAfterMillis() uint64 {
+	if x != nil {
+		return x.AfterMillis
+	}
+	return 0
+}
+
+type ApplyPlanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PlanId        string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPlanRequest) Reset() {
+	*x = ApplyPlanRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPlanRequest) ProtoMessage() {}
+
+func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
+func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *ApplyPlanRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+type ApplyPlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *v1.RootToken          `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// How many changes were begun.
+	Operations    uint64 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPlanResponse) Reset() {
+	*x = ApplyPlanResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPlanResponse) ProtoMessage() {}
+
+func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
+func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{120}
+}
+
+func (x *ApplyPlanResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *ApplyPlanResponse) GetOperations() uint64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+type ReadRecordingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the last piece said to go on; 0: from the oldest.
+	Position      uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordingRequest) Reset() {
+	*x = ReadRecordingRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordingRequest) ProtoMessage() {}
+
+func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordingRequest.ProtoReflect.Descriptor instead.
+func (*ReadRecordingRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *ReadRecordingRequest) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+type ReadRecordingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pieces of a recording: whole segments one behind the other, 1 MiB about.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Where to go on.
+	Next uint64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	Last bool   `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// So many segments were dropped since the position.
+	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordingResponse) Reset() {
+	*x = ReadRecordingResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordingResponse) ProtoMessage() {}
+
+func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordingResponse.ProtoReflect.Descriptor instead.
+func (*ReadRecordingResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *ReadRecordingResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadRecordingResponse) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *ReadRecordingResponse) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *ReadRecordingResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// RecordedSegment is a stretch of a recording that needs no other: the first frame has
+// everything, the others what changed.
+type RecordedSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1.
+	Version       uint32           `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Frames        []*RecordedFrame `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedSegment) Reset() {
+	*x = RecordedSegment{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedSegment) ProtoMessage() {}
+
+func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedSegment.ProtoReflect.Descriptor instead.
+func (*RecordedSegment) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *RecordedSegment) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RecordedSegment) GetFrames() []*RecordedFrame {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+// RecordedFrame is what a planner saw at a moment.
+type RecordedFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By the clock of the coordinator, in milliseconds; it is of one process.
+	AtMillis uint64 `protobuf:"varint,1,opt,name=at_millis,json=atMillis,proto3" json:"at_millis,omitempty"`
+	// Time of day by that machine, for people.
+	UnixMillis int64  `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
+	Era        uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	// It has everything.
+	Whole         bool                `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
+	Keyspaces     []*RecordedKeyspace `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	Members       []*RecordedMember   `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	Regions       []*RecordedRegion   `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	GoneRegions   []uint64            `protobuf:"varint,8,rep,packed,name=gone_regions,json=goneRegions,proto3" json:"gone_regions,omitempty"`
+	GoneMembers   []string            `protobuf:"bytes,9,rep,name=gone_members,json=goneMembers,proto3" json:"gone_members,omitempty"`
+	GoneKeyspaces []uint32            `protobuf:"varint,10,rep,packed,name=gone_keyspaces,json=goneKeyspaces,proto3" json:"gone_keyspaces,omitempty"`
+	// So many regions had no room.
+	LeftOut       uint64 `protobuf:"varint,11,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedFrame) Reset() {
+	*x = RecordedFrame{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedFrame) ProtoMessage() {}
+
+func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedFrame.ProtoReflect.Descriptor instead.
+func (*RecordedFrame) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *RecordedFrame) GetAtMillis() uint64 {
+	if x != nil {
+		return x.AtMillis
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetUnixMillis() int64 {
+	if x != nil {
+		return x.UnixMillis
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *RecordedFrame) GetKeyspaces() []*RecordedKeyspace {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetMembers() []*RecordedMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetRegions() []*RecordedRegion {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneRegions() []uint64 {
+	if x != nil {
+		return x.GoneRegions
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneMembers() []string {
+	if x != nil {
+		return x.GoneMembers
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneKeyspaces() []uint32 {
+	if x != nil {
+		return x.GoneKeyspaces
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// RecordedKeyspace is an assigned keyspace.
+type RecordedKeyspace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Settings      *v1.KeyspaceSettings   `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedKeyspace) Reset() {
+	*x = RecordedKeyspace{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedKeyspace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedKeyspace) ProtoMessage() {}
+
+func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedKeyspace.ProtoReflect.Descriptor instead.
+func (*RecordedKeyspace) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *RecordedKeyspace) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RecordedKeyspace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecordedKeyspace) GetSettings() *v1.KeyspaceSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// RecordedMember is a member that may own regions.
+type RecordedMember struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Capacity    uint64                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Labels      map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Keyspaces   []string               `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// It may get something new; it drains.
+	Takes         bool `protobuf:"varint,6,opt,name=takes,proto3" json:"takes,omitempty"`
+	Draining      bool `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedMember) Reset() {
+	*x = RecordedMember{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedMember) ProtoMessage() {}
+
+func (x *RecordedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedMember.ProtoReflect.Descriptor instead.
+func (*RecordedMember) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
+}
+
+func (x *RecordedMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RecordedMember) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *RecordedMember) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *RecordedMember) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *RecordedMember) GetKeyspaces() []string {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *RecordedMember) GetTakes() bool {
+	if x != nil {
+		return x.Takes
+	}
+	return false
+}
+
+func (x *RecordedMember) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+// RecordedRegion is a region. In a frame that is not whole the fields that follow load are
+// of new regions only.
+type RecordedRegion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Load of all owners in thousandths of the members' unit, and 1; 0: not known.
+	LoadMilli     uint64   `protobuf:"varint,2,opt,name=load_milli,json=loadMilli,proto3" json:"load_milli,omitempty"`
+	KeyspaceId    uint32   `protobuf:"varint,3,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	StartKey      []byte   `protobuf:"bytes,4,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
+	EndKey        []byte   `protobuf:"bytes,5,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	Owners        []string `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedRegion) Reset() {
+	*x = RecordedRegion{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedRegion) ProtoMessage() {}
+
+func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedRegion.ProtoReflect.Descriptor instead.
+func (*RecordedRegion) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
+}
+
+func (x *RecordedRegion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetLoadMilli() uint64 {
+	if x != nil {
+		return x.LoadMilli
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetKeyspaceId() uint32 {
+	if x != nil {
+		return x.KeyspaceId
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetStartKey() []byte {
+	if x != nil {
+		return x.StartKey
+	}
+	return nil
+}
+
+func (x *RecordedRegion) GetEndKey() []byte {
+	if x != nil {
+		return x.EndKey
+	}
+	return nil
+}
+
+func (x *RecordedRegion) GetOwners() []string {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
 var File_nokv_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
@@ -9366,7 +10781,139 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bidentity\x18\x01 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"W\n" +
 	"\x16RotateTokenKeyResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12-\n" +
-	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token*n\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xab\x02\n" +
+	"\vPlanRequest\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12E\n" +
+	"\fwith_members\x18\x02 \x03(\v2\".nokv.coordinator.v1.PlannedMemberR\vwithMembers\x12'\n" +
+	"\x0fwithout_members\x18\x03 \x03(\tR\x0ewithoutMembers\x12:\n" +
+	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1b\n" +
+	"\tmax_moves\x18\x05 \x01(\rR\bmaxMoves\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\rR\x05limit\x12!\n" +
+	"\fmember_limit\x18\a \x01(\rR\vmemberLimit\"\xbe\x01\n" +
+	"\rPlannedMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x04R\bcapacity\x12F\n" +
+	"\x06labels\x18\x03 \x03(\v2..nokv.coordinator.v1.PlannedMember.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x03\n" +
+	"\fPlanResponse\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12%\n" +
+	"\x0enot_applicable\x18\x02 \x01(\tR\rnotApplicable\x12\x10\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12-\n" +
+	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12B\n" +
+	"\tkeyspaces\x18\x05 \x03(\v2$.nokv.coordinator.v1.PlannedKeyspaceR\tkeyspaces\x12E\n" +
+	"\n" +
+	"operations\x18\x06 \x03(\v2%.nokv.coordinator.v1.PlannedOperationR\n" +
+	"operations\x12'\n" +
+	"\x0fmore_operations\x18\a \x01(\x04R\x0emoreOperations\x12?\n" +
+	"\brefusals\x18\b \x03(\v2#.nokv.coordinator.v1.PlannedRefusalR\brefusals\x12#\n" +
+	"\rmore_refusals\x18\t \x01(\x04R\fmoreRefusals\x12!\n" +
+	"\fblind_millis\x18\n" +
+	" \x01(\x04R\vblindMillis\x12%\n" +
+	"\x0emore_keyspaces\x18\v \x01(\x04R\rmoreKeyspaces\"\xb2\x04\n" +
+	"\x0fPlannedKeyspace\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x14\n" +
+	"\x05evens\x18\x02 \x01(\bR\x05evens\x12\x19\n" +
+	"\bby_count\x18\x03 \x01(\bR\abyCount\x12\x18\n" +
+	"\aregions\x18\x04 \x01(\x04R\aregions\x12:\n" +
+	"\x19imbalance_before_permille\x18\x05 \x01(\x04R\x17imbalanceBeforePermille\x128\n" +
+	"\x18imbalance_after_permille\x18\x06 \x01(\x04R\x16imbalanceAfterPermille\x127\n" +
+	"\x05begun\x18\a \x03(\v2!.nokv.coordinator.v1.BalanceCountR\x05begun\x12=\n" +
+	"\arefused\x18\b \x03(\v2#.nokv.coordinator.v1.BalanceRefusalR\arefused\x12@\n" +
+	"\amembers\x18\t \x03(\v2&.nokv.coordinator.v1.MemberLoadPlannedR\amembers\x12!\n" +
+	"\fmore_members\x18\n" +
+	" \x01(\x04R\vmoreMembers\x12;\n" +
+	"\ahistory\x18\v \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\ahistory\x12(\n" +
+	"\x10load_moved_milli\x18\f \x01(\x04R\x0eloadMovedMilli\"\xbc\x02\n" +
+	"\x11MemberLoadPlanned\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x04R\bcapacity\x12%\n" +
+	"\x0eregions_before\x18\x03 \x01(\x04R\rregionsBefore\x12#\n" +
+	"\rregions_after\x18\x04 \x01(\x04R\fregionsAfter\x12*\n" +
+	"\x11load_before_milli\x18\x05 \x01(\x04R\x0floadBeforeMilli\x12(\n" +
+	"\x10load_after_milli\x18\x06 \x01(\x04R\x0eloadAfterMilli\x12\x1a\n" +
+	"\bimagined\x18\a \x01(\bR\bimagined\x12\x18\n" +
+	"\awithout\x18\b \x01(\bR\awithout\x12\x16\n" +
+	"\x06barred\x18\t \x01(\bR\x06barred\"\xa3\x03\n" +
+	"\x10PlannedOperation\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x125\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\x1a\n" +
+	"\bkeyspace\x18\x03 \x01(\tR\bkeyspace\x12\x1b\n" +
+	"\tregion_id\x18\x04 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tstart_key\x18\x05 \x01(\fR\bstartKey\x12\x17\n" +
+	"\aend_key\x18\x06 \x01(\fR\x06endKey\x12/\n" +
+	"\x05epoch\x18\a \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x12\n" +
+	"\x04from\x18\b \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\t \x03(\tR\x02to\x12\x1d\n" +
+	"\n" +
+	"load_milli\x18\n" +
+	" \x01(\x04R\tloadMilli\x12\x1b\n" +
+	"\tsplit_key\x18\v \x01(\fR\bsplitKey\x12$\n" +
+	"\x0enext_region_id\x18\f \x01(\x04R\fnextRegionId\x12\x14\n" +
+	"\x05evens\x18\r \x01(\bR\x05evens\"\xb5\x01\n" +
+	"\x0ePlannedRefusal\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12\x1b\n" +
+	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x18\n" +
+	"\aregions\x18\x05 \x01(\x04R\aregions\x12!\n" +
+	"\fafter_millis\x18\x06 \x01(\x04R\vafterMillis\"+\n" +
+	"\x10ApplyPlanRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\"b\n" +
+	"\x11ApplyPlanResponse\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x02 \x01(\x04R\n" +
+	"operations\"2\n" +
+	"\x14ReadRecordingRequest\x12\x1a\n" +
+	"\bposition\x18\x01 \x01(\x04R\bposition\"g\n" +
+	"\x15ReadRecordingResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\x04R\x04lost\"g\n" +
+	"\x0fRecordedSegment\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12:\n" +
+	"\x06frames\x18\x02 \x03(\v2\".nokv.coordinator.v1.RecordedFrameR\x06frames\"\xc0\x03\n" +
+	"\rRecordedFrame\x12\x1b\n" +
+	"\tat_millis\x18\x01 \x01(\x04R\batMillis\x12\x1f\n" +
+	"\vunix_millis\x18\x02 \x01(\x03R\n" +
+	"unixMillis\x12\x10\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x12C\n" +
+	"\tkeyspaces\x18\x05 \x03(\v2%.nokv.coordinator.v1.RecordedKeyspaceR\tkeyspaces\x12=\n" +
+	"\amembers\x18\x06 \x03(\v2#.nokv.coordinator.v1.RecordedMemberR\amembers\x12=\n" +
+	"\aregions\x18\a \x03(\v2#.nokv.coordinator.v1.RecordedRegionR\aregions\x12!\n" +
+	"\fgone_regions\x18\b \x03(\x04R\vgoneRegions\x12!\n" +
+	"\fgone_members\x18\t \x03(\tR\vgoneMembers\x12%\n" +
+	"\x0egone_keyspaces\x18\n" +
+	" \x03(\rR\rgoneKeyspaces\x12\x19\n" +
+	"\bleft_out\x18\v \x01(\x04R\aleftOut\"r\n" +
+	"\x10RecordedKeyspace\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
+	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\xb2\x02\n" +
+	"\x0eRecordedMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
+	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\x12G\n" +
+	"\x06labels\x18\x04 \x03(\v2/.nokv.coordinator.v1.RecordedMember.LabelsEntryR\x06labels\x12\x1c\n" +
+	"\tkeyspaces\x18\x05 \x03(\tR\tkeyspaces\x12\x14\n" +
+	"\x05takes\x18\x06 \x01(\bR\x05takes\x12\x1a\n" +
+	"\bdraining\x18\a \x01(\bR\bdraining\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\x01\n" +
+	"\x0eRecordedRegion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
+	"\n" +
+	"load_milli\x18\x02 \x01(\x04R\tloadMilli\x12\x1f\n" +
+	"\vkeyspace_id\x18\x03 \x01(\rR\n" +
+	"keyspaceId\x12\x1b\n" +
+	"\tstart_key\x18\x04 \x01(\fR\bstartKey\x12\x17\n" +
+	"\aend_key\x18\x05 \x01(\fR\x06endKey\x12\x16\n" +
+	"\x06owners\x18\x06 \x03(\tR\x06owners*n\n" +
 	"\tFreshness\x12\x19\n" +
 	"\x15FRESHNESS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FRESHNESS_STRONG\x10\x01\x12\x15\n" +
@@ -9435,7 +10982,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xef\"\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\x80%\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -9482,7 +11029,10 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vCheckAccess\x12'.nokv.coordinator.v1.CheckAccessRequest\x1a(.nokv.coordinator.v1.CheckAccessResponse\x12`\n" +
 	"\vCreateToken\x12'.nokv.coordinator.v1.CreateTokenRequest\x1a(.nokv.coordinator.v1.CreateTokenResponse\x12`\n" +
 	"\vRevokeToken\x12'.nokv.coordinator.v1.RevokeTokenRequest\x1a(.nokv.coordinator.v1.RevokeTokenResponse\x12i\n" +
-	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12K\n" +
+	"\x04Plan\x12 .nokv.coordinator.v1.PlanRequest\x1a!.nokv.coordinator.v1.PlanResponse\x12Z\n" +
+	"\tApplyPlan\x12%.nokv.coordinator.v1.ApplyPlanRequest\x1a&.nokv.coordinator.v1.ApplyPlanResponse\x12f\n" +
+	"\rReadRecording\x12).nokv.coordinator.v1.ReadRecordingRequest\x1a*.nokv.coordinator.v1.ReadRecordingResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_nokv_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -9497,7 +11047,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 130)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9623,320 +11173,364 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*RevokeTokenResponse)(nil),       // 121: nokv.coordinator.v1.RevokeTokenResponse
 	(*RotateTokenKeyRequest)(nil),     // 122: nokv.coordinator.v1.RotateTokenKeyRequest
 	(*RotateTokenKeyResponse)(nil),    // 123: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 124: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 125: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 126: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 127: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 128: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 129: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 130: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 131: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 132: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 133: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 134: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 135: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 136: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 137: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 138: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 139: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 140: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 141: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 142: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 143: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 144: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 145: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 146: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 147: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 148: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 149: nokv.root.v1.Verb
+	(*PlanRequest)(nil),               // 124: nokv.coordinator.v1.PlanRequest
+	(*PlannedMember)(nil),             // 125: nokv.coordinator.v1.PlannedMember
+	(*PlanResponse)(nil),              // 126: nokv.coordinator.v1.PlanResponse
+	(*PlannedKeyspace)(nil),           // 127: nokv.coordinator.v1.PlannedKeyspace
+	(*MemberLoadPlanned)(nil),         // 128: nokv.coordinator.v1.MemberLoadPlanned
+	(*PlannedOperation)(nil),          // 129: nokv.coordinator.v1.PlannedOperation
+	(*PlannedRefusal)(nil),            // 130: nokv.coordinator.v1.PlannedRefusal
+	(*ApplyPlanRequest)(nil),          // 131: nokv.coordinator.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil),         // 132: nokv.coordinator.v1.ApplyPlanResponse
+	(*ReadRecordingRequest)(nil),      // 133: nokv.coordinator.v1.ReadRecordingRequest
+	(*ReadRecordingResponse)(nil),     // 134: nokv.coordinator.v1.ReadRecordingResponse
+	(*RecordedSegment)(nil),           // 135: nokv.coordinator.v1.RecordedSegment
+	(*RecordedFrame)(nil),             // 136: nokv.coordinator.v1.RecordedFrame
+	(*RecordedKeyspace)(nil),          // 137: nokv.coordinator.v1.RecordedKeyspace
+	(*RecordedMember)(nil),            // 138: nokv.coordinator.v1.RecordedMember
+	(*RecordedRegion)(nil),            // 139: nokv.coordinator.v1.RecordedRegion
+	nil,                               // 140: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	nil,                               // 141: nokv.coordinator.v1.RecordedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 142: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 143: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 144: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 145: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 146: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 147: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 148: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 149: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 150: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 151: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 152: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 153: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 154: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 155: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 156: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 157: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 158: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 159: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 160: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 161: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 162: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 163: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 164: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 165: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 166: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 167: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	124, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	124, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	124, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	142, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	142, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	142, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	125, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	143, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	144, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	144, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	127, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	145, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	144, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	144, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	124, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	142, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	124, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	142, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	126, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	128, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	129, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	127, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	127, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	130, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	131, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	132, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	133, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	134, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	132, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	127, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	130, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	144, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	146, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	147, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	145, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	145, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	148, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	149, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	150, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	151, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	152, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	150, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	145, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	148, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	132, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	133, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	150, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	151, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	135, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	153, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	136, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	131, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	131, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	124, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	131, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	124, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	154, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	149, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	155, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	149, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	146, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	142, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	155, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	149, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	146, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	142, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	146, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	146, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	129, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	131, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	129, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	138, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	131, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	147, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	149, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	147, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	142, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	147, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	142, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	147, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	142, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	147, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	156, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	149, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	125, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	143, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	68,  // 95: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	69,  // 96: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	139, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	126, // 98: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	126, // 99: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	124, // 100: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	157, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	144, // 98: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	144, // 99: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	142, // 100: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	73,  // 101: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	77,  // 102: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	76,  // 103: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	74,  // 104: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	86,  // 105: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	75,  // 106: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	124, // 107: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	124, // 108: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	136, // 109: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	142, // 107: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	142, // 108: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	154, // 109: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 110: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	78,  // 111: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	82,  // 112: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	85,  // 113: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	80,  // 114: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	127, // 115: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	125, // 116: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	145, // 115: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	143, // 116: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	81,  // 117: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	140, // 118: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	141, // 119: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	142, // 120: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	124, // 121: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	158, // 118: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	159, // 119: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	160, // 120: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	142, // 121: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	83,  // 122: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	126, // 123: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	144, // 123: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	84,  // 124: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 125: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 126: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	136, // 127: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	139, // 128: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	127, // 129: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	154, // 127: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	157, // 128: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	145, // 129: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
 	89,  // 130: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	124, // 131: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	142, // 131: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 132: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	92,  // 133: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 134: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	129, // 135: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	147, // 135: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	64,  // 136: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 137: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	76,  // 138: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 139: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	140, // 140: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	158, // 140: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 141: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 142: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 143: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	143, // 144: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	144, // 145: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	145, // 146: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	146, // 147: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	149, // 142: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 143: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	161, // 144: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	162, // 145: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	163, // 146: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	164, // 147: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 148: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	140, // 149: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	158, // 149: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	102, // 150: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	147, // 151: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	165, // 151: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
 	99,  // 152: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
 	100, // 153: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
 	101, // 154: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	139, // 155: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	147, // 156: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	157, // 155: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	165, // 156: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
 	12,  // 157: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	106, // 158: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	143, // 159: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	144, // 160: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	145, // 161: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	146, // 162: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	161, // 159: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	162, // 160: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	163, // 161: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	164, // 162: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
 	107, // 163: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	13,  // 164: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	105, // 165: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	124, // 166: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	142, // 166: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
 	10,  // 167: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
 	11,  // 168: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
 	10,  // 169: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	124, // 170: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	131, // 171: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	144, // 172: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	124, // 173: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	148, // 174: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	131, // 175: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	148, // 176: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	124, // 177: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 178: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	131, // 179: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	148, // 180: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	124, // 181: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	142, // 170: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	149, // 171: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	162, // 172: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	142, // 173: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	166, // 174: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	149, // 175: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	166, // 176: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	142, // 177: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	167, // 178: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	149, // 179: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	166, // 180: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	142, // 181: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 182: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	148, // 183: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	166, // 183: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
 	13,  // 184: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 185: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	167, // 185: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
 	12,  // 186: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	148, // 187: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	166, // 187: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
 	13,  // 188: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 189: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 190: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 191: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 192: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 193: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 194: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 195: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 196: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 197: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 198: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 199: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 200: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 201: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 202: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 203: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 204: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 205: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 206: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 207: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 208: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 209: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 210: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 211: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 212: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 213: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 214: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 215: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 216: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 217: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 218: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 219: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 220: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	70,  // 221: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	72,  // 222: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	87,  // 223: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	90,  // 224: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	93,  // 225: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	95,  // 226: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	97,  // 227: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	103, // 228: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	108, // 229: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	110, // 230: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	112, // 231: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	114, // 232: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	116, // 233: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	118, // 234: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	120, // 235: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	122, // 236: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	16,  // 237: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 238: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 239: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 240: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 241: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 242: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 243: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 244: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 245: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 246: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 247: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 248: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 249: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 250: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 251: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 252: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 253: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 254: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 255: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 256: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 257: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 258: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 259: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 260: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 261: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 262: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 263: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 264: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	71,  // 265: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	79,  // 266: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	88,  // 267: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	91,  // 268: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	94,  // 269: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	96,  // 270: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	98,  // 271: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	104, // 272: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	109, // 273: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	111, // 274: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	113, // 275: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	115, // 276: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	117, // 277: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	119, // 278: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	121, // 279: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	123, // 280: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	237, // [237:281] is the sub-list for method output_type
-	193, // [193:237] is the sub-list for method input_type
-	193, // [193:193] is the sub-list for extension type_name
-	193, // [193:193] is the sub-list for extension extendee
-	0,   // [0:193] is the sub-list for field type_name
+	149, // 189: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 190: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 191: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 192: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 193: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	155, // 194: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	140, // 195: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	142, // 196: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	127, // 197: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	129, // 198: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	130, // 199: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	100, // 200: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	101, // 201: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	128, // 202: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	99,  // 203: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
+	157, // 204: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	154, // 205: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	142, // 206: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	136, // 207: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
+	137, // 208: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
+	138, // 209: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
+	139, // 210: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
+	155, // 211: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	141, // 212: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
+	15,  // 213: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 214: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 215: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 216: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 217: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 218: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 219: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 220: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 221: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 222: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 223: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 224: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 225: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 226: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 227: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 228: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 229: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 230: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 231: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 232: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 233: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 234: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 235: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 236: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 237: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 238: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 239: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 240: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	70,  // 241: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	72,  // 242: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	87,  // 243: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	90,  // 244: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	93,  // 245: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	95,  // 246: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	97,  // 247: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	103, // 248: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	108, // 249: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	110, // 250: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	112, // 251: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	114, // 252: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	116, // 253: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	118, // 254: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	120, // 255: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	122, // 256: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	124, // 257: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	131, // 258: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	133, // 259: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
+	16,  // 260: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 261: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 262: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 263: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 264: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 265: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 266: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 267: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 268: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 269: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 270: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 271: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 272: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 273: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 274: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 275: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 276: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 277: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 278: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 279: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 280: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 281: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 282: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 283: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 284: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 285: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 286: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 287: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	71,  // 288: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	79,  // 289: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	88,  // 290: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	91,  // 291: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	94,  // 292: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	96,  // 293: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	98,  // 294: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	104, // 295: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	109, // 296: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	111, // 297: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	113, // 298: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	115, // 299: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	117, // 300: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	119, // 301: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	121, // 302: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	123, // 303: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	126, // 304: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	132, // 305: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	134, // 306: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
+	260, // [260:307] is the sub-list for method output_type
+	213, // [213:260] is the sub-list for method input_type
+	213, // [213:213] is the sub-list for extension type_name
+	213, // [213:213] is the sub-list for extension extendee
+	0,   // [0:213] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -9956,7 +11550,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   112,
+			NumMessages:   130,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

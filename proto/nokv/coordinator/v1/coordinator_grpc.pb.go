@@ -65,6 +65,9 @@ const (
 	Coordinator_CreateToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CreateToken"
 	Coordinator_RevokeToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RevokeToken"
 	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
+	Coordinator_Plan_FullMethodName              = "/nokv.coordinator.v1.Coordinator/Plan"
+	Coordinator_ApplyPlan_FullMethodName         = "/nokv.coordinator.v1.Coordinator/ApplyPlan"
+	Coordinator_ReadRecording_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReadRecording"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -184,6 +187,16 @@ type CoordinatorClient interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error)
+	// Plan says what the planner would do now, and why; nothing changes. Only the Tenure
+	// holder answers, one call at a time.
+	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
+	// ApplyPlan begins what a Plan said, all of it or nothing: in the era that it was made
+	// in, while every region of it is as it was and every member may take what it is to get.
+	// Asked for again it answers as it did.
+	ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error)
+	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
+	// while it held the Tenure. Only the holder answers.
+	ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error)
 }
 
 type coordinatorClient struct {
@@ -658,6 +671,36 @@ func (c *coordinatorClient) RotateTokenKey(ctx context.Context, in *RotateTokenK
 	return out, nil
 }
 
+func (c *coordinatorClient) Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanResponse)
+	err := c.cc.Invoke(ctx, Coordinator_Plan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyPlanResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ApplyPlan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadRecordingResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ReadRecording_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -775,6 +818,16 @@ type CoordinatorServer interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error)
+	// Plan says what the planner would do now, and why; nothing changes. Only the Tenure
+	// holder answers, one call at a time.
+	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
+	// ApplyPlan begins what a Plan said, all of it or nothing: in the era that it was made
+	// in, while every region of it is as it was and every member may take what it is to get.
+	// Asked for again it answers as it did.
+	ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error)
+	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
+	// while it held the Tenure. Only the holder answers.
+	ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -916,6 +969,15 @@ func (UnimplementedCoordinatorServer) RevokeToken(context.Context, *RevokeTokenR
 }
 func (UnimplementedCoordinatorServer) RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateTokenKey not implemented")
+}
+func (UnimplementedCoordinatorServer) Plan(context.Context, *PlanRequest) (*PlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Plan not implemented")
+}
+func (UnimplementedCoordinatorServer) ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyPlan not implemented")
+}
+func (UnimplementedCoordinatorServer) ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadRecording not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1668,6 +1730,60 @@ func _Coordinator_RotateTokenKey_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_Plan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).Plan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_Plan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).Plan(ctx, req.(*PlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ApplyPlan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyPlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ApplyPlan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ApplyPlan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ApplyPlan(ctx, req.(*ApplyPlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ReadRecording_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadRecordingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ReadRecording(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ReadRecording_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ReadRecording(ctx, req.(*ReadRecordingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1826,6 +1942,18 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateTokenKey",
 			Handler:    _Coordinator_RotateTokenKey_Handler,
+		},
+		{
+			MethodName: "Plan",
+			Handler:    _Coordinator_Plan_Handler,
+		},
+		{
+			MethodName: "ApplyPlan",
+			Handler:    _Coordinator_ApplyPlan_Handler,
+		},
+		{
+			MethodName: "ReadRecording",
+			Handler:    _Coordinator_ReadRecording_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
