@@ -16,6 +16,7 @@ func Make(in Input) Plan {
 	p := &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
 		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]bool{},
+		given: map[state.RegionID]*Operation{},
 	}
 	for _, id := range sorted(in.Regions) {
 		p.look(id)
@@ -50,8 +51,10 @@ type planner struct {
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.
 	gives, takes map[state.MemberID]int
-	// begun are the regions that this plan has an operation for.
+	// begun are the regions that this plan has an operation for, or leaves as they are; given
+	// where these go that get other owners.
 	begun map[state.RegionID]bool
+	given map[state.RegionID]*Operation
 }
 
 // homeless is a region with owners that are gone.
@@ -82,6 +85,9 @@ func (p *planner) do(r *state.Region, o Operation) {
 		o.Load = p.load(r)
 	}
 	p.begun[r.ID] = true
+	if len(o.Owners) > 0 || o.Kind >= PlanMove {
+		p.given[r.ID] = &o
+	}
 	p.plan.Operations = append(p.plan.Operations, o)
 }
 

@@ -163,7 +163,13 @@ func (p *planner) regions(k *settings) []balance.Region {
 		if m, under := p.Moves.byRegion[r.ID]; under {
 			x.From, x.To = m.from, m.to
 		}
-		for _, o := range r.Owners {
+		if o := p.given[r.ID]; o != nil { // by this plan
+			x.From, x.To = o.From.Member, o.To.Member
+			if len(o.Owners) > 0 {
+				x.Owners, x.From, x.To = o.Owners, "", ""
+			}
+		}
+		for _, o := range x.Owners {
 			x.Busy = x.Busy || !p.alive(o)
 		}
 		if p.byLoad(k) {
