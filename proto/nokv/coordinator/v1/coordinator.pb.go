@@ -9764,7 +9764,7 @@ type RecordedFrame struct {
 	// By the clock of the coordinator, in milliseconds; it is of one process.
 	AtMillis uint64 `protobuf:"varint,1,opt,name=at_millis,json=atMillis,proto3" json:"at_millis,omitempty"`
 	// Time of day by that machine, for people.
-	UnixMillis int64  `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
+	UnixMillis uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
 	Era        uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
 	// It has everything.
 	Whole         bool                `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
@@ -9817,7 +9817,7 @@ func (x *RecordedFrame) GetAtMillis() uint64 {
 	return 0
 }
 
-func (x *RecordedFrame) GetUnixMillis() int64 {
+func (x *RecordedFrame) GetUnixMillis() uint64 {
 	if x != nil {
 		return x.UnixMillis
 	}
@@ -10878,7 +10878,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06frames\x18\x02 \x03(\v2\".nokv.coordinator.v1.RecordedFrameR\x06frames\"\xc0\x03\n" +
 	"\rRecordedFrame\x12\x1b\n" +
 	"\tat_millis\x18\x01 \x01(\x04R\batMillis\x12\x1f\n" +
-	"\vunix_millis\x18\x02 \x01(\x03R\n" +
+	"\vunix_millis\x18\x02 \x01(\x04R\n" +
 	"unixMillis\x12\x10\n" +
 	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x14\n" +
 	"\x05whole\x18\x04 \x01(\bR\x05whole\x12C\n" +
