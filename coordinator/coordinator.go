@@ -23,6 +23,7 @@ import (
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/idalloc"
+	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -74,6 +75,10 @@ type Config struct {
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
+	// RecordBytes bounds what is kept of what the planner saw, sampled at each RecordEvery;
+	// 0: nothing is.
+	RecordBytes int
+	RecordEvery time.Duration
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -88,6 +93,7 @@ type Coordinator struct {
 	stats    *rpcstats.Stats
 	prober   *prober
 	assigner *assigner.Assigner
+	recorder *recorder.Recorder // nil: nothing is recorded
 	others   *others
 	clock    clock.Clock
 	started  clock.Instant
@@ -153,10 +159,20 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	var kept server.Recorder
+	if cfg.RecordBytes > 0 {
+		c.recorder, err = recorder.New(recorder.Config{
+			Bytes: cfg.RecordBytes, Every: cfg.RecordEvery, View: c.follower.View, Era: c.assigner.Era, Takes: c.assigner.Takes, Soft: soft, Clock: c.clock,
+		})
+		if err != nil {
+			return nil, err
+		}
+		kept = c.recorder
+	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Planner: c.assigner,
+		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Planner: c.assigner, Recorder: kept,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
@@ -184,6 +200,9 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
+	if c.recorder != nil {
+		work.Go(func() { c.fatal(stopWork, "recorder", c.recorder.Run(workCtx)) })
+	}
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 
