@@ -379,6 +379,14 @@ func refusedText(refused []refusedOutput) string {
 	return strings.Join(all, ", ")
 }
 
+// clipped is a key in a table.
+func clipped(key string) string {
+	if r := []rune(key); len(r) > 32 {
+		return string(r[:31]) + "…"
+	}
+	return key
+}
+
 func (p *planFlags) operations(w *tabwriter.Writer, out *planOutput) {
 	if len(out.Operations) > 0 {
 		row(w)
@@ -391,7 +399,7 @@ func (p *planFlags) operations(w *tabwriter.Writer, out *planOutput) {
 			if o.Next != 0 {
 				to = fmt.Sprintf("with region %d", o.Next)
 			}
-			row(w, o.Operation, o.Reason, o.Region, "["+o.StartKey+", "+o.EndKey+")", o.Epoch, orDash(o.From), orDash(to), evenness.Number(o.Load))
+			row(w, o.Operation, o.Reason, o.Region, "["+clipped(o.StartKey)+", "+clipped(o.EndKey)+")", o.Epoch, orDash(o.From), orDash(to), evenness.Number(o.Load))
 		}
 	}
 	if len(out.Refusals) > 0 {

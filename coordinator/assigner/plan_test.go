@@ -316,3 +316,26 @@ func TestPlanRefusals(t *testing.T) {
 		wantReason(t, "without the Tenure", err, rootv1.Reason_REASON_TENURE_NOT_HELD)
 	})
 }
+
+// Who takes less goes on: what is left is planned again, also for a newcomer that has something
+// by now.
+func TestPlanInParts(t *testing.T) {
+	gather(t, evened(100, nil), 3, func(t *testing.T, c *crowd) {
+		c.run(time.Minute)
+		c.come("m4")
+		c.run(time.Second)
+		for _, n := range []int{10, 10, 5} {
+			p := c.ask(&coordinatorv1.PlanRequest{Keyspace: "ks", MaxMoves: 10})
+			if len(p.GetOperations()) != n {
+				t.Fatalf("%d changes, want %d: %v", len(p.GetOperations()), n, p.GetKeyspaces())
+			}
+			if _, err := c.apply(p.GetPlanId()); err != nil {
+				t.Fatal(err)
+			}
+			c.run(5 * time.Second)
+		}
+		if got := c.counts("m1", "m2", "m3", "m4"); !slices.Equal(got, []int{25, 25, 25, 25}) {
+			t.Errorf("the members have %v", got)
+		}
+	})
+}

@@ -110,7 +110,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 		a.follow(ctx)
 		orders, pause := a.raw.Look()
 		a.carryOut(ctx, &orders)
-		timer.Reset(pause)
+		timer.Reset(min(pause, lateAfter/2)) // to see that the view is level: see follow
 		select {
 		case <-ctx.Done():
 			return nil

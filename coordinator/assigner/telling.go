@@ -106,7 +106,7 @@ func (t *telling) operation(o *placement.Operation) *coordinatorv1.PlannedOperat
 		From: string(o.From.Member), LoadMilli: o.Load, NextRegionId: uint64(o.Next), Evens: o.Even,
 	}
 	if r := t.in.State.Region(o.Region); r != nil {
-		p.StartKey, p.EndKey = []byte(r.Start), []byte(r.End)
+		p.StartKey, p.EndKey, p.LoadMilli = []byte(r.Start), []byte(r.End), t.milli(r)
 		if o.Kind == placement.Assign && len(r.Owners) > 0 {
 			p.From = string(r.Owners[0].Member)
 		}
@@ -162,8 +162,8 @@ func (t *telling) keyspace(id state.KeyspaceID, x *lastRound, operations []*plac
 	of := make(map[state.RegionID]*placement.Operation, len(operations))
 	for _, o := range operations {
 		of[o.Region] = o
-		if o.Kind == placement.PlanMove {
-			out.LoadMovedMilli += o.Load
+		if r := t.in.State.Region(o.Region); r != nil && o.Kind == placement.PlanMove {
+			out.LoadMovedMilli += t.milli(r)
 		}
 	}
 	before, after := newSide(), newSide()
