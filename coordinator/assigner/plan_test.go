@@ -246,11 +246,12 @@ func TestPlanOfWhatIsNot(t *testing.T) {
 			m1   string
 			rest string
 		}{
-			"two more":        {&coordinatorv1.PlanRequest{WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1"}, {Id: "x2", Capacity: 1}}}, "10 -> 6", "x1 0 -> 6"},
-			"a bigger one":    {&coordinatorv1.PlanRequest{WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1", Capacity: 3}}}, "10 -> 5", "x1 0 -> 15"},
-			"one less":        {&coordinatorv1.PlanRequest{WithoutMembers: []string{"m1"}}, "10 -> 0", "m2 10 -> 15"},
-			"one for another": {&coordinatorv1.PlanRequest{WithoutMembers: []string{"m1"}, WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1"}}}, "10 -> 0", "x1 0 -> 10"},
-			"limits":          {&coordinatorv1.PlanRequest{Keyspace: "ks", Settings: &rootv1.KeyspaceSettings{Limits: &rootv1.Limits{MaxRegionsPerMember: 12}}, WithoutMembers: []string{"m1"}}, "10 -> 0", "m2 10 -> 12"},
+			"two more":                 {&coordinatorv1.PlanRequest{WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1"}, {Id: "x2", Capacity: 1}}}, "10 -> 6", "x1 0 -> 6"},
+			"a bigger one":             {&coordinatorv1.PlanRequest{WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1", Capacity: 3}}}, "10 -> 5", "x1 0 -> 15"},
+			"one less":                 {&coordinatorv1.PlanRequest{WithoutMembers: []string{"m1"}}, "10 -> 0", "m2 10 -> 15"},
+			"one for another":          {&coordinatorv1.PlanRequest{WithoutMembers: []string{"m1"}, WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1"}}}, "10 -> 0", "x1 0 -> 10"},
+			"a bigger one for another": {&coordinatorv1.PlanRequest{WithoutMembers: []string{"m1"}, WithMembers: []*coordinatorv1.PlannedMember{{Id: "x1", Capacity: 4}}}, "10 -> 0", "x1 0 -> 20"},
+			"limits":                   {&coordinatorv1.PlanRequest{Keyspace: "ks", Settings: &rootv1.KeyspaceSettings{Limits: &rootv1.Limits{MaxRegionsPerMember: 12}}, WithoutMembers: []string{"m1"}}, "10 -> 0", "m2 10 -> 12"},
 		} {
 			p := c.ask(x.req)
 			id, want, _ := strings.Cut(x.rest, " ")

@@ -3,6 +3,7 @@ package assigner
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
@@ -36,8 +37,10 @@ type survey struct {
 	book    *load.Book
 	// with and without are members that are imagined to be there, and not to be.
 	with, without map[state.MemberID]bool
-	// own are policies that are not of the settings in State.
+	// policies are those of the keyspaces that are planned; settled is after what time newcomers
+	// are let be by none of them.
 	policies map[state.KeyspaceID]balance.Policy
+	settled  time.Duration
 }
 
 // surveyed is the pace of a keyspace.
@@ -146,7 +149,7 @@ var _ placement.Insight = surveyInsight{}
 // part.
 func (o surveyInsight) Member(id state.MemberID) placement.MemberInsight {
 	if o.with[id] {
-		return placement.MemberInsight{}
+		return placement.MemberInsight{Joined: max(o.in.Now.Add(-o.settled), 1)}
 	}
 	return placement.MemberInsight{Joined: o.past.joined[id], RestsUntil: o.raw.Standing(id).SettlingUntil}
 }
