@@ -498,4 +498,3 @@ func (o *planOutput) draw() []byte {
 	}
 	return evenness.Bars("plan of "+k.Keyspace+" at "+o.Token, subtitle, unit, bars)
 }
-

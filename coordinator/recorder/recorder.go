@@ -34,9 +34,10 @@ const (
 	MaxRegions = 1 << 17
 	// MaxFrameBytes bounds a sample, and with it a segment, about.
 	MaxFrameBytes = 2 << 20
-	// DefaultBytes and DefaultEvery are what is recorded if nothing else is asked for:
-	// three quarters of an hour of 10,000 regions, about.
+	// DefaultBytes is what is kept if nothing else is asked for: three quarters of an hour
+	// of 10,000 regions, about.
 	DefaultBytes = 8 << 20
+	// DefaultEvery is between two samples if nothing else is asked for.
 	DefaultEvery = 10 * time.Second
 	// MinBytes is the least that is worth it.
 	MinBytes = 64 << 10

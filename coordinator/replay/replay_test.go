@@ -169,7 +169,9 @@ func TestReplayOfNonsense(t *testing.T) {
 		return []*coordinatorv1.RecordedSegment{{Version: 1, Frames: []*coordinatorv1.RecordedFrame{f, f}}}
 	}
 	for what, all := range map[string][]*coordinatorv1.RecordedSegment{
-		"a region of no keyspace": frame(func(f *coordinatorv1.RecordedFrame) { f.Regions = []*coordinatorv1.RecordedRegion{{Id: 1, KeyspaceId: 9}} }),
+		"a region of no keyspace": frame(func(f *coordinatorv1.RecordedFrame) {
+			f.Regions = []*coordinatorv1.RecordedRegion{{Id: 1, KeyspaceId: 9}}
+		}),
 		"settings of nothing":     frame(func(f *coordinatorv1.RecordedFrame) { f.Keyspaces[0].Settings = nil }),
 		"a member without a name": frame(func(f *coordinatorv1.RecordedFrame) { f.Members = []*coordinatorv1.RecordedMember{{}} }),
 		"a slot that is none": frame(func(f *coordinatorv1.RecordedFrame) {

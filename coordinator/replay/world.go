@@ -47,7 +47,6 @@ type world struct {
 	loads   map[state.RegionID]float64
 	members map[string]*coordinatorv1.RecordedMember
 	totals  map[state.MemberID]float64
-	streams uint64
 
 	// under are regions with a change under way, stirred those whose owners or loads are
 	// others than members have told, gave what members do not have any more.
