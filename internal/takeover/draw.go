@@ -243,7 +243,11 @@ func (c *canvas) era(era uint64) int {
 // kill marks the moment over all lanes.
 func (c *canvas) kill() {
 	x := c.x(c.r.At)
-	c.printf(`<line class="l-kill" x1="%.1f" x2="%.1f" y1="%d" y2="%.1f"/>`+"\n", x, x, barTop-6, laneY(c.lanes))
+	line := func(from, to float64) { // not over the words below the bar
+		c.printf(`<line class="l-kill" x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f"/>`+"\n", x, x, from, to)
+	}
+	line(barTop-6, barTop+barHeight+6)
+	line(laneTop-14, laneY(c.lanes))
 	c.printf(`<text x="%.1f" y="%d" class="small c-kill" text-anchor="middle">%s</text>`+"\n", x, barTop-10, html.EscapeString(c.r.what()))
 }
 

@@ -4417,10 +4417,12 @@ func (*SchedulerOperation_Split) isSchedulerOperation_Kind() {}
 func (*SchedulerOperation_Merge) isSchedulerOperation_Kind() {}
 
 type TransferLeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
-	FromMemberId  string                 `protobuf:"bytes,2,opt,name=from_member_id,json=fromMemberId,proto3" json:"from_member_id,omitempty"`
-	ToMemberId    string                 `protobuf:"bytes,3,opt,name=to_member_id,json=toMemberId,proto3" json:"to_member_id,omitempty"`
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	RegionId     uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	FromMemberId string                 `protobuf:"bytes,2,opt,name=from_member_id,json=fromMemberId,proto3" json:"from_member_id,omitempty"`
+	ToMemberId   string                 `protobuf:"bytes,3,opt,name=to_member_id,json=toMemberId,proto3" json:"to_member_id,omitempty"`
+	// Epoch of the region as it was judged by: at another one the hint is late.
+	ExpectedEpoch *v1.RegionEpoch `protobuf:"bytes,4,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4476,10 +4478,19 @@ func (x *TransferLeader) GetToMemberId() string {
 	return ""
 }
 
+func (x *TransferLeader) GetExpectedEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.ExpectedEpoch
+	}
+	return nil
+}
+
 // SplitHint asks who leads a region to cut it in the middle.
 type SplitHint struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	RegionId uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// As in TransferLeader.
+	ExpectedEpoch *v1.RegionEpoch `protobuf:"bytes,2,opt,name=expected_epoch,json=expectedEpoch,proto3" json:"expected_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4521,13 +4532,23 @@ func (x *SplitHint) GetRegionId() uint64 {
 	return 0
 }
 
+func (x *SplitHint) GetExpectedEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.ExpectedEpoch
+	}
+	return nil
+}
+
 // MergeHint asks who leads a region and its right neighbour to join them.
 type MergeHint struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	LeftRegionId  uint64                 `protobuf:"varint,1,opt,name=left_region_id,json=leftRegionId,proto3" json:"left_region_id,omitempty"`
 	RightRegionId uint64                 `protobuf:"varint,2,opt,name=right_region_id,json=rightRegionId,proto3" json:"right_region_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// As in TransferLeader.
+	LeftExpectedEpoch  *v1.RegionEpoch `protobuf:"bytes,3,opt,name=left_expected_epoch,json=leftExpectedEpoch,proto3" json:"left_expected_epoch,omitempty"`
+	RightExpectedEpoch *v1.RegionEpoch `protobuf:"bytes,4,opt,name=right_expected_epoch,json=rightExpectedEpoch,proto3" json:"right_expected_epoch,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *MergeHint) Reset() {
@@ -4572,6 +4593,20 @@ func (x *MergeHint) GetRightRegionId() uint64 {
 		return x.RightRegionId
 	}
 	return 0
+}
+
+func (x *MergeHint) GetLeftExpectedEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.LeftExpectedEpoch
+	}
+	return nil
+}
+
+func (x *MergeHint) GetRightExpectedEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.RightExpectedEpoch
+	}
+	return nil
 }
 
 type RegionHeartbeatRequest struct {
@@ -10426,17 +10461,21 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12>\n" +
 	"\vreason_code\x18\x04 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\n" +
 	"reasonCodeB\x06\n" +
-	"\x04kind\"u\n" +
+	"\x04kind\"\xb7\x01\n" +
 	"\x0eTransferLeader\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12$\n" +
 	"\x0efrom_member_id\x18\x02 \x01(\tR\ffromMemberId\x12 \n" +
 	"\fto_member_id\x18\x03 \x01(\tR\n" +
-	"toMemberId\"(\n" +
+	"toMemberId\x12@\n" +
+	"\x0eexpected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"j\n" +
 	"\tSplitHint\x12\x1b\n" +
-	"\tregion_id\x18\x01 \x01(\x04R\bregionId\"Y\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
+	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"\xf1\x01\n" +
 	"\tMergeHint\x12$\n" +
 	"\x0eleft_region_id\x18\x01 \x01(\x04R\fleftRegionId\x12&\n" +
-	"\x0fright_region_id\x18\x02 \x01(\x04R\rrightRegionId\"\xd0\x01\n" +
+	"\x0fright_region_id\x18\x02 \x01(\x04R\rrightRegionId\x12I\n" +
+	"\x13left_expected_epoch\x18\x03 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x11leftExpectedEpoch\x12K\n" +
+	"\x14right_expected_epoch\x18\x04 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x12rightExpectedEpoch\"\xd0\x01\n" +
 	"\x16RegionHeartbeatRequest\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12,\n" +
@@ -11317,220 +11356,224 @@ var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	68,  // 95: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	69,  // 96: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
 	157, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	144, // 98: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	144, // 99: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	142, // 100: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	73,  // 101: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
-	77,  // 102: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
-	76,  // 103: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
-	74,  // 104: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
-	86,  // 105: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
-	75,  // 106: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	142, // 107: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	142, // 108: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	154, // 109: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
-	6,   // 110: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
-	78,  // 111: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
-	82,  // 112: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
-	85,  // 113: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
-	80,  // 114: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	145, // 115: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	143, // 116: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
-	81,  // 117: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	158, // 118: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	159, // 119: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	160, // 120: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	142, // 121: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
-	83,  // 122: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	144, // 123: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
-	84,  // 124: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
-	7,   // 125: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
-	8,   // 126: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	154, // 127: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	157, // 128: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	145, // 129: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	89,  // 130: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	142, // 131: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 132: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	92,  // 133: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	13,  // 134: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	147, // 135: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	64,  // 136: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	9,   // 137: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
-	76,  // 138: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
-	12,  // 139: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	158, // 140: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	13,  // 141: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 142: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 143: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	161, // 144: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	162, // 145: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	163, // 146: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	164, // 147: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	13,  // 148: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	158, // 149: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	102, // 150: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	165, // 151: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	99,  // 152: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
-	100, // 153: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	101, // 154: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	157, // 155: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	165, // 156: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 157: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	106, // 158: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	161, // 159: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	162, // 160: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	163, // 161: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	164, // 162: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	107, // 163: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 164: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	105, // 165: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	142, // 166: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 167: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 168: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 169: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	142, // 170: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	149, // 171: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	162, // 172: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	142, // 173: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	166, // 174: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	149, // 175: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	166, // 176: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	142, // 177: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	167, // 178: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	149, // 179: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	166, // 180: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	142, // 181: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 182: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	166, // 183: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 184: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	167, // 185: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 186: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	166, // 187: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 188: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 189: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 190: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 191: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 192: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 193: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
-	155, // 194: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	140, // 195: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
-	142, // 196: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 197: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
-	129, // 198: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
-	130, // 199: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
-	100, // 200: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	101, // 201: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	128, // 202: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
-	99,  // 203: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
-	157, // 204: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
-	154, // 205: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
-	142, // 206: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
-	136, // 207: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
-	137, // 208: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
-	138, // 209: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
-	139, // 210: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
-	155, // 211: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	141, // 212: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
-	15,  // 213: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 214: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 215: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 216: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 217: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 218: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 219: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 220: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 221: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 222: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 223: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 224: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 225: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 226: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 227: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 228: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 229: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 230: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 231: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 232: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 233: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 234: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 235: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 236: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 237: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 238: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 239: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 240: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	70,  // 241: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	72,  // 242: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	87,  // 243: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	90,  // 244: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	93,  // 245: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	95,  // 246: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	97,  // 247: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	103, // 248: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	108, // 249: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	110, // 250: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	112, // 251: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	114, // 252: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	116, // 253: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	118, // 254: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	120, // 255: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	122, // 256: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	124, // 257: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
-	131, // 258: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
-	133, // 259: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
-	16,  // 260: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 261: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 262: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 263: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 264: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 265: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 266: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 267: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 268: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 269: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 270: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 271: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 272: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 273: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 274: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 275: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 276: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 277: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 278: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 279: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 280: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 281: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 282: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 283: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 284: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 285: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 286: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 287: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	71,  // 288: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	79,  // 289: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	88,  // 290: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	91,  // 291: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	94,  // 292: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	96,  // 293: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	98,  // 294: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	104, // 295: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	109, // 296: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	111, // 297: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	113, // 298: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	115, // 299: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	117, // 300: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	119, // 301: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	121, // 302: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	123, // 303: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	126, // 304: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
-	132, // 305: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
-	134, // 306: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
-	260, // [260:307] is the sub-list for method output_type
-	213, // [213:260] is the sub-list for method input_type
-	213, // [213:213] is the sub-list for extension type_name
-	213, // [213:213] is the sub-list for extension extendee
-	0,   // [0:213] is the sub-list for field type_name
+	154, // 98: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	154, // 99: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	154, // 100: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	154, // 101: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	144, // 102: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	144, // 103: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	142, // 104: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	73,  // 105: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
+	77,  // 106: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
+	76,  // 107: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
+	74,  // 108: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
+	86,  // 109: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
+	75,  // 110: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
+	142, // 111: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	142, // 112: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	154, // 113: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	6,   // 114: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
+	78,  // 115: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
+	82,  // 116: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
+	85,  // 117: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
+	80,  // 118: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
+	145, // 119: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	143, // 120: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	81,  // 121: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
+	158, // 122: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	159, // 123: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	160, // 124: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	142, // 125: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	83,  // 126: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
+	144, // 127: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	84,  // 128: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
+	7,   // 129: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
+	8,   // 130: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
+	154, // 131: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	157, // 132: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	145, // 133: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	89,  // 134: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
+	142, // 135: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 136: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	92,  // 137: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	13,  // 138: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	147, // 139: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	64,  // 140: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	9,   // 141: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
+	76,  // 142: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
+	12,  // 143: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	158, // 144: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	13,  // 145: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	149, // 146: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 147: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	161, // 148: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	162, // 149: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	163, // 150: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	164, // 151: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	13,  // 152: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	158, // 153: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	102, // 154: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	165, // 155: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	99,  // 156: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	100, // 157: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	101, // 158: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	157, // 159: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	165, // 160: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 161: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	106, // 162: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	161, // 163: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	162, // 164: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	163, // 165: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	164, // 166: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	107, // 167: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 168: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	105, // 169: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	142, // 170: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 171: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 172: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 173: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	142, // 174: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	149, // 175: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	162, // 176: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	142, // 177: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	166, // 178: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	149, // 179: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	166, // 180: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	142, // 181: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	167, // 182: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	149, // 183: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	166, // 184: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	142, // 185: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 186: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	166, // 187: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 188: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	167, // 189: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 190: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	166, // 191: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 192: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	149, // 193: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 194: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	149, // 195: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	142, // 196: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	125, // 197: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	155, // 198: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	140, // 199: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	142, // 200: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	127, // 201: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	129, // 202: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	130, // 203: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	100, // 204: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	101, // 205: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	128, // 206: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	99,  // 207: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
+	157, // 208: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	154, // 209: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	142, // 210: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	136, // 211: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
+	137, // 212: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
+	138, // 213: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
+	139, // 214: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
+	155, // 215: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	141, // 216: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
+	15,  // 217: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 218: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 219: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 220: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 221: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 222: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 223: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 224: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 225: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 226: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 227: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 228: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 229: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 230: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 231: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 232: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 233: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 234: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 235: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 236: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 237: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 238: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 239: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 240: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 241: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 242: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 243: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 244: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	70,  // 245: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	72,  // 246: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	87,  // 247: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	90,  // 248: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	93,  // 249: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	95,  // 250: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	97,  // 251: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	103, // 252: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	108, // 253: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	110, // 254: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	112, // 255: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	114, // 256: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	116, // 257: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	118, // 258: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	120, // 259: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	122, // 260: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	124, // 261: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	131, // 262: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	133, // 263: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
+	16,  // 264: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 265: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 266: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 267: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 268: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 269: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 270: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 271: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 272: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 273: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 274: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 275: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 276: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 277: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 278: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 279: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 280: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 281: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 282: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 283: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 284: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 285: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 286: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 287: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 288: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 289: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 290: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 291: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	71,  // 292: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	79,  // 293: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	88,  // 294: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	91,  // 295: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	94,  // 296: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	96,  // 297: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	98,  // 298: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	104, // 299: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	109, // 300: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	111, // 301: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	113, // 302: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	115, // 303: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	117, // 304: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	119, // 305: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	121, // 306: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	123, // 307: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	126, // 308: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	132, // 309: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	134, // 310: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
+	264, // [264:311] is the sub-list for method output_type
+	217, // [217:264] is the sub-list for method input_type
+	217, // [217:217] is the sub-list for extension type_name
+	217, // [217:217] is the sub-list for extension extendee
+	0,   // [0:217] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
