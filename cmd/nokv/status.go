@@ -27,6 +27,8 @@ type statusOutput struct {
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
 	// Rounds are how keyspaces were evened out last, by who assigns.
 	Rounds []roundOutput `json:"rounds,omitempty"`
+	// Scaling is how many members keyspaces want, by who assigns.
+	Scaling []scalingOutput `json:"scaling,omitempty"`
 }
 
 type coordinatorStatusOutput struct {
@@ -120,6 +122,9 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
 		for _, r := range st.GetRounds() {
 			out.Rounds = append(out.Rounds, showRound(r))
+		}
+		for _, x := range st.GetScaling() {
+			out.Scaling = append(out.Scaling, showScaling(x))
 		}
 		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
 			best = st
@@ -220,6 +225,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 	if len(s.Rounds) > 0 {
 		row(w)
 		roundsTable(w, s.Rounds...)
+	}
+	if len(s.Scaling) > 0 {
+		row(w)
+		scalingTable(w, s.Scaling)
 	}
 	row(w)
 	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
@@ -212,6 +213,7 @@ type world struct {
 	shown   state.Token
 	since   clock.Instant
 	streams map[state.MemberID]uint64
+	applied
 }
 
 func (w *world) Shown(state.MemberID, uint64) (state.Token, clock.Instant) {
@@ -257,6 +259,7 @@ func playBehind(t *testing.T, past func(w *world), test func(t *testing.T, w *wo
 				}
 				return words(ctx, ids)
 			},
+			Hooks: w, Strategies: map[string]propose.Strategy{"code": code{w}},
 		}
 		w.a, err = assigner.New(w.cfg)
 		if err != nil {

@@ -26,6 +26,8 @@ type Raw struct {
 		era                     atomic.Uint64
 		starving, moves, evened atomic.Int64
 		rounds                  lastRounds
+		scaling                 shownScaling
+		resting                 restingHooks
 	}
 
 	mu sync.Mutex
@@ -59,7 +61,9 @@ type Raw struct {
 	loads   loads
 	rounds  rounds
 	// asks are plans that somebody has asked for, until they are judged.
-	asks []*ask
+	asks    []*ask
+	hooks   *hooks
+	scaling scales
 }
 
 // Orders are what is to be done now, each by a call of its own.
@@ -67,11 +71,12 @@ type Orders struct {
 	// Era that they are made in; 0: none is held. Calls that were made in another one are
 	// of no use any more.
 	Era state.Era
-	// Probes are answered by Probed, Asking by Told, Calls by Judged, once each. Asking is
-	// nil for nothing.
+	// Probes are answered by Probed, Asking by Told, Calls by Judged, Hooks by Hooked, once
+	// each. Asking is nil for nothing.
 	Probes []liveness.Probe
 	Asking *Asking
 	Calls  []*Call
+	Hooks  []*HookCall
 }
 
 // never is later than every moment.
@@ -85,7 +90,10 @@ func NewRaw(cfg RawConfig) *Raw {
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
 	}
-	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime)}
+	return &Raw{
+		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
+		hooks: newHooks(),
+	}
 }
 
 // tickLocked is the moment for core: it never decreases.
@@ -110,7 +118,11 @@ func (a *Raw) Look() (Orders, time.Duration) {
 	if a.era != 0 {
 		a.land(now)
 		a.attend()
+		a.expireHooks(now)
 		due = min(due, a.plan(now))
+		hooks, hooksDue := a.startHooks(now)
+		wishes, wishesDue := a.scale(now)
+		orders.Hooks, due = append(hooks, wishes...), min(due, hooksDue, wishesDue)
 		due = min(due, a.release(now))
 		orders.Calls = a.send()
 		orders.Probes = a.startProbes()
@@ -217,6 +229,7 @@ func (a *Raw) Jump(v *rootview.View) {
 	if a.work != nil {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 		a.weighAll(now)
+		a.bringAll()
 		a.rounds.everywhere(byMembers)
 	}
 }
@@ -248,10 +261,14 @@ func (a *Raw) holdEra(now clock.Instant) {
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
 	a.loads, a.rounds = newLoads(), newRounds(now)
 	a.dropAsks()
+	a.hooks, a.scaling = newHooks(), scales{of: map[state.KeyspaceID]*scaled{}}
 	a.shows.rounds.forget()
+	a.shows.scaling.set(nil)
+	a.shows.resting.clear()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
 		a.weighAll(now)
+		a.bringAll()
 		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }
@@ -309,8 +326,11 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 	for (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
 		in := a.work.Take(observed{a}, now)
 		a.enrich(&in, uneven, now)
+		in.Strategies = a.hooks.strategies
+		a.hooks.begin()
 		plan := placement.Make(in)
 		a.work.Planned(&plan)
+		a.heed(&plan, in.Regions, now)
 		a.rounded(&plan, uneven, now)
 		a.rounds.sent(plan.Operations)
 		a.order(plan.Operations, now)

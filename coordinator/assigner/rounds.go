@@ -307,6 +307,7 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 		case state.ChangeKeyspace:
 			id := state.KeyspaceID(c.Keyspace.GetId())
 			a.weigh(id, a.st, now)
+			a.bring(id)
 			a.rounds.soon(a, id, bySettings, now)
 		case state.ChangeRegion:
 			changed[c.Region.Keyspace] = struct{}{}

@@ -45,6 +45,12 @@ type Vars struct {
 	RebalancesCompleted uint64            `json:"rebalances_completed"`
 	RebalancesFailed    uint64            `json:"rebalances_failed"`
 	Withheld            map[string]uint64 `json:"withheld"`
+	// Hooks counts calls of hooks by what came of them, of wishes with wish_ before it.
+	// Fallbacks counts regions that were placed otherwise than a hook, or code that was brought,
+	// would have it, by reason. Scalings counts wishes for members by up and down.
+	Hooks     map[string]uint64 `json:"hooks"`
+	Fallbacks map[string]uint64 `json:"fallbacks"`
+	Scalings  map[string]uint64 `json:"scalings"`
 }
 
 // counters count what was done. They may be used from any goroutine.
@@ -53,6 +59,7 @@ type counters struct {
 	// Guarded by mu.
 	probes, drains, evened, unevened                uint64
 	refusals, signals, operations, rounds, withheld map[string]uint64
+	hooks, fallbacks, scalings                      map[string]uint64
 }
 
 func (c *counters) add(fn func()) {
@@ -61,12 +68,19 @@ func (c *counters) add(fn func()) {
 	if c.refusals == nil {
 		c.refusals, c.signals, c.operations = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 		c.rounds, c.withheld = map[string]uint64{}, map[string]uint64{}
+		c.hooks, c.fallbacks, c.scalings = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	}
 	fn()
 }
 
 func (c *counters) refusal(r rootv1.Reason) {
 	c.add(func() { c.refusals[word(r.String(), "REASON_")]++ })
+}
+
+func (c *counters) fallback(why string, regions int) {
+	if regions > 0 {
+		c.add(func() { c.fallbacks[why] += uint64(regions) })
+	}
 }
 
 func (c *counters) verdict(v liveness.Verdict) {
@@ -98,6 +112,7 @@ func (a *Raw) Vars() Vars {
 		v.Probes, v.Drains = c.probes, c.drains
 		v.Refusals, v.VerdictSignals, v.Operations = maps.Clone(c.refusals), maps.Clone(c.signals), maps.Clone(c.operations)
 		v.Rebalances, v.Withheld, v.RebalancesCompleted, v.RebalancesFailed = maps.Clone(c.rounds), maps.Clone(c.withheld), c.evened, c.unevened
+		v.Hooks, v.Fallbacks, v.Scalings = maps.Clone(c.hooks), maps.Clone(c.fallbacks), maps.Clone(c.scalings)
 	})
 	return v
 }

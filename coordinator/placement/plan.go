@@ -196,6 +196,7 @@ func (p *planner) house() {
 		slices.SortFunc(regions, func(a, b homeless) int {
 			return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.region.ID, b.region.ID))
 		})
+		p.expect(p.keyspaces[id], regions)
 		for _, h := range regions {
 			p.houseOne(p.keyspaces[id], h)
 		}
@@ -205,6 +206,9 @@ func (p *planner) house() {
 func (p *planner) houseOne(k *settings, h homeless) {
 	owners := h.keep
 	if len(owners) == 0 {
+		if p.awaits(k, h) {
+			return
+		}
 		c, why := p.target(k, h.region, false, 0)
 		if c == nil {
 			f := Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why}

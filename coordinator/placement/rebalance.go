@@ -82,7 +82,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		others = p.elsewhere(k)
 	}
 	p.State.Members(func(m *rootv1.Member) bool {
-		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !accepts(m, k.name) {
+		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !Accepts(m, k.name) {
 			return true
 		}
 		id := state.MemberID(m.GetId())

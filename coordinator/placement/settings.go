@@ -58,6 +58,9 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		strategy:   s.GetPolicy().GetStrategy(),
 		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
 	}
+	if k.strategy == rootv1.Strategy_STRATEGY_HOOK {
+		k.strategy = s.GetPolicy().GetHookFallback()
+	}
 	k.policy = PolicyOf(s)
 	r := s.GetPolicy().GetRebalance()
 	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))

@@ -101,6 +101,8 @@ type Config struct {
 	Planner Planner
 	// Recorder keeps what it saw. Nil: nobody does.
 	Recorder Recorder
+	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
+	Scaling func() []*coordinatorv1.ScalingSignal
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits

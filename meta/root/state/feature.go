@@ -17,7 +17,7 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves, guards and what is evened out
+	// adds keyspaces and a probe address of a member, moves, guards, scaling and what is evened out
 	// of a keyspace, why owners, splits and merges are planned, steps
 	// that name the plan they are of, the coordinator that names an actor, and the time of an
 	// entry, keeps whom a region was taken from, judges each event of an actor by what those
@@ -158,6 +158,7 @@ func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
 		}
 	}
 	if s.GetMoves() != nil || s.GetGuards() != nil || s.GetOwnership().GetMinOwners() > 0 || s.GetPolicy().GetSpread() != "" ||
+		s.GetScaling() != nil || s.GetPolicy().GetHookFallback() != 0 ||
 		!proto.Equal(old, s.GetPolicy().GetRebalance()) {
 		return membersLevel
 	}

@@ -63,6 +63,7 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 				},
 			},
 			Cadence: &rootv1.Cadence{IdleEvictMillis: 45 * minute, IdleScanMillis: 10 * minute},
+			Scaling: &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10},
 		}
 	},
 	"actors": func() *rootv1.KeyspaceSettings {

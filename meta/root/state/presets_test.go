@@ -56,7 +56,7 @@ func TestA39N85R06R25R28Presets(t *testing.T) {
 
 // The numbers that the five kinds of systems come with are settings; tenants are never
 // moved to even out.
-func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testing.T) {
+func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPresets(t *testing.T) {
 	const second, minute = 1000, 60_000
 	for name, want := range map[string]*rootv1.KeyspaceSettings{
 		"tenants": {Liveness: &rootv1.Liveness{IntervalMillis: 10 * second, DeadAfterMillis: 30 * second}},
@@ -66,6 +66,7 @@ func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testin
 			},
 			Policy:  &rootv1.Policy{Rebalance: &rootv1.Rebalance{AbsoluteLimit: 500, MeanPermille: 1200, MinGap: 50, IntervalMillis: 30 * second, CooldownMillis: 60 * second}},
 			Cadence: &rootv1.Cadence{IdleScanMillis: 10 * minute, IdleEvictMillis: 45 * minute},
+			Scaling: &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10},
 		},
 		"actors": {
 			Liveness: &rootv1.Liveness{IntervalMillis: 30 * second, DeadAfterMillis: 90 * second},
@@ -81,6 +82,9 @@ func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testin
 		if s, _ := state.Preset(name); !proto.Equal(state.MergeSettings(s, want), s) {
 			t.Errorf("%s has %v, want %v", name, s, want)
 		}
+	}
+	if s, _ := state.Preset("games"); s.GetScaling().GetEnabled() {
+		t.Errorf("games are scaled by themselves: %v", s.GetScaling())
 	}
 	if s, _ := state.Preset("tenants"); s.GetPolicy().GetRebalance() != nil {
 		t.Errorf("tenants are moved by themselves: %v", s.GetPolicy())

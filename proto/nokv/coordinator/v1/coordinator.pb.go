@@ -6816,7 +6816,10 @@ type StatusResponse struct {
 	InvariantViolations []uint64 `protobuf:"varint,23,rep,packed,name=invariant_violations,json=invariantViolations,proto3" json:"invariant_violations,omitempty"`
 	// The last round in which each keyspace was evened out, of those that the caller may
 	// read, newest first, 256 at most. Only who assigns has any.
-	Rounds        []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	Rounds []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	// How many members keyspaces want, of those whose settings ask for that and that the caller
+	// may read, by name, 256 at most. Only who assigns has any.
+	Scaling       []*ScalingSignal `protobuf:"bytes,25,rep,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7019,6 +7022,154 @@ func (x *StatusResponse) GetRounds() []*BalanceRound {
 	return nil
 }
 
+func (x *StatusResponse) GetScaling() []*ScalingSignal {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
+// ScalingSignal is how many members a keyspace wants.
+type ScalingSignal struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Identity of the wish, the same each time that it is posted. Empty: nothing is wished for.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Members that are active, and that there should be.
+	Active  uint64 `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	Desired uint64 `protobuf:"varint,4,opt,name=desired,proto3" json:"desired,omitempty"`
+	// Why, or why nothing is wished for: load, below_min, steady, at_min, at_max, members_unwell,
+	// draining, orphaned, spacing, load_unknown, no_limit, no_victim or too_full_then.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Member that is to end. It drains first; drained: nothing of any keyspace is its own.
+	Victim  string `protobuf:"bytes,6,opt,name=victim,proto3" json:"victim,omitempty"`
+	Drained bool   `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"`
+	// How full members are on average, of a thousand. 0 with reason load_unknown: not known.
+	FullPermille uint64 `protobuf:"varint,8,opt,name=full_permille,json=fullPermille,proto3" json:"full_permille,omitempty"`
+	// Milliseconds since the wish began.
+	AgeMillis uint64 `protobuf:"varint,9,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// The hook took it; how often it did not, and what it said last.
+	Delivered     bool   `protobuf:"varint,10,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Failures      uint64 `protobuf:"varint,11,opt,name=failures,proto3" json:"failures,omitempty"`
+	Problem       string `protobuf:"bytes,12,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScalingSignal) Reset() {
+	*x = ScalingSignal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScalingSignal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScalingSignal) ProtoMessage() {}
+
+func (x *ScalingSignal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScalingSignal.ProtoReflect.Descriptor instead.
+func (*ScalingSignal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *ScalingSignal) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetActive() uint64 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetDesired() uint64 {
+	if x != nil {
+		return x.Desired
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetVictim() string {
+	if x != nil {
+		return x.Victim
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *ScalingSignal) GetFullPermille() uint64 {
+	if x != nil {
+		return x.FullPermille
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetDelivered() bool {
+	if x != nil {
+		return x.Delivered
+	}
+	return false
+}
+
+func (x *ScalingSignal) GetFailures() uint64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // BalanceRound is how a keyspace was evened out.
 type BalanceRound struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -7043,7 +7194,7 @@ type BalanceRound struct {
 
 func (x *BalanceRound) Reset() {
 	*x = BalanceRound{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7055,7 +7206,7 @@ func (x *BalanceRound) String() string {
 func (*BalanceRound) ProtoMessage() {}
 
 func (x *BalanceRound) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7068,7 +7219,7 @@ func (x *BalanceRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
 func (*BalanceRound) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *BalanceRound) GetKeyspace() string {
@@ -7139,7 +7290,7 @@ type BalanceCount struct {
 
 func (x *BalanceCount) Reset() {
 	*x = BalanceCount{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7151,7 +7302,7 @@ func (x *BalanceCount) String() string {
 func (*BalanceCount) ProtoMessage() {}
 
 func (x *BalanceCount) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7164,7 +7315,7 @@ func (x *BalanceCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
 func (*BalanceCount) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *BalanceCount) GetOperation() string {
@@ -7201,7 +7352,7 @@ type BalanceRefusal struct {
 
 func (x *BalanceRefusal) Reset() {
 	*x = BalanceRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7213,7 +7364,7 @@ func (x *BalanceRefusal) String() string {
 func (*BalanceRefusal) ProtoMessage() {}
 
 func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7226,7 +7377,7 @@ func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
 func (*BalanceRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *BalanceRefusal) GetWhy() string {
@@ -7275,7 +7426,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7287,7 +7438,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7300,7 +7451,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -7361,7 +7512,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7373,7 +7524,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7386,7 +7537,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -7422,7 +7573,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7434,7 +7585,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7447,7 +7598,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -7543,7 +7694,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7555,7 +7706,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7568,7 +7719,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *Placed) GetAssigned() uint64 {
@@ -7639,7 +7790,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7651,7 +7802,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7664,7 +7815,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -7710,7 +7861,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7722,7 +7873,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7735,7 +7886,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -7798,7 +7949,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7810,7 +7961,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7823,7 +7974,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -7851,7 +8002,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7863,7 +8014,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7876,7 +8027,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -7904,7 +8055,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7916,7 +8067,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7929,7 +8080,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -7961,7 +8112,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7973,7 +8124,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7986,7 +8137,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -8030,7 +8181,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8042,7 +8193,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8055,7 +8206,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -8101,7 +8252,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8113,7 +8264,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8126,7 +8277,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -8170,7 +8321,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8182,7 +8333,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8195,7 +8346,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -8232,7 +8383,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8244,7 +8395,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8257,7 +8408,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -8295,7 +8446,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8307,7 +8458,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8320,7 +8471,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -8365,7 +8516,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8377,7 +8528,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8390,7 +8541,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -8435,7 +8586,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8447,7 +8598,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8460,7 +8611,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -8498,7 +8649,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8510,7 +8661,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8523,7 +8674,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8557,7 +8708,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8569,7 +8720,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8582,7 +8733,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8610,7 +8761,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8622,7 +8773,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8635,7 +8786,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8661,7 +8812,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8673,7 +8824,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8686,7 +8837,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -8707,7 +8858,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8719,7 +8870,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8732,7 +8883,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -8772,7 +8923,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8784,7 +8935,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8797,7 +8948,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *PlanRequest) GetKeyspace() string {
@@ -8862,7 +9013,7 @@ type PlannedMember struct {
 
 func (x *PlannedMember) Reset() {
 	*x = PlannedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8874,7 +9025,7 @@ func (x *PlannedMember) String() string {
 func (*PlannedMember) ProtoMessage() {}
 
 func (x *PlannedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8887,7 +9038,7 @@ func (x *PlannedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMember.ProtoReflect.Descriptor instead.
 func (*PlannedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *PlannedMember) GetId() string {
@@ -8936,7 +9087,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8948,7 +9099,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8961,7 +9112,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *PlanResponse) GetPlanId() string {
@@ -9068,7 +9219,7 @@ type PlannedKeyspace struct {
 
 func (x *PlannedKeyspace) Reset() {
 	*x = PlannedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9080,7 +9231,7 @@ func (x *PlannedKeyspace) String() string {
 func (*PlannedKeyspace) ProtoMessage() {}
 
 func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9093,7 +9244,7 @@ func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedKeyspace.ProtoReflect.Descriptor instead.
 func (*PlannedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *PlannedKeyspace) GetKeyspace() string {
@@ -9201,7 +9352,7 @@ type MemberLoadPlanned struct {
 
 func (x *MemberLoadPlanned) Reset() {
 	*x = MemberLoadPlanned{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9213,7 +9364,7 @@ func (x *MemberLoadPlanned) String() string {
 func (*MemberLoadPlanned) ProtoMessage() {}
 
 func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9226,7 +9377,7 @@ func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoadPlanned.ProtoReflect.Descriptor instead.
 func (*MemberLoadPlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *MemberLoadPlanned) GetMemberId() string {
@@ -9319,7 +9470,7 @@ type PlannedOperation struct {
 
 func (x *PlannedOperation) Reset() {
 	*x = PlannedOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9331,7 +9482,7 @@ func (x *PlannedOperation) String() string {
 func (*PlannedOperation) ProtoMessage() {}
 
 func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9344,7 +9495,7 @@ func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedOperation.ProtoReflect.Descriptor instead.
 func (*PlannedOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *PlannedOperation) GetOperation() string {
@@ -9455,7 +9606,7 @@ type PlannedRefusal struct {
 
 func (x *PlannedRefusal) Reset() {
 	*x = PlannedRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9467,7 +9618,7 @@ func (x *PlannedRefusal) String() string {
 func (*PlannedRefusal) ProtoMessage() {}
 
 func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9480,7 +9631,7 @@ func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedRefusal.ProtoReflect.Descriptor instead.
 func (*PlannedRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *PlannedRefusal) GetWhy() string {
@@ -9534,7 +9685,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9546,7 +9697,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9559,7 +9710,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{119}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *ApplyPlanRequest) GetPlanId() string {
@@ -9580,7 +9731,7 @@ type ApplyPlanResponse struct {
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9592,7 +9743,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9605,7 +9756,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{120}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *ApplyPlanResponse) GetToken() *v1.RootToken {
@@ -9632,7 +9783,7 @@ type ReadRecordingRequest struct {
 
 func (x *ReadRecordingRequest) Reset() {
 	*x = ReadRecordingRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9644,7 +9795,7 @@ func (x *ReadRecordingRequest) String() string {
 func (*ReadRecordingRequest) ProtoMessage() {}
 
 func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9657,7 +9808,7 @@ func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordingRequest.ProtoReflect.Descriptor instead.
 func (*ReadRecordingRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{121}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *ReadRecordingRequest) GetPosition() uint64 {
@@ -9682,7 +9833,7 @@ type ReadRecordingResponse struct {
 
 func (x *ReadRecordingResponse) Reset() {
 	*x = ReadRecordingResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9694,7 +9845,7 @@ func (x *ReadRecordingResponse) String() string {
 func (*ReadRecordingResponse) ProtoMessage() {}
 
 func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9707,7 +9858,7 @@ func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordingResponse.ProtoReflect.Descriptor instead.
 func (*ReadRecordingResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *ReadRecordingResponse) GetData() []byte {
@@ -9751,7 +9902,7 @@ type RecordedSegment struct {
 
 func (x *RecordedSegment) Reset() {
 	*x = RecordedSegment{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9763,7 +9914,7 @@ func (x *RecordedSegment) String() string {
 func (*RecordedSegment) ProtoMessage() {}
 
 func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9776,7 +9927,7 @@ func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedSegment.ProtoReflect.Descriptor instead.
 func (*RecordedSegment) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *RecordedSegment) GetVersion() uint32 {
@@ -9817,7 +9968,7 @@ type RecordedFrame struct {
 
 func (x *RecordedFrame) Reset() {
 	*x = RecordedFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9829,7 +9980,7 @@ func (x *RecordedFrame) String() string {
 func (*RecordedFrame) ProtoMessage() {}
 
 func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9842,7 +9993,7 @@ func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedFrame.ProtoReflect.Descriptor instead.
 func (*RecordedFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *RecordedFrame) GetAtMillis() uint64 {
@@ -9934,7 +10085,7 @@ type RecordedKeyspace struct {
 
 func (x *RecordedKeyspace) Reset() {
 	*x = RecordedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9946,7 +10097,7 @@ func (x *RecordedKeyspace) String() string {
 func (*RecordedKeyspace) ProtoMessage() {}
 
 func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9959,7 +10110,7 @@ func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedKeyspace.ProtoReflect.Descriptor instead.
 func (*RecordedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *RecordedKeyspace) GetId() uint32 {
@@ -10000,7 +10151,7 @@ type RecordedMember struct {
 
 func (x *RecordedMember) Reset() {
 	*x = RecordedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10012,7 +10163,7 @@ func (x *RecordedMember) String() string {
 func (*RecordedMember) ProtoMessage() {}
 
 func (x *RecordedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10025,7 +10176,7 @@ func (x *RecordedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMember.ProtoReflect.Descriptor instead.
 func (*RecordedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *RecordedMember) GetId() string {
@@ -10094,7 +10245,7 @@ type RecordedRegion struct {
 
 func (x *RecordedRegion) Reset() {
 	*x = RecordedRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10106,7 +10257,7 @@ func (x *RecordedRegion) String() string {
 func (*RecordedRegion) ProtoMessage() {}
 
 func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10119,7 +10270,7 @@ func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedRegion.ProtoReflect.Descriptor instead.
 func (*RecordedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *RecordedRegion) GetId() uint64 {
@@ -10652,7 +10803,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xbc\b\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xfa\b\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -10684,7 +10835,23 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
 	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\x121\n" +
 	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\x129\n" +
-	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\"\xec\x02\n" +
+	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\x12<\n" +
+	"\ascaling\x18\x19 \x03(\v2\".nokv.coordinator.v1.ScalingSignalR\ascaling\"\xcf\x02\n" +
+	"\rScalingSignal\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\x04R\x06active\x12\x18\n" +
+	"\adesired\x18\x04 \x01(\x04R\adesired\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06victim\x18\x06 \x01(\tR\x06victim\x12\x18\n" +
+	"\adrained\x18\a \x01(\bR\adrained\x12#\n" +
+	"\rfull_permille\x18\b \x01(\x04R\ffullPermille\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\t \x01(\x04R\tageMillis\x12\x1c\n" +
+	"\tdelivered\x18\n" +
+	" \x01(\bR\tdelivered\x12\x1a\n" +
+	"\bfailures\x18\v \x01(\x04R\bfailures\x12\x18\n" +
+	"\aproblem\x18\f \x01(\tR\aproblem\"\xec\x02\n" +
 	"\fBalanceRound\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x1d\n" +
 	"\n" +
@@ -11086,7 +11253,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 130)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 131)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -11187,393 +11354,395 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*RemoveCoordinatorResponse)(nil), // 96: nokv.coordinator.v1.RemoveCoordinatorResponse
 	(*StatusRequest)(nil),             // 97: nokv.coordinator.v1.StatusRequest
 	(*StatusResponse)(nil),            // 98: nokv.coordinator.v1.StatusResponse
-	(*BalanceRound)(nil),              // 99: nokv.coordinator.v1.BalanceRound
-	(*BalanceCount)(nil),              // 100: nokv.coordinator.v1.BalanceCount
-	(*BalanceRefusal)(nil),            // 101: nokv.coordinator.v1.BalanceRefusal
-	(*RootEndpoint)(nil),              // 102: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 103: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 104: nokv.coordinator.v1.WitnessResponse
-	(*Placed)(nil),                    // 105: nokv.coordinator.v1.Placed
-	(*GuaranteeFinding)(nil),          // 106: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 107: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 108: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 109: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 110: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 111: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 112: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 113: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 114: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 115: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 116: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 117: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 118: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 119: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 120: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 121: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 122: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 123: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*PlanRequest)(nil),               // 124: nokv.coordinator.v1.PlanRequest
-	(*PlannedMember)(nil),             // 125: nokv.coordinator.v1.PlannedMember
-	(*PlanResponse)(nil),              // 126: nokv.coordinator.v1.PlanResponse
-	(*PlannedKeyspace)(nil),           // 127: nokv.coordinator.v1.PlannedKeyspace
-	(*MemberLoadPlanned)(nil),         // 128: nokv.coordinator.v1.MemberLoadPlanned
-	(*PlannedOperation)(nil),          // 129: nokv.coordinator.v1.PlannedOperation
-	(*PlannedRefusal)(nil),            // 130: nokv.coordinator.v1.PlannedRefusal
-	(*ApplyPlanRequest)(nil),          // 131: nokv.coordinator.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil),         // 132: nokv.coordinator.v1.ApplyPlanResponse
-	(*ReadRecordingRequest)(nil),      // 133: nokv.coordinator.v1.ReadRecordingRequest
-	(*ReadRecordingResponse)(nil),     // 134: nokv.coordinator.v1.ReadRecordingResponse
-	(*RecordedSegment)(nil),           // 135: nokv.coordinator.v1.RecordedSegment
-	(*RecordedFrame)(nil),             // 136: nokv.coordinator.v1.RecordedFrame
-	(*RecordedKeyspace)(nil),          // 137: nokv.coordinator.v1.RecordedKeyspace
-	(*RecordedMember)(nil),            // 138: nokv.coordinator.v1.RecordedMember
-	(*RecordedRegion)(nil),            // 139: nokv.coordinator.v1.RecordedRegion
-	nil,                               // 140: nokv.coordinator.v1.PlannedMember.LabelsEntry
-	nil,                               // 141: nokv.coordinator.v1.RecordedMember.LabelsEntry
-	(*v1.RootToken)(nil),              // 142: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 143: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 144: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 145: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 146: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 147: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 148: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 149: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 150: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 151: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 152: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 153: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 154: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 155: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 156: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 157: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 158: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 159: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 160: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 161: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 162: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 163: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 164: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 165: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 166: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 167: nokv.root.v1.Verb
+	(*ScalingSignal)(nil),             // 99: nokv.coordinator.v1.ScalingSignal
+	(*BalanceRound)(nil),              // 100: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 101: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 102: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 103: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 104: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 105: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 106: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 107: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 108: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 109: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 110: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 111: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 112: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 113: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 114: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 115: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 116: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 117: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 118: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 119: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 120: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 121: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 122: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 123: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 124: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*PlanRequest)(nil),               // 125: nokv.coordinator.v1.PlanRequest
+	(*PlannedMember)(nil),             // 126: nokv.coordinator.v1.PlannedMember
+	(*PlanResponse)(nil),              // 127: nokv.coordinator.v1.PlanResponse
+	(*PlannedKeyspace)(nil),           // 128: nokv.coordinator.v1.PlannedKeyspace
+	(*MemberLoadPlanned)(nil),         // 129: nokv.coordinator.v1.MemberLoadPlanned
+	(*PlannedOperation)(nil),          // 130: nokv.coordinator.v1.PlannedOperation
+	(*PlannedRefusal)(nil),            // 131: nokv.coordinator.v1.PlannedRefusal
+	(*ApplyPlanRequest)(nil),          // 132: nokv.coordinator.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil),         // 133: nokv.coordinator.v1.ApplyPlanResponse
+	(*ReadRecordingRequest)(nil),      // 134: nokv.coordinator.v1.ReadRecordingRequest
+	(*ReadRecordingResponse)(nil),     // 135: nokv.coordinator.v1.ReadRecordingResponse
+	(*RecordedSegment)(nil),           // 136: nokv.coordinator.v1.RecordedSegment
+	(*RecordedFrame)(nil),             // 137: nokv.coordinator.v1.RecordedFrame
+	(*RecordedKeyspace)(nil),          // 138: nokv.coordinator.v1.RecordedKeyspace
+	(*RecordedMember)(nil),            // 139: nokv.coordinator.v1.RecordedMember
+	(*RecordedRegion)(nil),            // 140: nokv.coordinator.v1.RecordedRegion
+	nil,                               // 141: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	nil,                               // 142: nokv.coordinator.v1.RecordedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 143: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 144: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 145: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 146: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 147: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 148: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 149: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 150: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 151: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 152: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 153: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 154: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 155: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 156: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 157: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 158: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 159: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 160: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 161: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 162: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 163: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 164: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 165: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 166: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 167: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 168: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	142, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	142, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	142, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	143, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	143, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	143, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	143, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	144, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	145, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	145, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	145, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	146, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	145, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	144, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	145, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	142, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	143, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	142, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	144, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	146, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	147, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	145, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	145, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	148, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	149, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	150, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	151, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	152, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	150, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	145, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	148, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	145, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	147, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	148, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	146, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	146, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	149, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	150, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	151, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	152, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	153, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	151, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	146, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	149, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	150, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	151, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	151, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	152, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	153, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	154, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	154, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	149, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	155, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	149, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	146, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	142, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	155, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	149, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	146, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	142, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	155, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	150, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	150, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	147, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	143, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	150, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	147, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	143, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	146, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	147, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	146, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	147, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	147, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	149, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	147, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	142, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	147, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	142, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	147, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	142, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	147, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	156, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	149, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	148, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	150, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	148, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	143, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	148, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	143, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	148, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	143, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	148, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	157, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	150, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	143, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	144, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	68,  // 95: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	69,  // 96: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	157, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	154, // 98: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	154, // 99: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	154, // 100: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	154, // 101: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	144, // 102: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	144, // 103: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	142, // 104: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	158, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	155, // 98: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	155, // 99: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	155, // 100: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	155, // 101: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	145, // 102: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	145, // 103: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	143, // 104: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	73,  // 105: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	77,  // 106: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	76,  // 107: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	74,  // 108: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	86,  // 109: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	75,  // 110: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	142, // 111: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	142, // 112: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	154, // 113: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	143, // 111: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	143, // 112: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	155, // 113: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 114: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	78,  // 115: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	82,  // 116: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	85,  // 117: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	80,  // 118: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	145, // 119: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	143, // 120: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	146, // 119: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	144, // 120: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	81,  // 121: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	158, // 122: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	159, // 123: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	160, // 124: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	142, // 125: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	159, // 122: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	160, // 123: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	161, // 124: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	143, // 125: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	83,  // 126: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	144, // 127: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	145, // 127: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	84,  // 128: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 129: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 130: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	154, // 131: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	157, // 132: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	145, // 133: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 131: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	158, // 132: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	146, // 133: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
 	89,  // 134: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	142, // 135: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	143, // 135: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 136: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	92,  // 137: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 138: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	147, // 139: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	148, // 139: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	64,  // 140: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 141: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	76,  // 142: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 143: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	158, // 144: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	159, // 144: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 145: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 146: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 147: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	161, // 148: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	162, // 149: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	163, // 150: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	164, // 151: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	150, // 146: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 147: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	162, // 148: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	163, // 149: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	164, // 150: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	165, // 151: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 152: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	158, // 153: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	102, // 154: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	165, // 155: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	99,  // 156: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
-	100, // 157: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	101, // 158: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	157, // 159: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	165, // 160: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 161: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	106, // 162: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	161, // 163: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	162, // 164: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	163, // 165: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	164, // 166: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	107, // 167: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 168: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	105, // 169: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	142, // 170: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 171: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 172: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 173: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	142, // 174: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	149, // 175: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	162, // 176: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	142, // 177: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	166, // 178: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	149, // 179: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	166, // 180: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	142, // 181: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	167, // 182: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	149, // 183: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	166, // 184: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	142, // 185: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 186: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	166, // 187: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 188: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	167, // 189: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 190: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	166, // 191: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 192: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 193: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 194: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 195: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 196: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	125, // 197: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
-	155, // 198: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	140, // 199: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
-	142, // 200: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
-	127, // 201: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
-	129, // 202: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
-	130, // 203: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
-	100, // 204: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	101, // 205: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	128, // 206: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
-	99,  // 207: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
-	157, // 208: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
-	154, // 209: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
-	142, // 210: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
-	136, // 211: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
-	137, // 212: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
-	138, // 213: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
-	139, // 214: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
-	155, // 215: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	141, // 216: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
-	15,  // 217: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 218: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 219: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 220: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 221: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 222: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 223: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 224: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 225: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 226: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 227: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 228: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 229: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 230: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 231: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 232: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 233: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 234: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 235: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 236: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 237: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 238: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 239: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 240: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 241: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 242: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 243: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 244: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	70,  // 245: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	72,  // 246: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	87,  // 247: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	90,  // 248: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	93,  // 249: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	95,  // 250: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	97,  // 251: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	103, // 252: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	108, // 253: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	110, // 254: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	112, // 255: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	114, // 256: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	116, // 257: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	118, // 258: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	120, // 259: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	122, // 260: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	124, // 261: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
-	131, // 262: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
-	133, // 263: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
-	16,  // 264: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 265: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 266: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 267: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 268: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 269: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 270: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 271: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 272: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 273: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 274: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 275: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 276: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 277: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 278: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 279: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 280: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 281: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 282: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 283: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 284: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 285: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 286: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 287: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 288: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 289: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 290: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 291: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	71,  // 292: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	79,  // 293: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	88,  // 294: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	91,  // 295: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	94,  // 296: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	96,  // 297: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	98,  // 298: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	104, // 299: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	109, // 300: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	111, // 301: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	113, // 302: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	115, // 303: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	117, // 304: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	119, // 305: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	121, // 306: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	123, // 307: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	126, // 308: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
-	132, // 309: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
-	134, // 310: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
-	264, // [264:311] is the sub-list for method output_type
-	217, // [217:264] is the sub-list for method input_type
-	217, // [217:217] is the sub-list for extension type_name
-	217, // [217:217] is the sub-list for extension extendee
-	0,   // [0:217] is the sub-list for field type_name
+	159, // 153: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	103, // 154: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	166, // 155: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	100, // 156: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	99,  // 157: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
+	101, // 158: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	102, // 159: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	158, // 160: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	166, // 161: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 162: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	107, // 163: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	162, // 164: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	163, // 165: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	164, // 166: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	165, // 167: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	108, // 168: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 169: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	106, // 170: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	143, // 171: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 172: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 173: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 174: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	143, // 175: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	150, // 176: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	163, // 177: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	143, // 178: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	167, // 179: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	150, // 180: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	167, // 181: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	143, // 182: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	168, // 183: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	150, // 184: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	167, // 185: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	143, // 186: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 187: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	167, // 188: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 189: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	168, // 190: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 191: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	167, // 192: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 193: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	150, // 194: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 195: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 196: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	143, // 197: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	126, // 198: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	156, // 199: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	141, // 200: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	143, // 201: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	128, // 202: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	130, // 203: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	131, // 204: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	101, // 205: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	102, // 206: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	129, // 207: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	100, // 208: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
+	158, // 209: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	155, // 210: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	143, // 211: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 212: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
+	138, // 213: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
+	139, // 214: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
+	140, // 215: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
+	156, // 216: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	142, // 217: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
+	15,  // 218: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 219: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 220: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 221: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	21,  // 222: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	23,  // 223: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	28,  // 224: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	28,  // 225: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	30,  // 226: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	30,  // 227: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	32,  // 228: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	34,  // 229: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	34,  // 230: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	36,  // 231: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	38,  // 232: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	40,  // 233: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	42,  // 234: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	44,  // 235: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	46,  // 236: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	48,  // 237: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	50,  // 238: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	52,  // 239: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	54,  // 240: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	56,  // 241: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	58,  // 242: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	60,  // 243: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	62,  // 244: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	64,  // 245: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	70,  // 246: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	72,  // 247: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	87,  // 248: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	90,  // 249: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	93,  // 250: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	95,  // 251: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	97,  // 252: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	104, // 253: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	109, // 254: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	111, // 255: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	113, // 256: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	115, // 257: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	117, // 258: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	119, // 259: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	121, // 260: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	123, // 261: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	125, // 262: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	132, // 263: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	134, // 264: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
+	16,  // 265: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 266: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 267: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 268: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	22,  // 269: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	24,  // 270: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	29,  // 271: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	29,  // 272: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	31,  // 273: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	31,  // 274: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	33,  // 275: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	35,  // 276: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	35,  // 277: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	37,  // 278: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	39,  // 279: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	41,  // 280: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	43,  // 281: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	45,  // 282: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	47,  // 283: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	49,  // 284: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	51,  // 285: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	53,  // 286: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	55,  // 287: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	57,  // 288: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	59,  // 289: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	61,  // 290: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	63,  // 291: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	65,  // 292: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	71,  // 293: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	79,  // 294: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	88,  // 295: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	91,  // 296: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	94,  // 297: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	96,  // 298: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	98,  // 299: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	105, // 300: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	110, // 301: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	112, // 302: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	114, // 303: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	116, // 304: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	118, // 305: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	120, // 306: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	122, // 307: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	124, // 308: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	127, // 309: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	133, // 310: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	135, // 311: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
+	265, // [265:312] is the sub-list for method output_type
+	218, // [218:265] is the sub-list for method input_type
+	218, // [218:218] is the sub-list for extension type_name
+	218, // [218:218] is the sub-list for extension extendee
+	0,   // [0:218] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -11593,7 +11762,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   130,
+			NumMessages:   131,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
