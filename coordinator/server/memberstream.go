@@ -69,9 +69,9 @@ type HeardFrame struct {
 
 // RegionLoad is what a member says of a region that it serves.
 type RegionLoad struct {
-	Region    state.RegionID
-	Epoch     state.Epoch
-	Load      float64
+	Region state.RegionID
+	Epoch  state.Epoch
+	Load   float64
 	// Keys in it; 0: not told.
 	Keys      uint64
 	Saturated bool
