@@ -26,6 +26,7 @@ import (
 	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/idle"
+	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -80,6 +81,10 @@ type Config struct {
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
+	// RecordBytes bounds what is kept of what the planner saw, sampled at each RecordEvery;
+	// 0: nothing is.
+	RecordBytes int
+	RecordEvery time.Duration
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -94,6 +99,7 @@ type Coordinator struct {
 	stats    *rpcstats.Stats
 	prober   *prober
 	assigner *assigner.Assigner
+	recorder *recorder.Recorder // nil: nothing is recorded
 	hooks    *hook.Client
 	claims   *claims.Desk
 	idle     *idle.Releaser
@@ -171,10 +177,21 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	var kept server.Recorder
+	if cfg.RecordBytes > 0 {
+		c.recorder, err = recorder.New(recorder.Config{
+			Bytes: cfg.RecordBytes, Every: cfg.RecordEvery, View: c.follower.View, Era: c.assigner.Era, Takes: c.assigner.Takes, Soft: soft, Clock: c.clock,
+		})
+		if err != nil {
+			return nil, err
+		}
+		kept = c.recorder
+	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
 		Soft: soft, Members: hearers{c.assigner, c}, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner, Claims: c.claims,
+		Planner: c.assigner, Recorder: kept,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
@@ -211,6 +228,9 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "claims", c.claims.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "idle", c.idle.Run(workCtx)) })
+	if c.recorder != nil {
+		work.Go(func() { c.fatal(stopWork, "recorder", c.recorder.Run(workCtx)) })
+	}
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 

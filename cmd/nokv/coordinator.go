@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
+	"github.com/nokv/nokv/coordinator/recorder"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
@@ -45,12 +46,15 @@ With -config the address and the root peers come from the file; flags win.
 			ttl := f.duration("tenure-ttl", tenure.DefaultTTL, "how long the root's confirmation of authority is good for; 0: confirm every reply and trust no clock")
 			idStart := f.Uint64("id-start", 1, "lowest id ever to serve")
 			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
+			recorded := f.Uint("record-bytes", recorder.DefaultBytes, "most `bytes` that are kept of what the planner saw, for nokv plan record; 0: nothing is recorded")
+			every := f.duration("record-every", recorder.DefaultEvery, "time between two samples of that")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
 					return usagef("no arguments, got %q", args)
 				}
 				return serveCoordinator(ctx, e, s, &coordinatorOptions{
 					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, idStart: *idStart, tsoStart: *tsStart,
+					recordBytes: int(min(*recorded, maxRecordBytes+1)), recordEvery: *every,
 				})
 			}
 		},
@@ -63,6 +67,8 @@ type coordinatorOptions struct {
 	id, advertise     string
 	ttl               time.Duration
 	idStart, tsoStart uint64
+	recordBytes       int            // 0: nothing is recorded
+	recordEvery       time.Duration  // between two samples
 	certs             *mtls.Source   // nil: none
 	insecure          bool           // others reach it all the same
 	secret            *seal.Key      // nil: none
@@ -136,8 +142,17 @@ func (o *coordinatorOptions) check(addr string) error {
 	if !isName(o.id) {
 		return usagef("-coordinator-id %q: want up to %d characters without spaces", o.id, state.MaxIDBytes)
 	}
+	switch {
+	case o.recordBytes != 0 && o.recordBytes < recorder.MinBytes || o.recordBytes > maxRecordBytes:
+		return usagef("-record-bytes %d: want 0, or %d to %d", o.recordBytes, recorder.MinBytes, maxRecordBytes)
+	case o.recordEvery < 100*time.Millisecond && o.recordBytes != 0:
+		return usagef("-record-every %v: want 100ms or more", o.recordEvery)
+	}
 	return checkListen(addr, o.advertise)
 }
+
+// maxRecordBytes is the most of -record-bytes.
+const maxRecordBytes = 1 << 30
 
 // isName says whether an id can be typed and grepped for: no spaces, nothing
 // invisible, not longer than the root takes.
@@ -153,6 +168,7 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	c, err := coordinator.New(coordinator.Config{
 		ID: o.id, Incarnation: randomID(), Advertise: o.advertise, RootPeers: o.roots, TenureTTL: o.ttl,
 		IDStart: o.idStart, TSOStart: o.tsoStart, Version: version, TLS: o.certs, Insecure: o.insecure, Secret: o.secret, Budget: o.budget, Logger: logger,
+		RecordBytes: o.recordBytes, RecordEvery: o.recordEvery,
 	})
 	if err != nil {
 		return usagef("%s", err)

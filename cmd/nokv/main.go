@@ -63,7 +63,7 @@ func commands() *command {
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
 			devCommand(), metaRootCommand(), coordinatorCommand(), workerCommand(), serveCommand(),
-			statusCommand(), eventsCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), tokenCommand(), idCommand(), tsoCommand(), watchCommand(),
+			statusCommand(), planCommand(), eventsCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), tokenCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), certCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}

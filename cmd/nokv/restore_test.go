@@ -20,9 +20,9 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// recorder asks for ids and timestamps, from clients of its own, and keeps what
+// numbersAsker asks for ids and timestamps, from clients of its own, and keeps what
 // it was given.
-type recorder struct {
+type numbersAsker struct {
 	began time.Time
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
@@ -34,10 +34,10 @@ type recorder struct {
 }
 
 // startRecorder records until finish; began is the zero of all its times.
-func startRecorder(t *testing.T, endpoints []string, began time.Time) *recorder {
+func startRecorder(t *testing.T, endpoints []string, began time.Time) *numbersAsker {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	r := &recorder{began: began, stop: stop}
+	r := &numbersAsker{began: began, stop: stop}
 	for i := range 4 {
 		cl, err := client.New(client.Config{Endpoints: endpoints})
 		if err != nil {
@@ -54,12 +54,12 @@ func startRecorder(t *testing.T, endpoints []string, began time.Time) *recorder 
 	return r
 }
 
-func (r *recorder) finish() {
+func (r *numbersAsker) finish() {
 	r.stop()
 	r.wg.Wait()
 }
 
-func (r *recorder) call(ctx context.Context, cl *client.Client, ids bool, count uint64) {
+func (r *numbersAsker) call(ctx context.Context, cl *client.Client, ids bool, count uint64) {
 	ctx, cancel := context.WithTimeout(ctx, tryFor)
 	defer cancel()
 	g := &history.Grant{Mandate: rootv1.Mandate_MANDATE_TSO, Count: count, Called: time.Since(r.began)}
@@ -85,7 +85,7 @@ func (r *recorder) call(ctx context.Context, cl *client.Client, ids bool, count 
 }
 
 // waitMore waits for n grants of each kind more, and returns how long that took.
-func (r *recorder) waitMore(t *testing.T, n int) time.Duration {
+func (r *numbersAsker) waitMore(t *testing.T, n int) time.Duration {
 	t.Helper()
 	count := func() (ids, tso int, last error) {
 		r.mu.Lock()
@@ -260,7 +260,7 @@ func restartRestored(t *testing.T, c *proctest.Cluster, made restoreOutput) *pro
 }
 
 // judgeAcross checks what both clusters gave out as one history.
-func judgeAcross(t *testing.T, old, young *recorder, made restoreOutput) {
+func judgeAcross(t *testing.T, old, young *numbersAsker, made restoreOutput) {
 	t.Helper()
 	h := &history.History{Grants: append(append([]*history.Grant{}, old.grants...), young.grants...)}
 	for _, v := range h.Check() {

@@ -37,8 +37,21 @@ type begunKey struct {
 // lastRounds are shown to others. Its methods may overlap.
 type lastRounds struct {
 	mu sync.Mutex
-	of map[state.KeyspaceID]*lastRound // guarded by mu; its values are not changed any more
+	// Guarded by mu; what is in there is not changed any more. history are those that began
+	// something, oldest first.
+	of      map[state.KeyspaceID]*lastRound
+	history []pastRound
 }
+
+// pastRound is a round that began something.
+type pastRound struct {
+	keyspace state.KeyspaceID
+	*lastRound
+}
+
+// maxHistory bounds the rounds that are remembered, maxHistoryOf those of a keyspace that
+// are told.
+const maxHistory, maxHistoryOf = 1024, 32
 
 // newShown is what a plan says of keyspaces.
 func newShown(plan *placement.Plan, ids []state.KeyspaceID) map[state.KeyspaceID]*lastRound {
@@ -102,7 +115,25 @@ func (a *Raw) showRounds(shown map[state.KeyspaceID]*lastRound) {
 			l.dropLocked()
 		}
 		l.of[id] = x
+		if len(x.begun) > 0 {
+			if len(l.history) == maxHistory {
+				l.history = slices.Delete(l.history, 0, maxHistory/4)
+			}
+			l.history = append(l.history, pastRound{id, x})
+		}
 	}
+}
+
+// historyOf are the rounds of a keyspace that began something, newest first.
+func (l *lastRounds) historyOf(id state.KeyspaceID, name string, now clock.Instant) (all []*coordinatorv1.BalanceRound) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, x := range slices.Backward(l.history) {
+		if x.keyspace == id && len(all) < maxHistoryOf {
+			all = append(all, x.proto(name, now))
+		}
+	}
+	return all
 }
 
 // dropLocked drops the oldest one.
@@ -119,7 +150,7 @@ func (l *lastRounds) dropLocked() {
 func (l *lastRounds) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of = map[state.KeyspaceID]*lastRound{}
+	l.of, l.history = map[state.KeyspaceID]*lastRound{}, nil
 }
 
 // Rounds are the last ones of keyspaces that are there, newest first; without the Tenure there are none.

@@ -262,8 +262,11 @@ func (o observed) Shown(id state.MemberID, incarnation uint64) state.Token {
 // Report implements placement.Observed. A stream carries what changed: what was said on
 // it stands for every set that the member has taken there since.
 func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Report, bool) {
-	incarnation := o.st.Member(id).GetIncarnation()
-	r, ok := o.cfg.Soft.Own(region, incarnation)
+	return o.reportOf(region, id, o.st.Member(id).GetIncarnation())
+}
+
+func (a *Raw) reportOf(region state.RegionID, id state.MemberID, incarnation uint64) (placement.Report, bool) {
+	r, ok := a.cfg.Soft.Own(region, incarnation)
 	if !ok {
 		return placement.Report{}, false
 	}
@@ -275,7 +278,7 @@ func (o observed) Report(region state.RegionID, id state.MemberID) (placement.Re
 		return p, true
 	}
 	p.Transition = r.More.TransitionID
-	if token, since := o.cfg.Streams.Shown(id, incarnation); since != 0 && r.At >= since {
+	if token, since := a.cfg.Streams.Shown(id, incarnation); since != 0 && r.At >= since {
 		p.Shown = token
 	}
 	return p, true

@@ -3,6 +3,7 @@ package assigner
 import (
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
@@ -24,29 +25,32 @@ func (o insight) Member(id state.MemberID) placement.MemberInsight {
 // Region implements placement.Insight.
 func (o insight) Region(id state.RegionID) placement.RegionInsight {
 	in := placement.RegionInsight{Quarantined: o.past.poison.Quarantined(id), CutAt: o.past.cut[id]}
-	r := o.st.Region(id)
-	if r == nil {
-		return in
+	if r := o.st.Region(id); r != nil {
+		if x := o.rounds.of[r.Keyspace]; x != nil {
+			o.tell(&in, r, &x.policy, x.cool)
+		}
 	}
-	x := o.rounds.of[r.Keyspace]
-	if x != nil && x.policy.MaxKeys > 0 && len(r.Owners) == 1 {
-		if said, ok := o.cfg.Soft.Own(id, r.Owners[0].Incarnation); ok {
+	return in
+}
+
+// tell adds what owners of a region say of it.
+func (a *Raw) tell(in *placement.RegionInsight, r *state.Region, p *balance.Policy, cool map[state.RegionID]clock.Instant) {
+	if p.MaxKeys > 0 && len(r.Owners) == 1 {
+		if said, ok := a.cfg.Soft.Own(r.ID, r.Owners[0].Incarnation); ok {
 			in.Keys = said.Keys
 		}
 	}
 	switch {
-	case x == nil:
-	case x.policy.OwnersMax > 1:
-		in.CoolSince = x.cool[id]
-		said, all := o.saturated(r)
+	case p.OwnersMax > 1:
+		in.CoolSince = cool[r.ID]
+		said, all := a.saturated(r)
 		in.Saturated = said && all
-	case x.policy.Ranges && len(r.Owners) == 1:
-		in.CoolSince = x.cool[id]
-		if said, ok := o.cfg.Soft.Own(id, r.Owners[0].Incarnation); ok {
+	case p.Ranges && len(r.Owners) == 1:
+		in.CoolSince = cool[r.ID]
+		if said, ok := a.cfg.Soft.Own(r.ID, r.Owners[0].Incarnation); ok {
 			in.Median, in.HotKey, in.HotPermille = keysOf(&said)
 		}
 	}
-	return in
 }
 
 func keysOf(said *catalog.OwnReport) (median, hot string, permille uint64) {

@@ -63,6 +63,8 @@ type Raw struct {
 	starved clock.Instant
 	loads   loads
 	rounds  rounds
+	// asks are plans that somebody has asked for, until they are judged.
+	asks    []*ask
 	hooks   *hooks
 	scaling scales
 	cadence cadence
@@ -281,6 +283,7 @@ func (a *Raw) holdEra(now clock.Instant) {
 	a.era, a.work = era, nil
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
 	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
+	a.dropAsks()
 	a.hooks, a.scaling = newHooks(), scales{of: map[state.KeyspaceID]*scaled{}}
 	a.shows.rounds.forget()
 	a.shows.scaling.set(nil)

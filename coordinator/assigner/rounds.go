@@ -40,10 +40,11 @@ const (
 	bySettings
 	bySaturated
 	byEra
+	byOperator
 )
 
 func (t trigger) String() string {
-	return [...]string{"interval", "members", "moves", "settings", "saturated", "era"}[t]
+	return [...]string{"interval", "members", "moves", "settings", "saturated", "era", "operator"}[t]
 }
 
 // rounds are when keyspaces are evened out. They belong to Look, in an era.

@@ -17,6 +17,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/turns"
 	"github.com/nokv/nokv/meta/root/state"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -38,6 +39,8 @@ type Assigner struct {
 	// done is what calls have brought, for Run; guarded by mu.
 	done []func()
 
+	plans plans
+
 	// Owned by Run: eraCtx ends with era; loaded and levelAt are the last view's.
 	era     state.Era
 	loaded  bool
@@ -52,7 +55,7 @@ func New(cfg Config) (*Assigner, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}}
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}, plans: plans{turns: turns.New(1)}}
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,
@@ -97,6 +100,12 @@ func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.
 // Observed is what is known of members beside the root.
 func (a *Assigner) Observed() placement.Observed { return observed{a.raw} }
 
+// Era is the one that it assigns in; 0: none.
+func (a *Assigner) Era() uint64 { return a.raw.shows.era.Load() }
+
+// Takes reports whether a member may get something new.
+func (a *Assigner) Takes(id state.MemberID) bool { return observed{a.raw}.Takes(id) }
+
 // Rounds are how keyspaces were evened out last, newest first, while the Tenure is held.
 func (a *Assigner) Rounds() []*coordinatorv1.BalanceRound { return a.raw.Rounds() }
 
@@ -118,7 +127,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 		a.follow(ctx)
 		orders, pause := a.raw.Look()
 		a.carryOut(ctx, &orders)
-		timer.Reset(pause)
+		timer.Reset(min(pause, lateAfter/2)) // to see that the view is level: see follow
 		select {
 		case <-ctx.Done():
 			return nil

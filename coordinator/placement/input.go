@@ -28,6 +28,8 @@ type Input struct {
 
 	// Rebalance are keyspaces to even out, in any order: all of their regions are looked at.
 	Rebalance []state.KeyspaceID
+	// Most bounds the steps that even out, of all of them together; 0: any.
+	Most int
 	// Budgets of these; the next ones are in the Plan.
 	Budgets map[state.KeyspaceID]balance.Budget
 	// Policies replace what the settings of keyspaces say.
@@ -174,6 +176,8 @@ type Operation struct {
 	Because string
 	// Load in thousandths of the member's unit, as the owner last reported it.
 	Load uint64
+	// Even says that it evens out: nobody waits for it.
+	Even bool
 }
 
 // Refusal is what is not done, or not yet.

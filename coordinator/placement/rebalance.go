@@ -46,9 +46,10 @@ type RegionInsight struct {
 
 // rebalance evens keyspaces out.
 func (p *planner) rebalance() {
+	steps := 0
 	for _, id := range sorted(p.Rebalance) {
 		k := p.keyspace(id)
-		if k == nil {
+		if k == nil || p.Most > 0 && steps >= p.Most {
 			continue
 		}
 		members, held := p.members(k)
@@ -58,9 +59,10 @@ func (p *planner) rebalance() {
 		}
 		regions := p.regions(k)
 		out := balance.Make(balance.Input{
-			Keyspace: id, Policy: k.policy, Members: members, Regions: regions, Budget: p.Budgets[id], Now: p.Now,
+			Keyspace: id, Policy: k.policy, Members: members, Regions: regions, Budget: p.Budgets[id], Now: p.Now, Most: max(p.Most-steps, 0),
 		})
 		p.overKeys(k, regions, out.Steps)
+		steps += len(out.Steps)
 		if p.plan.Balanced == nil {
 			p.plan.Balanced = map[state.KeyspaceID]balance.Result{}
 		}
@@ -224,7 +226,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 		if begun > 0 {
 			p.asPlanned(&x, &p.plan.Operations[begun-1])
 		}
-		for _, o := range r.Owners {
+		for _, o := range x.Owners {
 			x.Busy = x.Busy || !p.alive(o)
 		}
 		if p.byLoad(k) {
@@ -266,7 +268,7 @@ func (p *planner) loadOf(r *state.Region, x *balance.Region) {
 // carryOut makes an operation of a step.
 func (p *planner) carryOut(k *settings, s *balance.Step) {
 	r := p.State.Region(s.Region)
-	o := Operation{Reason: s.Reason, Load: uint64(s.Load / (load.One / 1000))}
+	o := Operation{Reason: s.Reason, Load: uint64(s.Load / (load.One / 1000)), Even: true}
 	from, _ := r.Owner(s.From)
 	to := state.Owner{Member: s.To, Incarnation: p.State.Member(s.To).GetIncarnation()}
 	switch s.Kind {

@@ -101,6 +101,10 @@ type Config struct {
 	// Notes are what is known of regions beside the root. Nil: nothing is.
 	Notes Notes
 
+	// Planner plans what is asked for. Nil: nobody does.
+	Planner Planner
+	// Recorder keeps what it saw. Nil: nobody does.
+	Recorder Recorder
 	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
 	Scaling func() []*coordinatorv1.ScalingSignal
 
@@ -185,6 +189,7 @@ type Server struct {
 	reads          *places.Places // that wait for the root
 	changes        *places.Places
 	numbers        *places.Places
+	plans          *places.Places
 	watchStreams   *places.Places
 	tsoStreams     *places.Places
 	idStreams      *places.Places
@@ -218,6 +223,7 @@ func New(cfg Config) (*Server, error) {
 		reads:          places.New("reads that wait for the root", waiting.Places(l.MaxWaitingReads, waitingBytes)),
 		changes:        places.New("changes that wait for the root", waiting.Places(l.MaxWaitingChanges, waitingBytes)),
 		numbers:        places.New("calls for ids and timestamps", waiting.Places(l.MaxWaitingNumbers, waitingBytes)),
+		plans:          places.New("plans", maxPlans),
 		watchStreams:   places.New("watches", cfg.Budget.Holder(budget.Replies).Places(l.MaxWatchStreams, watchBytes)),
 		tsoStreams:     places.New("timestamp streams", l.MaxTsoStreams),
 		idStreams:      places.New("id streams", l.MaxIDStreams),

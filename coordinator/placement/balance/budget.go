@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 )
@@ -51,6 +52,32 @@ func (b Budget) Failed(id state.RegionID, p Policy, now clock.Instant) Budget {
 	b.rests = slices.Clone(b.rests)
 	b.rest(id, now.Add(p.withDefaults().Backoff))
 	return b
+}
+
+// Asked is the Budget behind steps that somebody else's plan made: they count as if they were
+// of a round at now.
+func (b Budget) Asked(steps []Step, total load.Amount, regions int, p Policy, now clock.Instant) Budget {
+	p = p.withDefaults()
+	b = b.next(now)
+	if b.began == 0 || now >= b.began.Add(p.Cooldown) {
+		b.began, b.round, b.moves, b.relieved = now, spent{}, 0, nil
+	}
+	for i := range steps {
+		s := &steps[i]
+		if s.Kind != Move || s.Round != Shed && s.Round != Fill {
+			continue
+		}
+		if s.Round == Shed {
+			b.spend(part(s.Load, total, 1, regions), now)
+		}
+		b.rest(s.Region, now.Add(p.Spacing))
+	}
+	return b
+}
+
+// part is so much of all, in millionths.
+func part(w, total load.Amount, n, regions int) spent {
+	return spent{load: uint64(w.Share(1_000_000, uint64(max(total, 1)))), regions: uint64(n) * 1_000_000 / uint64(max(regions, 1))}
 }
 
 // Past is a move to even out that was rooted, planned by another one.

@@ -34,7 +34,7 @@ func (r *rounds) right(region int32) Refusal {
 	if x.Quarantined {
 		return Refusal{Region: x.ID, Why: PoisonSuspected}
 	}
-	if r.begun[region] || len(own) == 0 {
+	if r.begun[region] || len(own) == 0 || r.spent(1) {
 		return Refusal{}
 	}
 	for n, at := range own {
@@ -107,7 +107,7 @@ func (r *rounds) relieve(at int32) {
 		return
 	}
 	own := r.of(at)
-	for i := len(own) - 1; i >= 0 && s.Count > r.k.PerMember; i-- {
+	for i := len(own) - 1; i >= 0 && s.Count > r.k.PerMember && !r.spent(1); i-- {
 		if r.begun[own[i]] {
 			continue
 		}
@@ -123,7 +123,7 @@ func (r *rounds) relieve(at int32) {
 func (r *rounds) widen() {
 	r.round = Shape
 	for i, x := range r.regions {
-		if r.begun[i] || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(int32(i))) >= r.k.OwnersMax {
+		if r.begun[i] || r.spent(1) || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(int32(i))) >= r.k.OwnersMax {
 			continue
 		}
 		if f := r.add(int32(i), rootv1.OperationReason_OPERATION_REASON_SATURATED); f.Why != 0 {

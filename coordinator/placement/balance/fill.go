@@ -74,7 +74,7 @@ func (r *rounds) fill() {
 
 func (r *rounds) fillOne(h *heap, to int32) {
 	var passed []int32
-	for len(passed) < fruitless && r.f.at[to] >= 0 {
+	for len(passed) < fruitless && r.f.at[to] >= 0 && !r.spent(1) {
 		from := h.top()
 		if from < 0 {
 			break

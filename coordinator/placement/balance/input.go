@@ -16,6 +16,8 @@ type Input struct {
 	Regions []Region
 	Budget  Budget
 	Now     clock.Instant
+	// Most bounds the steps; 0: any.
+	Most int
 }
 
 // Member is one that may own regions of the keyspace.

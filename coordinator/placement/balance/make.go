@@ -209,6 +209,9 @@ func (r *rounds) move(region, from, to int32, why rootv1.OperationReason) {
 	r.do(region, Step{Kind: Move, From: r.f.seats[from].ID, To: r.f.seats[to].ID, Reason: why})
 }
 
+// spent reports whether there is no room for so many steps more.
+func (r *rounds) spent(n int) bool { return r.Most > 0 && len(r.out.Steps)+n > r.Most }
+
 // do plans a step; nothing else is planned for the region.
 func (r *rounds) do(region int32, s Step) {
 	x := r.regions[region]

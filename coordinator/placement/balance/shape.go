@@ -24,7 +24,7 @@ func (r *rounds) shape() {
 	r.round = Shape
 	for i, x := range r.regions {
 		switch own := r.owners(int32(i)); {
-		case r.begun[i]:
+		case r.begun[i], r.spent(1):
 		case r.k.OwnersMax > 1 && len(own) > r.k.OwnersMin && r.cool(x):
 			r.drop(int32(i), rootv1.OperationReason_OPERATION_REASON_COLD)
 		case r.k.Ranges && len(own) == 1 && r.k.CutKeys && r.k.MaxKeys > 0 && x.Keys > r.k.MaxKeys:
@@ -72,7 +72,7 @@ func (r *rounds) cutAt(region, at int32, key string, why rootv1.OperationReason)
 
 // join joins the coldest two neighbours, or first brings them to one member.
 func (r *rounds) join() {
-	if r.f.capacity == 0 || len(r.regions) <= sparse*r.f.Len() {
+	if r.spent(1) || r.f.capacity == 0 || len(r.regions) <= sparse*r.f.Len() {
 		return
 	}
 	order := make([]int32, len(r.regions))

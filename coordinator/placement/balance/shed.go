@@ -83,6 +83,9 @@ func (r *rounds) hot(at int32, why Why) (id state.RegionID) {
 
 // affords reports whether so much more may be moved in this round: one thing always may.
 func (r *rounds) affords(w load.Amount, n int) bool {
+	if r.spent(n) {
+		return false
+	}
 	b := &r.out.Budget
 	hour, round := b.hour(r.Now), b.round
 	hour.add(r.part(w, n))
@@ -94,7 +97,7 @@ func (r *rounds) affords(w load.Amount, n int) bool {
 
 // part is so much of all, in millionths.
 func (r *rounds) part(w load.Amount, n int) spent {
-	return spent{load: uint64(w.Share(1_000_000, uint64(max(r.total, 1)))), regions: uint64(n) * 1_000_000 / uint64(len(r.regions))}
+	return part(w, r.total, n, len(r.regions))
 }
 
 // shedOne makes one member a little better. It says why not.
@@ -293,7 +296,7 @@ func (r *rounds) limit() bool {
 			continue
 		}
 		own := r.of(at)
-		for i := len(own) - 1; r.k.Absolute > 0 && i >= 0 && s.Count > r.k.Absolute && s.gives < r.k.InFlight; i-- {
+		for i := len(own) - 1; r.k.Absolute > 0 && i >= 0 && s.Count > r.k.Absolute && s.gives < r.k.InFlight && !r.spent(1); i-- {
 			if !r.free(own[i]) {
 				continue
 			}
@@ -301,7 +304,7 @@ func (r *rounds) limit() bool {
 				r.move(own[i], at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)
 			}
 		}
-		for !r.out.ByCount && s.Most > 0 && s.Low > s.Most && s.gives < r.k.InFlight {
+		for !r.out.ByCount && s.Most > 0 && s.Low > s.Most && s.gives < r.k.InFlight && !r.spent(1) {
 			region, to := r.pick(at, s.Low-s.Most)
 			if region < 0 {
 				break

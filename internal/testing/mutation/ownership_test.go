@@ -25,7 +25,7 @@ var ownership = []mutation{
 	},
 	{
 		17, "a deposed planner counts", "coordinator/assigner/propose.go",
-		"Why: p.why, RequireEra: uint64(a.era)", "Why: p.why, RequireEra: 0 * uint64(a.era)",
+		"Actor: p.actor, RequireEra: uint64(a.era)", "Actor: p.actor, RequireEra: 0 * uint64(a.era)",
 		[]string{assigns},
 	},
 

@@ -9576,6 +9576,1421 @@ func (x *ClaimedRegion) GetError() *v1.ErrorDetail {
 	return nil
 }
 
+type PlanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name; empty: all assigned keyspaces that the caller may read, 1,024 at most.
+	Keyspace string `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// What if these were there, and took what there is: 1,024 at most.
+	WithMembers []*PlannedMember `protobuf:"bytes,2,rep,name=with_members,json=withMembers,proto3" json:"with_members,omitempty"`
+	// What if these had failed, and everything of theirs were free: 1,024 at most.
+	WithoutMembers []string `protobuf:"bytes,3,rep,name=without_members,json=withoutMembers,proto3" json:"without_members,omitempty"`
+	// What if these settings were laid over those of the keyspace, which is named then.
+	Settings *v1.KeyspaceSettings `protobuf:"bytes,4,opt,name=settings,proto3" json:"settings,omitempty"`
+	// Most changes that even out; 0: as many as there would be.
+	MaxMoves uint32 `protobuf:"varint,5,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"`
+	// Most operations, and most refusals, that are told: 4,096 at most; 0: 256.
+	Limit uint32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Most members of a keyspace that are told, those whose load changes most first: 10,000
+	// at most; 0: 256.
+	MemberLimit   uint32 `protobuf:"varint,7,opt,name=member_limit,json=memberLimit,proto3" json:"member_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanRequest) Reset() {
+	*x = PlanRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanRequest) ProtoMessage() {}
+
+func (x *PlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
+func (*PlanRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *PlanRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlanRequest) GetWithMembers() []*PlannedMember {
+	if x != nil {
+		return x.WithMembers
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetWithoutMembers() []string {
+	if x != nil {
+		return x.WithoutMembers
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetSettings() *v1.KeyspaceSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *PlanRequest) GetMaxMoves() uint32 {
+	if x != nil {
+		return x.MaxMoves
+	}
+	return 0
+}
+
+func (x *PlanRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PlanRequest) GetMemberLimit() uint32 {
+	if x != nil {
+		return x.MemberLimit
+	}
+	return 0
+}
+
+// PlannedMember is a member that is not there.
+type PlannedMember struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// As a member's: 0 counts as 1.
+	Capacity      uint64            `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedMember) Reset() {
+	*x = PlannedMember{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedMember) ProtoMessage() {}
+
+func (x *PlannedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedMember.ProtoReflect.Descriptor instead.
+func (*PlannedMember) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *PlannedMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PlannedMember) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *PlannedMember) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+type PlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What ApplyPlan takes; empty: see not_applicable.
+	PlanId string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	// Sentence for people: why the plan cannot be applied, and what to do.
+	NotApplicable string `protobuf:"bytes,2,opt,name=not_applicable,json=notApplicable,proto3" json:"not_applicable,omitempty"`
+	// Era and position that it was made in, and at.
+	Era       uint64             `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	Token     *v1.RootToken      `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	Keyspaces []*PlannedKeyspace `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// In the order in which they would be done.
+	Operations []*PlannedOperation `protobuf:"bytes,6,rep,name=operations,proto3" json:"operations,omitempty"`
+	// How many more there are.
+	MoreOperations uint64            `protobuf:"varint,7,opt,name=more_operations,json=moreOperations,proto3" json:"more_operations,omitempty"`
+	Refusals       []*PlannedRefusal `protobuf:"bytes,8,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	MoreRefusals   uint64            `protobuf:"varint,9,opt,name=more_refusals,json=moreRefusals,proto3" json:"more_refusals,omitempty"`
+	// So many milliseconds the holder, which is new, evens nothing out yet.
+	BlindMillis   uint64 `protobuf:"varint,10,opt,name=blind_millis,json=blindMillis,proto3" json:"blind_millis,omitempty"`
+	MoreKeyspaces uint64 `protobuf:"varint,11,opt,name=more_keyspaces,json=moreKeyspaces,proto3" json:"more_keyspaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanResponse) Reset() {
+	*x = PlanResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanResponse) ProtoMessage() {}
+
+func (x *PlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
+func (*PlanResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *PlanResponse) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+func (x *PlanResponse) GetNotApplicable() string {
+	if x != nil {
+		return x.NotApplicable
+	}
+	return ""
+}
+
+func (x *PlanResponse) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetKeyspaces() []*PlannedKeyspace {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetOperations() []*PlannedOperation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetMoreOperations() uint64 {
+	if x != nil {
+		return x.MoreOperations
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetRefusals() []*PlannedRefusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *PlanResponse) GetMoreRefusals() uint64 {
+	if x != nil {
+		return x.MoreRefusals
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetBlindMillis() uint64 {
+	if x != nil {
+		return x.BlindMillis
+	}
+	return 0
+}
+
+func (x *PlanResponse) GetMoreKeyspaces() uint64 {
+	if x != nil {
+		return x.MoreKeyspaces
+	}
+	return 0
+}
+
+// PlannedKeyspace is a keyspace before a plan and behind it.
+type PlannedKeyspace struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// It evens out by itself. If not, the plan is what it would do by default.
+	Evens bool `protobuf:"varint,2,opt,name=evens,proto3" json:"evens,omitempty"`
+	// Numbers of regions are evened out, not loads.
+	ByCount bool   `protobuf:"varint,3,opt,name=by_count,json=byCount,proto3" json:"by_count,omitempty"`
+	Regions uint64 `protobuf:"varint,4,opt,name=regions,proto3" json:"regions,omitempty"`
+	// Highest of what members have for their capacity, in thousandths of the mean.
+	ImbalanceBeforePermille uint64 `protobuf:"varint,5,opt,name=imbalance_before_permille,json=imbalanceBeforePermille,proto3" json:"imbalance_before_permille,omitempty"`
+	ImbalanceAfterPermille  uint64 `protobuf:"varint,6,opt,name=imbalance_after_permille,json=imbalanceAfterPermille,proto3" json:"imbalance_after_permille,omitempty"`
+	// What would be done, and what would not, by reason.
+	Begun       []*BalanceCount      `protobuf:"bytes,7,rep,name=begun,proto3" json:"begun,omitempty"`
+	Refused     []*BalanceRefusal    `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`
+	Members     []*MemberLoadPlanned `protobuf:"bytes,9,rep,name=members,proto3" json:"members,omitempty"`
+	MoreMembers uint64               `protobuf:"varint,10,opt,name=more_members,json=moreMembers,proto3" json:"more_members,omitempty"`
+	// Rounds that began something, newest first, 32 at most.
+	History []*BalanceRound `protobuf:"bytes,11,rep,name=history,proto3" json:"history,omitempty"`
+	// Load that would go from one member to another, in thousandths of the members' unit.
+	LoadMovedMilli uint64 `protobuf:"varint,12,opt,name=load_moved_milli,json=loadMovedMilli,proto3" json:"load_moved_milli,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PlannedKeyspace) Reset() {
+	*x = PlannedKeyspace{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedKeyspace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedKeyspace) ProtoMessage() {}
+
+func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedKeyspace.ProtoReflect.Descriptor instead.
+func (*PlannedKeyspace) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *PlannedKeyspace) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedKeyspace) GetEvens() bool {
+	if x != nil {
+		return x.Evens
+	}
+	return false
+}
+
+func (x *PlannedKeyspace) GetByCount() bool {
+	if x != nil {
+		return x.ByCount
+	}
+	return false
+}
+
+func (x *PlannedKeyspace) GetRegions() uint64 {
+	if x != nil {
+		return x.Regions
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetImbalanceBeforePermille() uint64 {
+	if x != nil {
+		return x.ImbalanceBeforePermille
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetImbalanceAfterPermille() uint64 {
+	if x != nil {
+		return x.ImbalanceAfterPermille
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetBegun() []*BalanceCount {
+	if x != nil {
+		return x.Begun
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetRefused() []*BalanceRefusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetMembers() []*MemberLoadPlanned {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetMoreMembers() uint64 {
+	if x != nil {
+		return x.MoreMembers
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetHistory() []*BalanceRound {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *PlannedKeyspace) GetLoadMovedMilli() uint64 {
+	if x != nil {
+		return x.LoadMovedMilli
+	}
+	return 0
+}
+
+// MemberLoadPlanned is what a member has of a keyspace, and would have.
+type MemberLoadPlanned struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MemberId      string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	Capacity      uint64                 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	RegionsBefore uint64                 `protobuf:"varint,3,opt,name=regions_before,json=regionsBefore,proto3" json:"regions_before,omitempty"`
+	RegionsAfter  uint64                 `protobuf:"varint,4,opt,name=regions_after,json=regionsAfter,proto3" json:"regions_after,omitempty"`
+	// Load in thousandths of the members' unit.
+	LoadBeforeMilli uint64 `protobuf:"varint,5,opt,name=load_before_milli,json=loadBeforeMilli,proto3" json:"load_before_milli,omitempty"`
+	LoadAfterMilli  uint64 `protobuf:"varint,6,opt,name=load_after_milli,json=loadAfterMilli,proto3" json:"load_after_milli,omitempty"`
+	// It is of the request's with_members, or of its without_members.
+	Imagined bool `protobuf:"varint,7,opt,name=imagined,proto3" json:"imagined,omitempty"`
+	Without  bool `protobuf:"varint,8,opt,name=without,proto3" json:"without,omitempty"`
+	// It may get nothing now.
+	Barred        bool `protobuf:"varint,9,opt,name=barred,proto3" json:"barred,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberLoadPlanned) Reset() {
+	*x = MemberLoadPlanned{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberLoadPlanned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberLoadPlanned) ProtoMessage() {}
+
+func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberLoadPlanned.ProtoReflect.Descriptor instead.
+func (*MemberLoadPlanned) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
+}
+
+func (x *MemberLoadPlanned) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *MemberLoadPlanned) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetRegionsBefore() uint64 {
+	if x != nil {
+		return x.RegionsBefore
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetRegionsAfter() uint64 {
+	if x != nil {
+		return x.RegionsAfter
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetLoadBeforeMilli() uint64 {
+	if x != nil {
+		return x.LoadBeforeMilli
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetLoadAfterMilli() uint64 {
+	if x != nil {
+		return x.LoadAfterMilli
+	}
+	return 0
+}
+
+func (x *MemberLoadPlanned) GetImagined() bool {
+	if x != nil {
+		return x.Imagined
+	}
+	return false
+}
+
+func (x *MemberLoadPlanned) GetWithout() bool {
+	if x != nil {
+		return x.Without
+	}
+	return false
+}
+
+func (x *MemberLoadPlanned) GetBarred() bool {
+	if x != nil {
+		return x.Barred
+	}
+	return false
+}
+
+// PlannedOperation is one change of one region.
+type PlannedOperation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// assign, plan_move, add_owner, remove_owner, plan_split, plan_merge, complete, ready or cancel.
+	Operation string             `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	Reason    v1.OperationReason `protobuf:"varint,2,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	Keyspace  string             `protobuf:"bytes,3,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	RegionId  uint64             `protobuf:"varint,4,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	StartKey  []byte             `protobuf:"bytes,5,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
+	EndKey    []byte             `protobuf:"bytes,6,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	Epoch     *v1.RegionEpoch    `protobuf:"bytes,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Members that give and get it; to may be several.
+	From string   `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`
+	To   []string `protobuf:"bytes,9,rep,name=to,proto3" json:"to,omitempty"`
+	// Load in thousandths of the members' unit.
+	LoadMilli uint64 `protobuf:"varint,10,opt,name=load_milli,json=loadMilli,proto3" json:"load_milli,omitempty"`
+	// Key that it is cut before, and the region that it is joined with.
+	SplitKey     []byte `protobuf:"bytes,11,opt,name=split_key,json=splitKey,proto3" json:"split_key,omitempty"`
+	NextRegionId uint64 `protobuf:"varint,12,opt,name=next_region_id,json=nextRegionId,proto3" json:"next_region_id,omitempty"`
+	// It evens out: ApplyPlan begins it. All else the planner does without delay.
+	Evens         bool `protobuf:"varint,13,opt,name=evens,proto3" json:"evens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedOperation) Reset() {
+	*x = PlannedOperation{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedOperation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedOperation) ProtoMessage() {}
+
+func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedOperation.ProtoReflect.Descriptor instead.
+func (*PlannedOperation) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
+}
+
+func (x *PlannedOperation) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetReason() v1.OperationReason {
+	if x != nil {
+		return x.Reason
+	}
+	return v1.OperationReason(0)
+}
+
+func (x *PlannedOperation) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetStartKey() []byte {
+	if x != nil {
+		return x.StartKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetEndKey() []byte {
+	if x != nil {
+		return x.EndKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PlannedOperation) GetTo() []string {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetLoadMilli() uint64 {
+	if x != nil {
+		return x.LoadMilli
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetSplitKey() []byte {
+	if x != nil {
+		return x.SplitKey
+	}
+	return nil
+}
+
+func (x *PlannedOperation) GetNextRegionId() uint64 {
+	if x != nil {
+		return x.NextRegionId
+	}
+	return 0
+}
+
+func (x *PlannedOperation) GetEvens() bool {
+	if x != nil {
+		return x.Evens
+	}
+	return false
+}
+
+// PlannedRefusal is what is not done, or not yet.
+type PlannedRefusal struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Why      string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Keyspace string                 `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	RegionId uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	MemberId string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// How many regions it is about.
+	Regions uint64 `protobuf:"varint,5,opt,name=regions,proto3" json:"regions,omitempty"`
+	// Milliseconds until it is worth another look; 0: when something changes.
+	AfterMillis   uint64 `protobuf:"varint,6,opt,name=after_millis,json=afterMillis,proto3" json:"after_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlannedRefusal) Reset() {
+	*x = PlannedRefusal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlannedRefusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlannedRefusal) ProtoMessage() {}
+
+func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlannedRefusal.ProtoReflect.Descriptor instead.
+func (*PlannedRefusal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
+}
+
+func (x *PlannedRefusal) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *PlannedRefusal) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *PlannedRefusal) GetRegions() uint64 {
+	if x != nil {
+		return x.Regions
+	}
+	return 0
+}
+
+func (x *PlannedRefusal) GetAfterMillis() uint64 {
+	if x != nil {
+		return x.AfterMillis
+	}
+	return 0
+}
+
+type ApplyPlanRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PlanId        string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPlanRequest) Reset() {
+	*x = ApplyPlanRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPlanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPlanRequest) ProtoMessage() {}
+
+func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
+func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{129}
+}
+
+func (x *ApplyPlanRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+type ApplyPlanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *v1.RootToken          `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// How many changes were begun.
+	Operations    uint64 `protobuf:"varint,2,opt,name=operations,proto3" json:"operations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyPlanResponse) Reset() {
+	*x = ApplyPlanResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyPlanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyPlanResponse) ProtoMessage() {}
+
+func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
+func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{130}
+}
+
+func (x *ApplyPlanResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *ApplyPlanResponse) GetOperations() uint64 {
+	if x != nil {
+		return x.Operations
+	}
+	return 0
+}
+
+type ReadRecordingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where the last piece said to go on; 0: from the oldest.
+	Position      uint64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordingRequest) Reset() {
+	*x = ReadRecordingRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordingRequest) ProtoMessage() {}
+
+func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordingRequest.ProtoReflect.Descriptor instead.
+func (*ReadRecordingRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{131}
+}
+
+func (x *ReadRecordingRequest) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+type ReadRecordingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pieces of a recording: whole segments one behind the other, 1 MiB about.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Where to go on.
+	Next uint64 `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"`
+	Last bool   `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// So many segments were dropped since the position.
+	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRecordingResponse) Reset() {
+	*x = ReadRecordingResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRecordingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRecordingResponse) ProtoMessage() {}
+
+func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRecordingResponse.ProtoReflect.Descriptor instead.
+func (*ReadRecordingResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{132}
+}
+
+func (x *ReadRecordingResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadRecordingResponse) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *ReadRecordingResponse) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *ReadRecordingResponse) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// RecordedSegment is a stretch of a recording that needs no other: the first frame has
+// everything, the others what changed.
+type RecordedSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1.
+	Version       uint32           `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Frames        []*RecordedFrame `protobuf:"bytes,2,rep,name=frames,proto3" json:"frames,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedSegment) Reset() {
+	*x = RecordedSegment{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedSegment) ProtoMessage() {}
+
+func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedSegment.ProtoReflect.Descriptor instead.
+func (*RecordedSegment) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{133}
+}
+
+func (x *RecordedSegment) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *RecordedSegment) GetFrames() []*RecordedFrame {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+// RecordedFrame is what a planner saw at a moment.
+type RecordedFrame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By the clock of the coordinator, in milliseconds; it is of one process.
+	AtMillis uint64 `protobuf:"varint,1,opt,name=at_millis,json=atMillis,proto3" json:"at_millis,omitempty"`
+	// Time of day by that machine, for people.
+	UnixMillis uint64 `protobuf:"varint,2,opt,name=unix_millis,json=unixMillis,proto3" json:"unix_millis,omitempty"`
+	Era        uint64 `protobuf:"varint,3,opt,name=era,proto3" json:"era,omitempty"`
+	// It has everything.
+	Whole         bool                `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
+	Keyspaces     []*RecordedKeyspace `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	Members       []*RecordedMember   `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	Regions       []*RecordedRegion   `protobuf:"bytes,7,rep,name=regions,proto3" json:"regions,omitempty"`
+	GoneRegions   []uint64            `protobuf:"varint,8,rep,packed,name=gone_regions,json=goneRegions,proto3" json:"gone_regions,omitempty"`
+	GoneMembers   []string            `protobuf:"bytes,9,rep,name=gone_members,json=goneMembers,proto3" json:"gone_members,omitempty"`
+	GoneKeyspaces []uint32            `protobuf:"varint,10,rep,packed,name=gone_keyspaces,json=goneKeyspaces,proto3" json:"gone_keyspaces,omitempty"`
+	// So many regions had no room.
+	LeftOut       uint64 `protobuf:"varint,11,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedFrame) Reset() {
+	*x = RecordedFrame{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedFrame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedFrame) ProtoMessage() {}
+
+func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedFrame.ProtoReflect.Descriptor instead.
+func (*RecordedFrame) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{134}
+}
+
+func (x *RecordedFrame) GetAtMillis() uint64 {
+	if x != nil {
+		return x.AtMillis
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetUnixMillis() uint64 {
+	if x != nil {
+		return x.UnixMillis
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetEra() uint64 {
+	if x != nil {
+		return x.Era
+	}
+	return 0
+}
+
+func (x *RecordedFrame) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *RecordedFrame) GetKeyspaces() []*RecordedKeyspace {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetMembers() []*RecordedMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetRegions() []*RecordedRegion {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneRegions() []uint64 {
+	if x != nil {
+		return x.GoneRegions
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneMembers() []string {
+	if x != nil {
+		return x.GoneMembers
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetGoneKeyspaces() []uint32 {
+	if x != nil {
+		return x.GoneKeyspaces
+	}
+	return nil
+}
+
+func (x *RecordedFrame) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// RecordedKeyspace is an assigned keyspace.
+type RecordedKeyspace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Settings      *v1.KeyspaceSettings   `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedKeyspace) Reset() {
+	*x = RecordedKeyspace{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedKeyspace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedKeyspace) ProtoMessage() {}
+
+func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedKeyspace.ProtoReflect.Descriptor instead.
+func (*RecordedKeyspace) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{135}
+}
+
+func (x *RecordedKeyspace) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RecordedKeyspace) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecordedKeyspace) GetSettings() *v1.KeyspaceSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// RecordedMember is a member that may own regions.
+type RecordedMember struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Id          string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Incarnation uint64                 `protobuf:"varint,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Capacity    uint64                 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Labels      map[string]string      `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Keyspaces   []string               `protobuf:"bytes,5,rep,name=keyspaces,proto3" json:"keyspaces,omitempty"`
+	// It may get something new; it drains.
+	Takes         bool `protobuf:"varint,6,opt,name=takes,proto3" json:"takes,omitempty"`
+	Draining      bool `protobuf:"varint,7,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedMember) Reset() {
+	*x = RecordedMember{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedMember) ProtoMessage() {}
+
+func (x *RecordedMember) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedMember.ProtoReflect.Descriptor instead.
+func (*RecordedMember) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
+}
+
+func (x *RecordedMember) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RecordedMember) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *RecordedMember) GetCapacity() uint64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *RecordedMember) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *RecordedMember) GetKeyspaces() []string {
+	if x != nil {
+		return x.Keyspaces
+	}
+	return nil
+}
+
+func (x *RecordedMember) GetTakes() bool {
+	if x != nil {
+		return x.Takes
+	}
+	return false
+}
+
+func (x *RecordedMember) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+// RecordedRegion is a region. In a frame that is not whole the fields that follow load are
+// of new regions only.
+type RecordedRegion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Load of all owners in thousandths of the members' unit, and 1; 0: not known.
+	LoadMilli     uint64   `protobuf:"varint,2,opt,name=load_milli,json=loadMilli,proto3" json:"load_milli,omitempty"`
+	KeyspaceId    uint32   `protobuf:"varint,3,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	StartKey      []byte   `protobuf:"bytes,4,opt,name=start_key,json=startKey,proto3" json:"start_key,omitempty"`
+	EndKey        []byte   `protobuf:"bytes,5,opt,name=end_key,json=endKey,proto3" json:"end_key,omitempty"`
+	Owners        []string `protobuf:"bytes,6,rep,name=owners,proto3" json:"owners,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordedRegion) Reset() {
+	*x = RecordedRegion{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordedRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordedRegion) ProtoMessage() {}
+
+func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordedRegion.ProtoReflect.Descriptor instead.
+func (*RecordedRegion) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{137}
+}
+
+func (x *RecordedRegion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetLoadMilli() uint64 {
+	if x != nil {
+		return x.LoadMilli
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetKeyspaceId() uint32 {
+	if x != nil {
+		return x.KeyspaceId
+	}
+	return 0
+}
+
+func (x *RecordedRegion) GetStartKey() []byte {
+	if x != nil {
+		return x.StartKey
+	}
+	return nil
+}
+
+func (x *RecordedRegion) GetEndKey() []byte {
+	if x != nil {
+		return x.EndKey
+	}
+	return nil
+}
+
+func (x *RecordedRegion) GetOwners() []string {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
 var File_nokv_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
@@ -10302,7 +11717,139 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x04made\x18\x02 \x01(\bR\x04made\x12\x1a\n" +
 	"\borphaned\x18\x03 \x01(\bR\borphaned\x12-\n" +
 	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12/\n" +
-	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error*n\n" +
+	"\x05error\x18\x05 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"\xab\x02\n" +
+	"\vPlanRequest\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12E\n" +
+	"\fwith_members\x18\x02 \x03(\v2\".nokv.coordinator.v1.PlannedMemberR\vwithMembers\x12'\n" +
+	"\x0fwithout_members\x18\x03 \x03(\tR\x0ewithoutMembers\x12:\n" +
+	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1b\n" +
+	"\tmax_moves\x18\x05 \x01(\rR\bmaxMoves\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\rR\x05limit\x12!\n" +
+	"\fmember_limit\x18\a \x01(\rR\vmemberLimit\"\xbe\x01\n" +
+	"\rPlannedMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x04R\bcapacity\x12F\n" +
+	"\x06labels\x18\x03 \x03(\v2..nokv.coordinator.v1.PlannedMember.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf3\x03\n" +
+	"\fPlanResponse\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12%\n" +
+	"\x0enot_applicable\x18\x02 \x01(\tR\rnotApplicable\x12\x10\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12-\n" +
+	"\x05token\x18\x04 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12B\n" +
+	"\tkeyspaces\x18\x05 \x03(\v2$.nokv.coordinator.v1.PlannedKeyspaceR\tkeyspaces\x12E\n" +
+	"\n" +
+	"operations\x18\x06 \x03(\v2%.nokv.coordinator.v1.PlannedOperationR\n" +
+	"operations\x12'\n" +
+	"\x0fmore_operations\x18\a \x01(\x04R\x0emoreOperations\x12?\n" +
+	"\brefusals\x18\b \x03(\v2#.nokv.coordinator.v1.PlannedRefusalR\brefusals\x12#\n" +
+	"\rmore_refusals\x18\t \x01(\x04R\fmoreRefusals\x12!\n" +
+	"\fblind_millis\x18\n" +
+	" \x01(\x04R\vblindMillis\x12%\n" +
+	"\x0emore_keyspaces\x18\v \x01(\x04R\rmoreKeyspaces\"\xb2\x04\n" +
+	"\x0fPlannedKeyspace\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x14\n" +
+	"\x05evens\x18\x02 \x01(\bR\x05evens\x12\x19\n" +
+	"\bby_count\x18\x03 \x01(\bR\abyCount\x12\x18\n" +
+	"\aregions\x18\x04 \x01(\x04R\aregions\x12:\n" +
+	"\x19imbalance_before_permille\x18\x05 \x01(\x04R\x17imbalanceBeforePermille\x128\n" +
+	"\x18imbalance_after_permille\x18\x06 \x01(\x04R\x16imbalanceAfterPermille\x127\n" +
+	"\x05begun\x18\a \x03(\v2!.nokv.coordinator.v1.BalanceCountR\x05begun\x12=\n" +
+	"\arefused\x18\b \x03(\v2#.nokv.coordinator.v1.BalanceRefusalR\arefused\x12@\n" +
+	"\amembers\x18\t \x03(\v2&.nokv.coordinator.v1.MemberLoadPlannedR\amembers\x12!\n" +
+	"\fmore_members\x18\n" +
+	" \x01(\x04R\vmoreMembers\x12;\n" +
+	"\ahistory\x18\v \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\ahistory\x12(\n" +
+	"\x10load_moved_milli\x18\f \x01(\x04R\x0eloadMovedMilli\"\xbc\x02\n" +
+	"\x11MemberLoadPlanned\x12\x1b\n" +
+	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\x04R\bcapacity\x12%\n" +
+	"\x0eregions_before\x18\x03 \x01(\x04R\rregionsBefore\x12#\n" +
+	"\rregions_after\x18\x04 \x01(\x04R\fregionsAfter\x12*\n" +
+	"\x11load_before_milli\x18\x05 \x01(\x04R\x0floadBeforeMilli\x12(\n" +
+	"\x10load_after_milli\x18\x06 \x01(\x04R\x0eloadAfterMilli\x12\x1a\n" +
+	"\bimagined\x18\a \x01(\bR\bimagined\x12\x18\n" +
+	"\awithout\x18\b \x01(\bR\awithout\x12\x16\n" +
+	"\x06barred\x18\t \x01(\bR\x06barred\"\xa3\x03\n" +
+	"\x10PlannedOperation\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x125\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\x1a\n" +
+	"\bkeyspace\x18\x03 \x01(\tR\bkeyspace\x12\x1b\n" +
+	"\tregion_id\x18\x04 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tstart_key\x18\x05 \x01(\fR\bstartKey\x12\x17\n" +
+	"\aend_key\x18\x06 \x01(\fR\x06endKey\x12/\n" +
+	"\x05epoch\x18\a \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x12\n" +
+	"\x04from\x18\b \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\t \x03(\tR\x02to\x12\x1d\n" +
+	"\n" +
+	"load_milli\x18\n" +
+	" \x01(\x04R\tloadMilli\x12\x1b\n" +
+	"\tsplit_key\x18\v \x01(\fR\bsplitKey\x12$\n" +
+	"\x0enext_region_id\x18\f \x01(\x04R\fnextRegionId\x12\x14\n" +
+	"\x05evens\x18\r \x01(\bR\x05evens\"\xb5\x01\n" +
+	"\x0ePlannedRefusal\x12\x10\n" +
+	"\x03why\x18\x01 \x01(\tR\x03why\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12\x1b\n" +
+	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x18\n" +
+	"\aregions\x18\x05 \x01(\x04R\aregions\x12!\n" +
+	"\fafter_millis\x18\x06 \x01(\x04R\vafterMillis\"+\n" +
+	"\x10ApplyPlanRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\"b\n" +
+	"\x11ApplyPlanResponse\x12-\n" +
+	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1e\n" +
+	"\n" +
+	"operations\x18\x02 \x01(\x04R\n" +
+	"operations\"2\n" +
+	"\x14ReadRecordingRequest\x12\x1a\n" +
+	"\bposition\x18\x01 \x01(\x04R\bposition\"g\n" +
+	"\x15ReadRecordingResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\x04R\x04lost\"g\n" +
+	"\x0fRecordedSegment\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12:\n" +
+	"\x06frames\x18\x02 \x03(\v2\".nokv.coordinator.v1.RecordedFrameR\x06frames\"\xc0\x03\n" +
+	"\rRecordedFrame\x12\x1b\n" +
+	"\tat_millis\x18\x01 \x01(\x04R\batMillis\x12\x1f\n" +
+	"\vunix_millis\x18\x02 \x01(\x04R\n" +
+	"unixMillis\x12\x10\n" +
+	"\x03era\x18\x03 \x01(\x04R\x03era\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x12C\n" +
+	"\tkeyspaces\x18\x05 \x03(\v2%.nokv.coordinator.v1.RecordedKeyspaceR\tkeyspaces\x12=\n" +
+	"\amembers\x18\x06 \x03(\v2#.nokv.coordinator.v1.RecordedMemberR\amembers\x12=\n" +
+	"\aregions\x18\a \x03(\v2#.nokv.coordinator.v1.RecordedRegionR\aregions\x12!\n" +
+	"\fgone_regions\x18\b \x03(\x04R\vgoneRegions\x12!\n" +
+	"\fgone_members\x18\t \x03(\tR\vgoneMembers\x12%\n" +
+	"\x0egone_keyspaces\x18\n" +
+	" \x03(\rR\rgoneKeyspaces\x12\x19\n" +
+	"\bleft_out\x18\v \x01(\x04R\aleftOut\"r\n" +
+	"\x10RecordedKeyspace\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12:\n" +
+	"\bsettings\x18\x03 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\"\xb2\x02\n" +
+	"\x0eRecordedMember\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x1a\n" +
+	"\bcapacity\x18\x03 \x01(\x04R\bcapacity\x12G\n" +
+	"\x06labels\x18\x04 \x03(\v2/.nokv.coordinator.v1.RecordedMember.LabelsEntryR\x06labels\x12\x1c\n" +
+	"\tkeyspaces\x18\x05 \x03(\tR\tkeyspaces\x12\x14\n" +
+	"\x05takes\x18\x06 \x01(\bR\x05takes\x12\x1a\n" +
+	"\bdraining\x18\a \x01(\bR\bdraining\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\x01\n" +
+	"\x0eRecordedRegion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1d\n" +
+	"\n" +
+	"load_milli\x18\x02 \x01(\x04R\tloadMilli\x12\x1f\n" +
+	"\vkeyspace_id\x18\x03 \x01(\rR\n" +
+	"keyspaceId\x12\x1b\n" +
+	"\tstart_key\x18\x04 \x01(\fR\bstartKey\x12\x17\n" +
+	"\aend_key\x18\x05 \x01(\fR\x06endKey\x12\x16\n" +
+	"\x06owners\x18\x06 \x03(\tR\x06owners*n\n" +
 	"\tFreshness\x12\x19\n" +
 	"\x15FRESHNESS_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FRESHNESS_STRONG\x10\x01\x12\x15\n" +
@@ -10371,7 +11918,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\x9e%\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xaf'\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -10421,7 +11968,10 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12`\n" +
 	"\vRegionNotes\x12'.nokv.coordinator.v1.RegionNotesRequest\x1a(.nokv.coordinator.v1.RegionNotesResponse\x12f\n" +
 	"\rReleaseRegion\x12).nokv.coordinator.v1.ReleaseRegionRequest\x1a*.nokv.coordinator.v1.ReleaseRegionResponse\x12c\n" +
-	"\fClaimRegions\x12(.nokv.coordinator.v1.ClaimRegionsRequest\x1a).nokv.coordinator.v1.ClaimRegionsResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
+	"\fClaimRegions\x12(.nokv.coordinator.v1.ClaimRegionsRequest\x1a).nokv.coordinator.v1.ClaimRegionsResponse\x12K\n" +
+	"\x04Plan\x12 .nokv.coordinator.v1.PlanRequest\x1a!.nokv.coordinator.v1.PlanResponse\x12Z\n" +
+	"\tApplyPlan\x12%.nokv.coordinator.v1.ApplyPlanRequest\x1a&.nokv.coordinator.v1.ApplyPlanResponse\x12f\n" +
+	"\rReadRecording\x12).nokv.coordinator.v1.ReadRecordingRequest\x1a*.nokv.coordinator.v1.ReadRecordingResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_nokv_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -10436,7 +11986,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 122)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -10572,342 +12122,386 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*ClaimRegionsRequest)(nil),       // 131: nokv.coordinator.v1.ClaimRegionsRequest
 	(*ClaimRegionsResponse)(nil),      // 132: nokv.coordinator.v1.ClaimRegionsResponse
 	(*ClaimedRegion)(nil),             // 133: nokv.coordinator.v1.ClaimedRegion
-	(*v1.RootToken)(nil),              // 134: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 135: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 136: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 137: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 138: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 139: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 140: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 141: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 142: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 143: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 144: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 145: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 146: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 147: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 148: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 149: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 150: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 151: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 152: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 153: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 154: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 155: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 156: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 157: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 158: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 159: nokv.root.v1.Verb
+	(*PlanRequest)(nil),               // 134: nokv.coordinator.v1.PlanRequest
+	(*PlannedMember)(nil),             // 135: nokv.coordinator.v1.PlannedMember
+	(*PlanResponse)(nil),              // 136: nokv.coordinator.v1.PlanResponse
+	(*PlannedKeyspace)(nil),           // 137: nokv.coordinator.v1.PlannedKeyspace
+	(*MemberLoadPlanned)(nil),         // 138: nokv.coordinator.v1.MemberLoadPlanned
+	(*PlannedOperation)(nil),          // 139: nokv.coordinator.v1.PlannedOperation
+	(*PlannedRefusal)(nil),            // 140: nokv.coordinator.v1.PlannedRefusal
+	(*ApplyPlanRequest)(nil),          // 141: nokv.coordinator.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil),         // 142: nokv.coordinator.v1.ApplyPlanResponse
+	(*ReadRecordingRequest)(nil),      // 143: nokv.coordinator.v1.ReadRecordingRequest
+	(*ReadRecordingResponse)(nil),     // 144: nokv.coordinator.v1.ReadRecordingResponse
+	(*RecordedSegment)(nil),           // 145: nokv.coordinator.v1.RecordedSegment
+	(*RecordedFrame)(nil),             // 146: nokv.coordinator.v1.RecordedFrame
+	(*RecordedKeyspace)(nil),          // 147: nokv.coordinator.v1.RecordedKeyspace
+	(*RecordedMember)(nil),            // 148: nokv.coordinator.v1.RecordedMember
+	(*RecordedRegion)(nil),            // 149: nokv.coordinator.v1.RecordedRegion
+	nil,                               // 150: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	nil,                               // 151: nokv.coordinator.v1.RecordedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 152: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 153: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 154: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 155: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 156: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 157: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 158: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 159: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 160: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 161: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 162: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 163: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 164: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 165: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 166: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 167: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 168: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 169: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 170: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 171: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 172: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 173: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 174: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 175: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 176: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 177: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	134, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	134, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	134, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	152, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	135, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	153, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	154, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	154, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	137, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	154, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
-	134, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	136, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	154, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	134, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	152, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	134, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	136, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	138, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	139, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	137, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	137, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	140, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	141, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	142, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	143, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	144, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	142, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	137, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	140, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	154, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	156, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	157, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	155, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	155, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	158, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	159, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	160, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	161, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	162, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	160, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	155, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	158, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	142, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	143, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	160, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	161, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	145, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	163, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	146, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	141, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	147, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	141, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	138, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	134, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	147, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	141, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	138, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	134, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	159, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	165, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	159, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	156, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	152, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	165, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	159, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	156, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	152, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	138, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	156, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	138, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	156, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	139, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	141, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	139, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	134, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	139, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	134, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	139, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	134, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	139, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	148, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	141, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	159, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	152, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	166, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	159, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	71,  // 94: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	135, // 95: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	153, // 95: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
 	72,  // 96: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
 	73,  // 97: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
 	74,  // 98: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	149, // 99: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	146, // 100: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	146, // 101: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	146, // 102: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	146, // 103: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	136, // 104: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	136, // 105: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	134, // 106: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	167, // 99: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	164, // 100: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 101: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 102: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 103: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	154, // 104: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	154, // 105: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	152, // 106: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
 	78,  // 107: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
 	82,  // 108: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
 	81,  // 109: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
 	79,  // 110: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
 	91,  // 111: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
 	80,  // 112: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	134, // 113: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	134, // 114: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	146, // 115: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	152, // 113: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	152, // 114: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	164, // 115: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
 	6,   // 116: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
 	83,  // 117: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
 	87,  // 118: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
 	90,  // 119: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
 	85,  // 120: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	137, // 121: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	135, // 122: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	155, // 121: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	153, // 122: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
 	86,  // 123: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	150, // 124: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	151, // 125: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	152, // 126: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	134, // 127: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	168, // 124: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	169, // 125: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	170, // 126: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	152, // 127: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
 	88,  // 128: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	136, // 129: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	154, // 129: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
 	89,  // 130: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
 	7,   // 131: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
 	8,   // 132: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	146, // 133: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	149, // 134: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	137, // 135: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	146, // 136: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 133: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	167, // 134: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	155, // 135: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	164, // 136: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
 	94,  // 137: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	134, // 138: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 138: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 139: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	97,  // 140: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
 	13,  // 141: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	139, // 142: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	157, // 142: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
 	69,  // 143: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
 	9,   // 144: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
 	81,  // 145: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
 	12,  // 146: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	150, // 147: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	168, // 147: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	13,  // 148: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	141, // 149: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 150: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	153, // 151: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	154, // 152: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	155, // 153: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	156, // 154: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	159, // 149: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 150: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	171, // 151: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	172, // 152: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	173, // 153: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	174, // 154: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
 	13,  // 155: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	150, // 156: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	168, // 156: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
 	109, // 157: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	157, // 158: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	175, // 158: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
 	106, // 159: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
 	104, // 160: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
 	105, // 161: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
 	107, // 162: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
 	108, // 163: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	149, // 164: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	157, // 165: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	167, // 164: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	175, // 165: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
 	12,  // 166: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	113, // 167: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	153, // 168: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	154, // 169: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	155, // 170: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	156, // 171: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	171, // 168: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	172, // 169: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	173, // 170: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	174, // 171: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
 	114, // 172: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
 	13,  // 173: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	112, // 174: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	134, // 175: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	152, // 175: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
 	10,  // 176: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
 	11,  // 177: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
 	10,  // 178: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	134, // 179: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	141, // 180: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	154, // 181: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	134, // 182: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	158, // 183: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	141, // 184: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	158, // 185: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	134, // 186: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 187: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	141, // 188: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	158, // 189: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	134, // 190: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	152, // 179: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	159, // 180: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	172, // 181: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	152, // 182: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	176, // 183: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	159, // 184: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	176, // 185: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	152, // 186: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	177, // 187: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	159, // 188: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	176, // 189: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	152, // 190: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 191: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	158, // 192: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	176, // 192: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
 	13,  // 193: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	159, // 194: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	177, // 194: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
 	12,  // 195: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	158, // 196: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	176, // 196: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
 	13,  // 197: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	141, // 198: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 199: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	141, // 200: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	134, // 201: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 198: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 199: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	159, // 200: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	152, // 201: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 202: nokv.coordinator.v1.ClaimRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
 	133, // 203: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
 	14,  // 204: nokv.coordinator.v1.ClaimRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 205: nokv.coordinator.v1.ClaimRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	136, // 206: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
-	134, // 207: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
-	137, // 208: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
-	15,  // 209: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 210: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 211: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 212: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	26,  // 213: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	28,  // 214: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	33,  // 215: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	33,  // 216: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	35,  // 217: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	35,  // 218: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	37,  // 219: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	39,  // 220: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	39,  // 221: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	41,  // 222: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	43,  // 223: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	45,  // 224: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	47,  // 225: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	49,  // 226: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	51,  // 227: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	53,  // 228: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	55,  // 229: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	57,  // 230: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	59,  // 231: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	61,  // 232: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	63,  // 233: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	65,  // 234: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	67,  // 235: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	69,  // 236: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	75,  // 237: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	77,  // 238: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	92,  // 239: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	95,  // 240: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	98,  // 241: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	100, // 242: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	102, // 243: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	110, // 244: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	115, // 245: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	117, // 246: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	119, // 247: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	121, // 248: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	123, // 249: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	125, // 250: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	127, // 251: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	129, // 252: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	22,  // 253: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
-	24,  // 254: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
-	131, // 255: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
-	16,  // 256: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 257: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 258: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 259: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	27,  // 260: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	29,  // 261: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	34,  // 262: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	34,  // 263: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	36,  // 264: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	36,  // 265: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	38,  // 266: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	40,  // 267: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	40,  // 268: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	42,  // 269: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	44,  // 270: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	46,  // 271: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	48,  // 272: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	50,  // 273: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	52,  // 274: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	54,  // 275: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	56,  // 276: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	58,  // 277: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	60,  // 278: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	62,  // 279: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	64,  // 280: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	66,  // 281: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	68,  // 282: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	70,  // 283: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	76,  // 284: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	84,  // 285: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	93,  // 286: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	96,  // 287: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	99,  // 288: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	101, // 289: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	103, // 290: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	111, // 291: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	116, // 292: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	118, // 293: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	120, // 294: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	122, // 295: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	124, // 296: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	126, // 297: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	128, // 298: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	130, // 299: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	23,  // 300: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
-	25,  // 301: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
-	132, // 302: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
-	256, // [256:303] is the sub-list for method output_type
-	209, // [209:256] is the sub-list for method input_type
-	209, // [209:209] is the sub-list for extension type_name
-	209, // [209:209] is the sub-list for extension extendee
-	0,   // [0:209] is the sub-list for field type_name
+	154, // 206: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
+	152, // 207: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
+	155, // 208: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
+	135, // 209: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	165, // 210: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	150, // 211: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	152, // 212: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	137, // 213: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	139, // 214: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	140, // 215: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	107, // 216: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	108, // 217: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	138, // 218: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	106, // 219: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
+	167, // 220: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	164, // 221: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	152, // 222: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	146, // 223: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
+	147, // 224: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
+	148, // 225: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
+	149, // 226: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
+	165, // 227: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	151, // 228: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
+	15,  // 229: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 230: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 231: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 232: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	26,  // 233: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	28,  // 234: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	33,  // 235: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	33,  // 236: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	35,  // 237: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	35,  // 238: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	37,  // 239: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	39,  // 240: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	39,  // 241: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	41,  // 242: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	43,  // 243: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	45,  // 244: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	47,  // 245: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	49,  // 246: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	51,  // 247: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	53,  // 248: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	55,  // 249: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	57,  // 250: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	59,  // 251: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	61,  // 252: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	63,  // 253: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	65,  // 254: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	67,  // 255: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	69,  // 256: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	75,  // 257: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	77,  // 258: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	92,  // 259: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	95,  // 260: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	98,  // 261: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	100, // 262: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	102, // 263: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	110, // 264: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	115, // 265: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	117, // 266: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	119, // 267: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	121, // 268: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	123, // 269: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	125, // 270: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	127, // 271: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	129, // 272: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	22,  // 273: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 274: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	131, // 275: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
+	134, // 276: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	141, // 277: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	143, // 278: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
+	16,  // 279: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 280: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 281: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 282: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	27,  // 283: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 284: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 285: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 286: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 287: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 288: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 289: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 290: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 291: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 292: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 293: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 294: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 295: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 296: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 297: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 298: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 299: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 300: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 301: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 302: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 303: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 304: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 305: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 306: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	76,  // 307: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	84,  // 308: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	93,  // 309: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	96,  // 310: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	99,  // 311: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	101, // 312: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	103, // 313: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	111, // 314: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	116, // 315: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	118, // 316: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	120, // 317: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	122, // 318: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	124, // 319: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	126, // 320: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	128, // 321: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	130, // 322: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	23,  // 323: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 324: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	132, // 325: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
+	136, // 326: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	142, // 327: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	144, // 328: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
+	279, // [279:329] is the sub-list for method output_type
+	229, // [229:279] is the sub-list for method input_type
+	229, // [229:229] is the sub-list for extension type_name
+	229, // [229:229] is the sub-list for extension extendee
+	0,   // [0:229] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -10927,7 +12521,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   122,
+			NumMessages:   140,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

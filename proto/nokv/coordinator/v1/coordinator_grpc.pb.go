@@ -68,6 +68,9 @@ const (
 	Coordinator_RegionNotes_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RegionNotes"
 	Coordinator_ReleaseRegion_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReleaseRegion"
 	Coordinator_ClaimRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/ClaimRegions"
+	Coordinator_Plan_FullMethodName              = "/nokv.coordinator.v1.Coordinator/Plan"
+	Coordinator_ApplyPlan_FullMethodName         = "/nokv.coordinator.v1.Coordinator/ApplyPlan"
+	Coordinator_ReadRecording_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReadRecording"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -199,6 +202,16 @@ type CoordinatorClient interface {
 	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
 	// Who claims a key again finds its region.
 	ClaimRegions(ctx context.Context, in *ClaimRegionsRequest, opts ...grpc.CallOption) (*ClaimRegionsResponse, error)
+	// Plan says what the planner would do now, and why; nothing changes. Only the Tenure
+	// holder answers, one call at a time.
+	Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error)
+	// ApplyPlan begins what a Plan said, all of it or nothing: in the era that it was made
+	// in, while every region of it is as it was and every member may take what it is to get.
+	// Asked for again it answers as it did.
+	ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error)
+	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
+	// while it held the Tenure. Only the holder answers.
+	ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error)
 }
 
 type coordinatorClient struct {
@@ -703,6 +716,36 @@ func (c *coordinatorClient) ClaimRegions(ctx context.Context, in *ClaimRegionsRe
 	return out, nil
 }
 
+func (c *coordinatorClient) Plan(ctx context.Context, in *PlanRequest, opts ...grpc.CallOption) (*PlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PlanResponse)
+	err := c.cc.Invoke(ctx, Coordinator_Plan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ApplyPlan(ctx context.Context, in *ApplyPlanRequest, opts ...grpc.CallOption) (*ApplyPlanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyPlanResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ApplyPlan_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ReadRecording(ctx context.Context, in *ReadRecordingRequest, opts ...grpc.CallOption) (*ReadRecordingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadRecordingResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ReadRecording_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -832,6 +875,16 @@ type CoordinatorServer interface {
 	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
 	// Who claims a key again finds its region.
 	ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error)
+	// Plan says what the planner would do now, and why; nothing changes. Only the Tenure
+	// holder answers, one call at a time.
+	Plan(context.Context, *PlanRequest) (*PlanResponse, error)
+	// ApplyPlan begins what a Plan said, all of it or nothing: in the era that it was made
+	// in, while every region of it is as it was and every member may take what it is to get.
+	// Asked for again it answers as it did.
+	ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error)
+	// ReadRecording reads, piece by piece, what the planner of this coordinator saw lately,
+	// while it held the Tenure. Only the holder answers.
+	ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -982,6 +1035,15 @@ func (UnimplementedCoordinatorServer) ReleaseRegion(context.Context, *ReleaseReg
 }
 func (UnimplementedCoordinatorServer) ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClaimRegions not implemented")
+}
+func (UnimplementedCoordinatorServer) Plan(context.Context, *PlanRequest) (*PlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Plan not implemented")
+}
+func (UnimplementedCoordinatorServer) ApplyPlan(context.Context, *ApplyPlanRequest) (*ApplyPlanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyPlan not implemented")
+}
+func (UnimplementedCoordinatorServer) ReadRecording(context.Context, *ReadRecordingRequest) (*ReadRecordingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadRecording not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1788,6 +1850,60 @@ func _Coordinator_ClaimRegions_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_Plan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).Plan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_Plan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).Plan(ctx, req.(*PlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ApplyPlan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyPlanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ApplyPlan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ApplyPlan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ApplyPlan(ctx, req.(*ApplyPlanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ReadRecording_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadRecordingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ReadRecording(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ReadRecording_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ReadRecording(ctx, req.(*ReadRecordingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1958,6 +2074,18 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ClaimRegions",
 			Handler:    _Coordinator_ClaimRegions_Handler,
+		},
+		{
+			MethodName: "Plan",
+			Handler:    _Coordinator_Plan_Handler,
+		},
+		{
+			MethodName: "ApplyPlan",
+			Handler:    _Coordinator_ApplyPlan_Handler,
+		},
+		{
+			MethodName: "ReadRecording",
+			Handler:    _Coordinator_ReadRecording_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/coordinator/recorder"
+	"github.com/nokv/nokv/internal/testing/proctest"
+)
+
+// C-48: an operator reshapes a keyspace that never evens out by itself: nokv plan shows what
+// would be done, changes nothing, and begins it when it is asked to; a coordinator that is not the
+// holder is no hindrance. What the planner saw can be recorded and replayed.
+func TestC48PlanAndApply(t *testing.T) {
+	h := &hosting{Cluster: newCluster(t, 2), t: t}
+	h.CommandLine = func(member int) []string {
+		args := h.Args(member)
+		if args[0] == "coordinator" {
+			args = append(args, "-record-every", "200ms")
+		}
+		return args
+	}
+	h.StartAll()
+	h.WaitHealthy(hostedWithin)
+	var err error
+	if h.client, err = client.New(client.Config{Endpoints: h.CoordinatorAddrs}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.client.Close() })
+	come := func() {
+		id := worker0(len(h.workers))
+		h.workers = append(h.workers, proctest.Start(t, h.Options(id, "worker", "--id", id, "--coordinator-addr", h.Coordinators(), "-o", "json")))
+		h.eventually(func(ctx context.Context) error { return h.connected(ctx, len(h.workers)) })
+	}
+	come()
+	h.must("keyspace", "create", "still", "--layout", "slots", "--slots", "20", "--liveness-interval", "200ms")
+	h.eventually(func(context.Context) error { return h.hosts(20, 0) })
+	come()
+
+	plan := func(args ...string) (out planOutput) {
+		t.Helper()
+		text := h.must(append([]string{"plan", "still", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(text), &out); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		return out
+	}
+	svg := filepath.Join(t.TempDir(), "plan.svg")
+	shown := plan("--svg", svg)
+	if len(shown.Operations) != 10 || shown.PlanID == "" || shown.Keyspaces[0].EvensOut || shown.Keyspaces[0].BeforePermille != 2000 || shown.Keyspaces[0].AfterPermille != 1000 {
+		t.Fatalf("the plan is %+v", shown)
+	}
+	if raw, err := os.ReadFile(svg); err != nil || !strings.Contains(string(raw), "plan of still") {
+		t.Errorf("the picture: %v, %s", err, raw)
+	}
+	if imagined := plan("--with-member", "x,capacity=2,zone=b"); imagined.PlanID != "" || len(imagined.Keyspaces[0].Members) != 3 {
+		t.Errorf("with one more: %+v", imagined)
+	}
+	if err := h.hosts(20, 0); err != nil {
+		t.Errorf("after it was shown: %v", err)
+	}
+	if text := h.must("plan", "--apply", "--id", shown.PlanID, "--why", "ticket 7"); !strings.Contains(text, "begun: 10 changes") {
+		t.Errorf("applied: %s", text)
+	}
+	h.eventually(func(context.Context) error {
+		if a, b := len(h.held(0)), len(h.held(1)); a != 10 || b != 10 {
+			return fmt.Errorf("the workers have %d and %d regions", a, b)
+		}
+		return nil
+	})
+	if again := plan("--apply"); again.Applied != nil || len(again.Operations) != 0 {
+		t.Errorf("when it is even: %+v", again)
+	}
+	if events := h.Run(append([]string{"events"}, h.RootFlags()...)...).Stdout; !strings.Contains(events, "has more regions than others") || !strings.Contains(events, `why "ticket 7"`) {
+		t.Errorf("the events are\n%s", events)
+	}
+	if table := h.must("plan", "still", "--history"); !strings.Contains(table, "operator") || !strings.Contains(table, "20") {
+		t.Errorf("what was is\n%s", table)
+	}
+
+	file := filepath.Join(t.TempDir(), "a.rec")
+	h.eventually(func(context.Context) error {
+		var out recordOutput
+		if err := json.Unmarshal([]byte(h.must("plan", "record", file, "-o", "json")), &out); err != nil || out.Samples < 5 {
+			return fmt.Errorf("%d samples: %v", out.Samples, err)
+		}
+		return nil
+	})
+	var done replayOutput
+	if err := json.Unmarshal([]byte(h.Run("plan", "replay", file, "--keyspace", "still", "-o", "json").Stdout), &done); err != nil || len(done.Runs) != 1 || done.Runs[0].Keyspaces[0].Regions != 20 {
+		t.Errorf("replayed: %v, %+v", err, done)
+	}
+}
+
+// Words that nobody can mean, and files that are none, are refused before anybody is asked.
+func TestPlanWords(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	unknown := write("unknown.json", `{"policy": {"rebalanse": {}}}`)
+	fine := write("fine.json", `{"policy": {"rebalance": {"meanPermille": "1100"}}}`)
+	foreign, torn, empty := write("foreign.rec", "<svg></svg> and some more"), write("torn.rec", recorder.Magic+"\x09\x00"), write("empty.rec", recorder.Magic)
+	for _, c := range []struct {
+		line, want string
+		code       int
+	}{
+		{"plan a b", "name one keyspace", exitUsage},
+		{"plan ks --apply --with-member x", "register members", exitUsage},
+		{"plan ks --apply --policy " + fine, "nokv keyspace update", exitUsage},
+		{"plan ks --policy " + unknown, `unknown field "rebalanse"`, exitUsage},
+		{"plan --policy " + fine, "name it", exitUsage},
+		{"plan ks --policy " + filepath.Join(dir, "none"), "no such file", exitUsage},
+		{"plan ks --with-member ,capacity=1", "want an id", exitUsage},
+		{"plan ks --with-member x,capacity=0", "1 or more", exitUsage},
+		{"plan ks --with-member x,zone", "LABEL=VALUE", exitUsage},
+		{"plan --id X", "--id is for --apply", exitUsage},
+		{"plan ks --apply --id X", "as it is", exitUsage},
+		{"plan ks --why x", "--why is for --apply", exitUsage},
+		{"plan --history", "name it", exitUsage},
+		{"plan replay " + foreign, "no recording", exitRefused},
+		{"plan replay " + torn, "cut off or damaged", exitRefused},
+		{"plan replay " + empty, "nothing in the recording", exitRefused},
+		{"plan replay " + filepath.Join(dir, "none"), "no such file", exitUsage},
+		{"plan replay", "name one FILE", exitUsage},
+		{"plan record", "name one FILE", exitUsage},
+		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-bytes 7", "-record-bytes", exitUsage},
+		{"coordinator -coordinator-id c -root-peer 1=h:1 -record-every 1ms", "-record-every", exitUsage},
+	} {
+		var stdout, stderr bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // what is not refused must not go on
+		if code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr}); code != c.code || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
+		}
+	}
+}
