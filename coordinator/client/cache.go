@@ -269,6 +269,14 @@ func (k *Cache) confirm(r *rooted.Region) {
 	}
 }
 
+// Keep takes in a route that was found otherwise, such as by a claim, unless the cache
+// is ahead of it or has none yet.
+func (k *Cache) Keep(r Route) {
+	if r.Region != nil {
+		k.keep(r)
+	}
+}
+
 // keep takes in an answer that is not older than the cache.
 func (k *Cache) keep(r Route) {
 	k.mu.Lock()

@@ -13,8 +13,7 @@ import (
 type Peer struct {
 	alone [1]*Peer // itself, so that regions of one owner share a list
 	now   atomic.Pointer[Member]
-	// avoided is until when, in Unix nanoseconds; 0: it is not.
-	avoided atomic.Int64
+	avoided atomic.Pointer[time.Time] // until when; nil: it is not
 
 	// Guarded by Cache.mu.
 	refs  int  // owners of regions that are this member
@@ -49,16 +48,16 @@ func (p *Peer) learn(m Member) {
 // be reached. The zero Time ends that.
 func (p *Peer) Avoid(until time.Time) {
 	if until.IsZero() {
-		p.avoided.Store(0)
+		p.avoided.Store(nil)
 	} else {
-		p.avoided.Store(until.UnixNano())
+		p.avoided.Store(&until)
 	}
 }
 
 // Avoided says whether the member is to be avoided.
 func (p *Peer) Avoided() bool {
 	until := p.avoided.Load()
-	return until != 0 && time.Now().UnixNano() < until
+	return until != nil && time.Now().Before(*until)
 }
 
 // Begin and End count what this process has under way at the member.

@@ -1301,7 +1301,12 @@ type ErrorDetail struct {
 	// Cluster that was asked (REASON_CLUSTER_MISMATCH, REASON_CLUSTER_REQUIRED).
 	ClusterId uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Version of the key in a store's request (REASON_VERSION_STALE); 0: it is not there.
-	KeyVersion    uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
+	KeyVersion uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
+	// Of a member that is not the owner (REASON_EPOCH_STALE): whom to ask, and where; empty:
+	// a coordinator. Epoch is the one to ask at, or that this member has the region at.
+	MemberId      string       `protobuf:"bytes,20,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	MemberAddress string       `protobuf:"bytes,21,opt,name=member_address,json=memberAddress,proto3" json:"member_address,omitempty"`
+	Epoch         *RegionEpoch `protobuf:"bytes,22,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1472,27 @@ func (x *ErrorDetail) GetKeyVersion() uint64 {
 		return x.KeyVersion
 	}
 	return 0
+}
+
+func (x *ErrorDetail) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *ErrorDetail) GetMemberAddress() string {
+	if x != nil {
+		return x.MemberAddress
+	}
+	return ""
+}
+
+func (x *ErrorDetail) GetEpoch() *RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
 }
 
 // CommandIdentity tells one command from every other, so that a repetition is
@@ -5323,7 +5349,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tRootToken\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa7\x05\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x9c\x06\n" +
 	"\vErrorDetail\x12,\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x14.nokv.root.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
@@ -5346,7 +5372,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x12 \x01(\x06R\tclusterId\x12\x1f\n" +
 	"\vkey_version\x18\x13 \x01(\x04R\n" +
-	"keyVersion\"f\n" +
+	"keyVersion\x12\x1b\n" +
+	"\tmember_id\x18\x14 \x01(\tR\bmemberId\x12%\n" +
+	"\x0emember_address\x18\x15 \x01(\tR\rmemberAddress\x12/\n" +
+	"\x05epoch\x18\x16 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\"f\n" +
 	"\x0fCommandIdentity\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\x06R\x06origin\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1f\n" +
@@ -5905,90 +5934,91 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
 	48, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	22, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	21, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	22, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	17, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
-	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	25, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	25, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
-	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	23, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	17, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	27, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
-	17, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
-	3,  // 15: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
-	23, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	17, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	27, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
-	30, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	23, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
-	4,  // 21: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	17, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	17, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	17, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	57, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
-	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	35, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	36, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	37, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	38, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	41, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	44, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	45, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	58, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	39, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
-	40, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	59, // 38: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	60, // 39: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	61, // 40: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 41: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 42: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 43: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 44: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	42, // 45: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	43, // 46: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	11, // 47: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	62, // 48: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 49: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	46, // 50: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 51: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	49, // 52: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 53: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 54: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	46, // 55: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 56: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	46, // 57: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 58: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 59: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	47, // 60: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 61: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 62: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	46, // 63: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 64: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 65: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 66: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	54, // 67: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 68: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 69: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 70: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 71: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 72: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	48, // 73: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	50, // 74: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	51, // 75: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	53, // 76: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	52, // 77: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 78: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 79: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	51, // 80: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	56, // 81: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	82, // [82:82] is the sub-list for method output_type
-	82, // [82:82] is the sub-list for method input_type
-	82, // [82:82] is the sub-list for extension type_name
-	82, // [82:82] is the sub-list for extension extendee
-	0,  // [0:82] is the sub-list for field type_name
+	46, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
+	22, // 4: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	21, // 5: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	22, // 6: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	17, // 7: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	1,  // 8: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
+	25, // 9: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	25, // 10: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	2,  // 11: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
+	23, // 12: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	17, // 13: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	27, // 14: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
+	17, // 15: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
+	3,  // 16: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
+	23, // 17: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	17, // 18: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	27, // 19: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
+	30, // 20: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	23, // 21: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	4,  // 22: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
+	17, // 23: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	17, // 24: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	17, // 25: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	57, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	5,  // 27: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
+	35, // 28: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	36, // 29: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	6,  // 30: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	37, // 31: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	38, // 32: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	41, // 33: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	44, // 34: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	45, // 35: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	58, // 36: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	39, // 37: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
+	40, // 38: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
+	59, // 39: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	60, // 40: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	61, // 41: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 42: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 43: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 44: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 45: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	42, // 46: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	43, // 47: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	11, // 48: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	62, // 49: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 50: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	46, // 51: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	47, // 52: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	49, // 53: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 54: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 55: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	46, // 56: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	47, // 57: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	46, // 58: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 59: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 60: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	47, // 61: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 62: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 63: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	46, // 64: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	46, // 65: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 66: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 67: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	54, // 68: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 69: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 70: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 71: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 72: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 73: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	48, // 74: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	50, // 75: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	51, // 76: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	53, // 77: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	52, // 78: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 79: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 80: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	51, // 81: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	56, // 82: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	83, // [83:83] is the sub-list for method output_type
+	83, // [83:83] is the sub-list for method input_type
+	83, // [83:83] is the sub-list for extension type_name
+	83, // [83:83] is the sub-list for extension extendee
+	0,  // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
