@@ -102,6 +102,8 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 		}
 	case rootv1.Reason_REASON_UNHEALTHY_MEMBER:
 		r.Kind = Unconfirmed
+	case rootv1.Reason_REASON_OVERLOADED:
+		r.Kind = Busy
 	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
 		r.Kind, r.Ran = NotOwned, true
 	default:

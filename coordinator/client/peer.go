@@ -11,8 +11,8 @@ import (
 // one for each member, for as long as the cache knows it or has a region of it.
 // Its methods may be called by any number of goroutines.
 type Peer struct {
-	alone [1]*Peer // itself, so that regions of one owner share a list
-	now   atomic.Pointer[Member]
+	alone   [1]*Peer // itself, so that regions of one owner share a list
+	now     atomic.Pointer[Member]
 	avoided atomic.Pointer[time.Time] // until when; nil: it is not
 
 	// Guarded by Cache.mu.

@@ -36,11 +36,13 @@ const (
 // leaf is a run of regions, laid out for a search that waits for memory as seldom
 // as possible: the part that all their first keys share is compared once, the eight
 // bytes behind it as numbers, all of them at once, and whole keys only where these
-// are equal. What a caller wants of a region is in one line of the cache. Immutable
-// once its edit is done.
+// are equal. That is 640 bytes, which stay together in memory and in caches; what a
+// caller wants of a region is in one line elsewhere. Immutable once its edit is done.
 type leaf struct {
-	first  string // key of the first region: its place in the index
-	by     *edit  // that made it; it may change it until done
+	first   string // key of the first region: its place in the index
+	by      *edit  // that made it; it may change it until done
+	entries *[leafMost]entry
+
 	count  int32
 	shared int32 // bytes that all keys begin with
 	// width of what is behind these, where it is the same for all and fits a head;
@@ -51,10 +53,16 @@ type leaf struct {
 	meets, points uint64
 	prefix        [leafPrefix]byte // as much of what is shared as there is room for
 	heads         [leafMost]uint64
-	entries       [leafMost]entry
 }
 
-const leafPrefix = 72 // makes heads and entries begin with a line
+const leafPrefix = 64
+
+// newLeaf makes one of entries, 1 to leafMost, of which the first one comes first.
+func newLeaf(by *edit, entries []entry) *leaf {
+	l := &leaf{by: by, first: entries[0].start(), count: int32(len(entries)), entries: new([leafMost]entry)}
+	copy(l.entries[:], entries)
+	return l
+}
 
 // entry is a region in a leaf, of 64 bytes.
 type entry struct {
@@ -182,8 +190,7 @@ func keyOfLeaf(l *leaf) cow.Key { return cow.Key{Text: l.first} }
 func (t *table) fill(entries []entry) {
 	leaves := make([]*leaf, 0, len(entries)/leafFill+1)
 	for part := range slices.Chunk(entries, leafFill) {
-		l := &leaf{first: part[0].start(), count: int32(len(part))}
-		copy(l.entries[:], part)
+		l := newLeaf(nil, part)
 		l.index()
 		leaves = append(leaves, l)
 	}
@@ -222,8 +229,8 @@ func (e *edit) own(l *leaf) *leaf {
 	if l.by == e {
 		return l
 	}
-	c := *l
-	c.by = e
+	c, entries := *l, *l.entries
+	c.by, c.entries = e, &entries
 	e.made = append(e.made, &c)
 	e.leaves.Set(&c)
 	return &c
@@ -278,18 +285,14 @@ func (e *edit) insert(with entry) {
 	e.count++
 	l, i, _ := e.seek(with.start())
 	if l == nil {
-		l = &leaf{first: with.start(), by: e}
-		e.made = append(e.made, l)
-		e.leaves.Set(l)
+		e.add(newLeaf(e, []entry{with}))
+		return
 	}
 	l = e.own(l)
 	if l.count == leafMost {
-		right := &leaf{by: e, count: leafMost / 2}
-		copy(right.entries[:], l.entries[leafMost-leafMost/2:])
-		l.truncate(leafMost - leafMost/2)
-		right.first = right.entries[0].start()
-		e.made = append(e.made, right)
-		e.leaves.Set(right)
+		right := newLeaf(e, l.entries[leafMost/2:])
+		l.truncate(leafMost / 2)
+		e.add(right)
 		if i > int(l.count) {
 			i -= int(l.count)
 			l = right
@@ -299,6 +302,12 @@ func (e *edit) insert(with entry) {
 	l.entries[i] = with
 	l.count++
 	e.place(l)
+}
+
+// add puts in a leaf that this edit has made.
+func (e *edit) add(l *leaf) {
+	e.made = append(e.made, l)
+	e.leaves.Set(l)
 }
 
 // place puts a leaf whose first region is another one where it belongs.
