@@ -46,15 +46,17 @@ type EpochStale struct {
 
 // Error implements error.
 func (e *EpochStale) Error() string {
-	return fmt.Sprintf("region %d is at epoch %s here: ask a coordinator for its route again", e.Region, e.Current)
+	return fmt.Sprintf("region %d is at epoch %s here: ask a coordinator for its route again, as nokv region get --id %d does", e.Region, e.Current, e.Region)
 }
 
 // NotOwned says that this member does not own the region.
 type NotOwned struct {
 	// Region; 0: no region of this member holds the key.
 	Region rooted.RegionID
-	// Held is the epoch that this member last had it at, if it did.
-	Held rooted.Epoch
+	// Keyspace that was asked for, if it was named.
+	Keyspace string
+	// Held is the epoch that this member last had it at, if it did; Asked is the request's.
+	Held, Asked rooted.Epoch
 	// Ran: the work was done, and the region lost meanwhile. Its effects may be there.
 	Ran bool
 }
@@ -65,9 +67,15 @@ func (e *NotOwned) Error() string {
 	case e.Ran:
 		return fmt.Sprintf("region %d was lost at epoch %s while the request ran: its outcome is not known", e.Region, e.Held)
 	case e.Region == 0:
-		return "no region of this member holds the key: ask a coordinator for its route"
+		if e.Keyspace == "" {
+			return "no region of this member holds the key: ask a coordinator for its route, as nokv region get does"
+		}
+		return fmt.Sprintf("no region of keyspace %s here holds the key: ask a coordinator for its route, as nokv region get --keyspace %s KEY does", e.Keyspace, e.Keyspace)
+	case e.Held != (rooted.Epoch{}) && e.Asked.NewerThan(e.Held):
+		return fmt.Sprintf("region %d was last at epoch %s here, and epoch %s of the request did not come in time: ask a coordinator for its route, as nokv region get --id %d does",
+			e.Region, e.Held, e.Asked, e.Region)
 	}
-	return fmt.Sprintf("region %d is not this member's: ask a coordinator for its route", e.Region)
+	return fmt.Sprintf("region %d is not this member's: ask a coordinator for its route, as nokv region get --id %d does", e.Region, e.Region)
 }
 
 // Unconfirmed says that no holder of the Tenure has confirmed this member for the ttl of
@@ -84,7 +92,7 @@ func (e *Unconfirmed) Error() string {
 	if e.Ran {
 		return fmt.Sprintf("region %d: this member was not confirmed in time while the request ran: its outcome is not known", e.Region)
 	}
-	return fmt.Sprintf("region %d: this member was not confirmed in time: try again, or ask a coordinator for the route", e.Region)
+	return fmt.Sprintf("region %d: this member was not confirmed in time: try again, or ask a coordinator for the route, as nokv region get --id %d does", e.Region, e.Region)
 }
 
 // ErrTooManyHeld says that as many requests as may already wait for regions that are on
@@ -114,7 +122,7 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 		}
 	}
 	if no != nil {
-		return errorOf(no, false)
+		return errorOf(no, &req, false)
 	}
 	defer m.leave(t, g)
 	if req.Key != nil {
@@ -122,7 +130,7 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 	}
 	err := fn(ctx, regionOf(g.Region, g.Keyspace(), g))
 	if no := t.Check(g, m.cfg.Clock); no != nil {
-		return errorOf(no, true)
+		return errorOf(no, &req, true)
 	}
 	return err
 }
@@ -173,7 +181,7 @@ func (m *Member) hold(ctx context.Context, t *held.Table, q held.Request, no *he
 	}
 }
 
-func errorOf(no *held.Refusal, ran bool) error {
+func errorOf(no *held.Refusal, req *Request, ran bool) error {
 	switch no.Verdict {
 	case held.Moved:
 		return &Moved{Region: no.Region, To: no.To, Address: no.Address, Epoch: no.Epoch}
@@ -182,6 +190,6 @@ func errorOf(no *held.Refusal, ran bool) error {
 	case held.Unconfirmed:
 		return &Unconfirmed{Region: no.Region, Epoch: no.Epoch, Ran: ran}
 	default:
-		return &NotOwned{Region: no.Region, Held: no.Epoch, Ran: ran}
+		return &NotOwned{Region: no.Region, Keyspace: req.Keyspace, Held: no.Epoch, Asked: req.Epoch, Ran: ran}
 	}
 }

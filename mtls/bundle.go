@@ -139,6 +139,23 @@ func ends(chains [][]*x509.Certificate) (last time.Time) {
 	return last
 }
 
+// long is a time in its largest whole unit: days, hours, minutes or seconds.
+func long(d time.Duration) string {
+	n, unit := int(d/time.Second), "second"
+	switch {
+	case d >= 24*time.Hour:
+		n, unit = Days(d), "day"
+	case d >= time.Hour:
+		n, unit = int(d/time.Hour), "hour"
+	case d >= time.Minute:
+		n, unit = int(d/time.Minute), "minute"
+	}
+	if n == 1 {
+		return "1 " + unit
+	}
+	return fmt.Sprintf("%d %ss", n, unit)
+}
+
 // unbelieved is what is wrong with the other side's certificate.
 func (b *bundle) unbelieved(err error, c *x509.Certificate, now time.Time) error {
 	return fmt.Errorf("has a certificate (%s) that %w", subject(c), b.said(err, c, now))
@@ -150,7 +167,7 @@ func (b *bundle) said(err error, c *x509.Certificate, now time.Time) error {
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
 	case now.After(c.NotAfter):
-		return fmt.Errorf("ended at %s, %d days ago", c.NotAfter.Format(time.RFC3339), Days(now.Sub(c.NotAfter)))
+		return fmt.Errorf("ended at %s, %s ago", c.NotAfter.Format(time.RFC3339), long(now.Sub(c.NotAfter)))
 	case now.Before(c.NotBefore):
 		return fmt.Errorf("is valid only from %s on, and the clock here says %s", c.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case unknown:

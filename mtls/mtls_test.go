@@ -85,9 +85,13 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 			write(t, d, mtls.CAFile, read(t, other.dir, mtls.CAFile))
 			return d
 		}, now, "tls.crt is not signed by a CA that is in "},
-		"ended":         {issue, now.Add(3*day + time.Hour), "2 days ago; nokv cert renew makes another"},
-		"not yet valid": {issue, now.Add(-day), "tls.crt is valid only from "},
-		"no name":       {func() string { return a.forge(t, func(c *x509.Certificate) { c.URIs = nil }) }, now, "has 0 names nokv://CLUSTER/ROLE/NAME, want 1"},
+		"ended":             {issue, now.Add(3*day + time.Hour), "2 days ago; nokv cert renew makes another"},
+		"ended yesterday":   {issue, now.Add(2*day + time.Hour), ", 1 day ago; nokv cert renew makes another"},
+		"ended today":       {issue, now.Add(day + 2*time.Hour), ", 2 hours ago; nokv cert renew makes another"},
+		"ended a while ago": {issue, now.Add(day + 90*time.Second), ", 1 minute ago; nokv cert renew makes another"},
+		"ended just now":    {issue, now.Add(day + 3*time.Second), ", 3 seconds ago; nokv cert renew makes another"},
+		"not yet valid":     {issue, now.Add(-day), "tls.crt is valid only from "},
+		"no name":           {func() string { return a.forge(t, func(c *x509.Certificate) { c.URIs = nil }) }, now, "has 0 names nokv://CLUSTER/ROLE/NAME, want 1"},
 		"two names": {func() string {
 			return a.forge(t, func(c *x509.Certificate) { c.URIs = append([]*url.URL{uri(t, "nokv://prod/root/1")}, c.URIs...) })
 		}, now, "has 2 names"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -29,7 +30,7 @@ const (
 
 // control finds the keyspace, and then follows it and sends heartbeats until ctx ends.
 func (s *Store) control(ctx context.Context) error {
-	if err := s.until(ctx, s.bind); err != nil {
+	if err := s.until(ctx, heartbeats, s.bind); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -54,7 +55,7 @@ type fatalError struct{ error }
 func (e fatalError) Unwrap() error { return e.error }
 
 // until tries again until it succeeds, ctx ends or it can never succeed.
-func (s *Store) until(ctx context.Context, try func(context.Context) error) error {
+func (s *Store) until(ctx context.Context, what source, try func(context.Context) error) error {
 	for {
 		err := try(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -63,7 +64,7 @@ func (s *Store) until(ctx context.Context, try func(context.Context) error) erro
 		if _, fatal := errors.AsType[fatalError](err); fatal {
 			return err
 		}
-		s.heard(err)
+		s.heard(what, err)
 		select {
 		case <-time.After(askPause):
 		case <-ctx.Done():
@@ -76,7 +77,7 @@ func (s *Store) bind(ctx context.Context) error {
 	answer, err := s.client.GetKeyspace(ctx, s.cfg.Keyspace)
 	switch {
 	case errors.Is(err, client.ErrClusterMismatch):
-		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or give the store an empty folder", err)}
+		return fatalError{fmt.Errorf("%w: this workdir is of another cluster; check --coordinator-addr, or, if that cluster is restored from a backup of this one, start the store with --rebind once", err)}
 	case err != nil:
 		return err
 	}
@@ -94,7 +95,8 @@ func (s *Store) bind(ctx context.Context) error {
 
 // watch follows the keyspace until ctx ends.
 func (s *Store) watch(ctx context.Context) error {
-	return s.until(ctx, func(ctx context.Context) error {
+	first := sync.OnceFunc(func() { close(s.followed) })
+	return s.until(ctx, regions, func(ctx context.Context) error {
 		var changes []host.Change
 		for b, err := range s.client.WatchRegions(ctx, client.Position{}, client.In(s.cfg.Keyspace), client.WithMembers()) {
 			switch {
@@ -118,6 +120,8 @@ func (s *Store) watch(ctx context.Context) error {
 				if err := s.host.Follow(changes, b.GetSnapshot(), b.GetToken().GetIndex()); err != nil {
 					return fatalError{err}
 				}
+				first()
+				s.heard(regions, nil)
 				changes = nil
 			}
 		}
@@ -143,11 +147,19 @@ func (s *Store) concerns(r *rootv1.Region) bool {
 	return s.host.Hosts(rooted.RegionID(r.GetId()))
 }
 
-// register makes the process the one that speaks for the store.
+// register makes the process the one that speaks for the store, if its folder is the one
+// that the last one ran on.
 func (s *Store) register(ctx context.Context, nonce uint64) error {
-	m, err := s.client.RegisterMember(ctx, &rootv1.Member{
+	last, err := s.client.GetMember(ctx, s.self, client.Strong())
+	if err != nil && !errors.Is(err, client.ErrMemberNotFound) {
+		return err
+	}
+	if err := s.disk.Live(last.GetMember().GetStartNonce(), nonce); err != nil {
+		return fatalError{err}
+	}
+	m, err := s.client.RegisterMemberAfter(ctx, &rootv1.Member{
 		Id: string(s.self), Address: s.cfg.Advertise, Kind: "store", StartNonce: nonce, Keyspaces: []string{s.cfg.Keyspace},
-	})
+	}, last.GetMember().GetIncarnation())
 	switch {
 	case errors.Is(err, client.ErrMemberRetired), errors.Is(err, client.ErrInvalidRequest), errors.Is(err, client.ErrPermissionDenied):
 		return fatalError{err}
@@ -157,11 +169,25 @@ func (s *Store) register(ctx context.Context, nonce uint64) error {
 	return err
 }
 
+// enlist registers until it succeeds, as a process of its own.
+func (s *Store) enlist(ctx context.Context) error {
+	nonce := rand.Uint64() | 1
+	return s.until(ctx, heartbeats, func(ctx context.Context) error { return s.register(ctx, nonce) })
+}
+
 // beat registers and sends heartbeats until ctx ends.
 func (s *Store) beat(ctx context.Context) error {
-	nonce := rand.Uint64() | 1
-	if err := s.until(ctx, func(ctx context.Context) error { return s.register(ctx, nonce) }); err != nil {
+	if err := s.enlist(ctx); err != nil {
 		return err
+	}
+	if s.cfg.Rebind {
+		// What it knows of regions is another cluster's, or old: it tells nobody before it has
+		// heard what is so.
+		select {
+		case <-s.followed:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	ticker := time.NewTicker(s.cfg.Heartbeat)
 	defer ticker.Stop()
@@ -171,14 +197,22 @@ func (s *Store) beat(ctx context.Context) error {
 		sequence++
 		now := s.host.Served()
 		err := s.tell(ctx, sequence, float64(now-served)/s.cfg.Heartbeat.Seconds(), told)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		if errors.Is(err, client.ErrMemberRetired) {
+		case errors.Is(err, client.ErrMemberRetired):
 			return fmt.Errorf("another process runs as %s: %w", s.self, err)
-		}
-		if s.heard(err); err == nil {
+		case errors.Is(err, errOver):
+			s.cfg.Logger.Warn("registers again", "member", string(s.self), "incarnation", s.incarnation.Load(), "err", err)
+			clear(told)
+			if err := s.enlist(ctx); err != nil {
+				return err
+			}
+		case err == nil:
 			served = now
+			fallthrough
+		default:
+			s.heard(heartbeats, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -188,6 +222,10 @@ func (s *Store) beat(ctx context.Context) error {
 	}
 }
 
+// errOver is why a process has to register again: the root does not have it as one that
+// may act.
+var errOver = errors.New("it is said to have failed, or is not known any more")
+
 // told is what coordinators were told last of a region.
 type told struct {
 	report host.Report
@@ -196,10 +234,7 @@ type told struct {
 
 // tell sends a heartbeat, and a report of each region that has changed.
 func (s *Store) tell(ctx context.Context, sequence uint64, load float64, told map[rooted.RegionID]told) error {
-	reports, err := s.host.Reports()
-	if err != nil {
-		return err
-	}
+	reports := s.host.Reports()
 	leads := uint64(0)
 	for _, r := range reports {
 		if r.Leads {
@@ -213,41 +248,73 @@ func (s *Store) tell(ctx context.Context, sequence uint64, load float64, told ma
 		MemberId: string(s.self), Incarnation: s.incarnation.Load(), Sequence: sequence,
 		RegionCount: uint64(len(reports)), LeaderCount: leads, Load: load,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, client.ErrRegisterFirst):
+		return errors.Join(errOver, err)
+	case err != nil:
 		return err
+	case answer.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED:
+		return errOver
+	}
+	if s.undone.Load() > 0 {
+		return nil // they were judged without what is being done, and will be hinted at again
 	}
 	for _, op := range answer.GetOperations() {
 		select {
 		case s.operations <- op:
-		default: // they will be hinted at again
+			s.undone.Add(1)
+		default:
 		}
 	}
 	return nil
 }
 
+// tellRegions reports regions that have changed, for as long as a heartbeat may take: the
+// rest waits for the next one.
 func (s *Store) tellRegions(ctx context.Context, reports []host.Report, last map[rooted.RegionID]told) error {
+	began := time.Now()
 	hosted := make(map[rooted.RegionID]bool, len(reports))
 	for _, r := range reports {
 		hosted[r.Region.ID] = true
-		was, now := last[r.Region.ID], time.Now()
-		if was.report.Region == r.Region && was.report.Leads == r.Leads && was.report.Keys == r.Keys && was.report.Bytes == r.Bytes && now.Sub(was.at) < reportAgain {
-			continue
-		}
-		_, err := s.client.RegionHeartbeat(ctx, &coordinatorv1.RegionHeartbeatRequest{
-			MemberId: string(s.self), Incarnation: s.incarnation.Load(), Region: r.Region.Proto(), Leader: r.Leads, KeyCount: r.Keys, Bytes: r.Bytes,
-		})
-		// What the root has removed, or changed, the watch tells.
-		if err != nil && !errors.Is(err, client.ErrEpochStale) && !errors.Is(err, client.ErrNotFound) {
-			return err
-		}
-		last[r.Region.ID] = told{r, now}
 	}
 	for id := range last {
 		if !hosted[id] {
 			delete(last, id)
 		}
 	}
+	for _, r := range reports {
+		was, now := last[r.Region.ID], time.Now()
+		if was.report.Region == r.Region && was.report.Leads == r.Leads && was.report.Keys == r.Keys && was.report.Bytes == r.Bytes && now.Sub(was.at) < reportAgain {
+			continue
+		}
+		if now.Sub(began) > s.cfg.Heartbeat {
+			return nil
+		}
+		_, err := s.client.RegionHeartbeat(ctx, &coordinatorv1.RegionHeartbeatRequest{
+			MemberId: string(s.self), Incarnation: s.incarnation.Load(), Region: r.Region.Proto(), Leader: r.Leads, KeyCount: r.Keys, Bytes: r.Bytes,
+		})
+		switch refused, _ := errors.AsType[*client.Error](err); {
+		case err == nil, errors.Is(err, client.ErrEpochStale), errors.Is(err, client.ErrNotFound):
+			// What the root has removed, or changed, the watch tells.
+		case refused == nil || !aboutRegion(refused.Reason):
+			return err
+		default:
+			s.cfg.Logger.Warn("a report of a region is refused", "region", r.Region.ID, "err", err)
+		}
+		last[r.Region.ID] = told{r, now}
+	}
 	return nil
+}
+
+// aboutRegion reports whether a refusal of a report is about its region, and not about who
+// sends it or who is asked.
+func aboutRegion(r rootv1.Reason) bool {
+	switch r {
+	case rootv1.Reason_REASON_INVALID_REQUEST, rootv1.Reason_REASON_INVALID_RANGE, rootv1.Reason_REASON_RANGE_OVERLAP, rootv1.Reason_REASON_PERMISSION_DENIED,
+		rootv1.Reason_REASON_CAPACITY_EXCEEDED, rootv1.Reason_REASON_ALREADY_EXISTS, rootv1.Reason_REASON_MEMBER_NOT_FOUND, rootv1.Reason_REASON_RANGE_CHANGE_PENDING:
+		return true
+	}
+	return false
 }
 
 // obey does what coordinators hint at, one after the other, until ctx ends.
@@ -260,6 +327,7 @@ func (s *Store) obey(ctx context.Context) error {
 			doing, cancel := context.WithTimeout(client.WithWhy(ctx, strings.ToValidUTF8(op.GetReason()[:min(len(op.GetReason()), whyBytes)], "")), operationWithin)
 			err := s.host.Do(doing, op)
 			cancel()
+			s.undone.Add(-1)
 			log := s.cfg.Logger.With("hint", op.GetReason(), "reason", op.GetReasonCode(), "era", op.GetEra())
 			if err != nil {
 				log.Info("did not obey a hint", "err", err)

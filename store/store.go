@@ -45,6 +45,9 @@ type Config struct {
 	Keyspace string
 	// StoreAddrs are addresses of other stores that win over what those register.
 	StoreAddrs map[uint64]string
+	// Rebind has the cluster that answers take the workdir as it is, though it was that of
+	// another one, or another copy of it has run since.
+	Rebind bool
 	// Heartbeat is the time between two. Default 3 s.
 	Heartbeat time.Duration
 	// TLS are its certificates, of member store-ID; nil: plain connections.
@@ -104,15 +107,29 @@ type Store struct {
 
 	cluster     atomic.Uint64
 	incarnation atomic.Uint64
-	// operations are hints that wait to be done.
+	// followed is closed when everything that the root says has been followed once.
+	followed chan struct{}
+
+	// operations are hints that wait to be done, undone how many of them are not.
 	operations chan *coordinatorv1.SchedulerOperation
+	undone     atomic.Int64
 	did        atomic.Uint64
 
 	mu sync.Mutex
-	// unheard is why coordinators do not answer, and since when; guarded by mu.
-	unheard error
-	since   time.Time
+	// unheard is why coordinators do not answer, and since when, by what they are asked for;
+	// guarded by mu.
+	unheard [sources]error
+	since   [sources]time.Time
 }
+
+// source is what coordinators are heard of by.
+type source int
+
+const (
+	heartbeats source = iota
+	regions
+	sources
+)
 
 // errNotAsked is why no coordinator has answered yet.
 var errNotAsked = errors.New("none was asked yet")
@@ -133,7 +150,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, self: MemberID(cfg.StoreID), disk: disk, operations: make(chan *coordinatorv1.SchedulerOperation, maxOperations),
-		unheard: errNotAsked, since: time.Now(),
+		unheard: [sources]error{heartbeats: errNotAsked}, since: [sources]time.Time{heartbeats: time.Now()}, followed: make(chan struct{}),
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -142,6 +159,11 @@ func Open(cfg Config) (*Store, error) {
 }
 
 func (s *Store) open() error {
+	if s.cfg.Rebind {
+		if err := s.disk.Rebind(); err != nil {
+			return err
+		}
+	}
 	identity, err := s.disk.Identity()
 	if err != nil {
 		return err
@@ -216,13 +238,13 @@ func (s *Store) WorkdirID() []byte { return s.host.WorkdirID() }
 func (s *Store) Healthy(context.Context) error { return s.disk.Broken() }
 
 // heard notes whether coordinators answer.
-func (s *Store) heard(err error) {
+func (s *Store) heard(what source, err error) {
 	s.mu.Lock()
-	was := s.unheard
+	was := s.unheard[what]
 	if err != nil && was == nil {
-		s.since = time.Now()
+		s.since[what] = time.Now()
 	}
-	s.unheard = err
+	s.unheard[what] = err
 	s.mu.Unlock()
 	switch {
 	case err != nil && (was == nil || errors.Is(was, errNotAsked)):
@@ -236,10 +258,12 @@ func (s *Store) heard(err error) {
 func (s *Store) unheardError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.unheard == nil {
-		return ""
+	for what, err := range s.unheard {
+		if err != nil {
+			return fmt.Sprintf("for %s: %v", time.Since(s.since[what]).Round(time.Second), err)
+		}
 	}
-	return fmt.Sprintf("for %s: %v", time.Since(s.since).Round(time.Second), s.unheard)
+	return ""
 }
 
 func (s *Store) status() *storev1.StatusResponse {

@@ -351,6 +351,9 @@ func (d *dev) announce(ctx context.Context, e *env, keep bool) error {
 		return err
 	}
 	noteErr := writeWhole(devNote(d.file.PID), &d.file)
+	if noteErr != nil {
+		d.logger.Warn("the note that other commands find the cluster by cannot be written: tell them where it is with NOKV_COORDINATOR_ADDR", "err", noteErr)
+	}
 	data := d.file.Workdir
 	if !keep {
 		data += " (removed at the end; keep it with --workdir DIR)"

@@ -38,6 +38,8 @@ type ownerOutput struct {
 	PeerID      uint64 `json:"peer_id,omitempty"`
 	Incarnation uint64 `json:"incarnation,omitempty"`
 	Address     string `json:"address,omitempty"`
+	// Over: that incarnation may not act any more. The region waits for another owner.
+	Over bool `json:"over,omitempty"`
 }
 
 func showRegion(r *rootv1.Region) regionOutput {
@@ -51,12 +53,17 @@ func showRegion(r *rootv1.Region) regionOutput {
 	return out
 }
 
-func showRoute(r client.Route) regionOutput {
-	out := showRegion(r.Region.Proto())
-	for _, m := range r.Members() {
+func showRoute(r client.Route) regionOutput { return showOwned(r.Region.Proto(), r.Members()) }
+
+// showOwned is a region with what is known of its owners.
+func showOwned(r *rootv1.Region, members []client.Member) regionOutput {
+	out := showRegion(r)
+	for _, m := range members {
 		for i := range out.Owners {
-			if out.Owners[i].MemberID == string(m.ID) {
-				out.Owners[i].Address = m.Address
+			if o := &out.Owners[i]; o.MemberID == string(m.ID) {
+				o.Address = m.Address
+				ended := m.State == rootv1.MemberState_MEMBER_STATE_FAILED || m.State == rootv1.MemberState_MEMBER_STATE_REMOVED
+				o.Over = o.Incarnation != 0 && m.Incarnation != 0 && (o.Incarnation != m.Incarnation || ended)
 			}
 		}
 	}
@@ -68,6 +75,9 @@ var regionColumns = []any{"ID", "KEYSPACE", "START", "END", "EPOCH", "OWNERS", "
 func regionCells(r regionOutput) []any {
 	owners := make([]string, 0, len(r.Owners))
 	for _, o := range r.Owners {
+		if o.Over {
+			o.MemberID += " (over)"
+		}
 		owners = append(owners, o.MemberID)
 	}
 	epoch := fmt.Sprintf("%d.%d", r.Version, r.ConfVer)

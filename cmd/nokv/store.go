@@ -48,6 +48,7 @@ type storeOptions struct {
 	coordinators, workdir, keyspace *string
 	id                              *uint64
 	heartbeat                       *time.Duration
+	rebind                          *bool
 	addrs                           peerMap
 }
 
@@ -58,6 +59,7 @@ func storeFlags(f *flags) (*serverFlags, *storeOptions) {
 		id:           f.Uint64("store-id", 0, "`number` of this store, 1 or more (required)"),
 		workdir:      f.String("workdir", "", "`folder` of this store alone (required, here or in the config)"),
 		keyspace:     f.String("keyspace", "default", "`name` of the keyspace whose regions it hosts"),
+		rebind:       f.Bool("rebind", false, "take the workdir as it is, once: into a cluster that was restored from a backup, or though another copy of it has run since, which loses what that wrote"),
 		heartbeat:    f.duration("heartbeat", store.DefaultHeartbeat, "`time` between two heartbeats"),
 	}
 	f.Var(&o.addrs, "store-addr", "where a store is reached, `ID=ADDR`, whatever the config and the root say; repeat for each")
@@ -119,7 +121,7 @@ func (o *storeOptions) resolve(s *serverFlags) (*store.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	cfg := &store.Config{StoreID: *o.id, Workdir: *o.workdir, Keyspace: *o.keyspace, Heartbeat: *o.heartbeat, StoreAddrs: map[uint64]string{}}
+	cfg := &store.Config{StoreID: *o.id, Workdir: *o.workdir, Keyspace: *o.keyspace, Heartbeat: *o.heartbeat, Rebind: *o.rebind, StoreAddrs: map[uint64]string{}}
 	addr, coordinators := *s.addr, *o.coordinators
 	if coordinators == "" {
 		coordinators = os.Getenv("NOKV_COORDINATOR_ADDR")

@@ -32,11 +32,12 @@ type speaker struct {
 // Look, in an era.
 type loads struct {
 	book      *load.Book
+	sums      *placement.Sums
 	keyspaces map[state.KeyspaceID]struct{}
 }
 
 func newLoads() loads {
-	return loads{book: load.NewBook(maxBook), keyspaces: map[state.KeyspaceID]struct{}{}}
+	return loads{book: load.NewBook(maxBook), sums: &placement.Sums{}, keyspaces: map[state.KeyspaceID]struct{}{}}
 }
 
 func (l *loads) has(id state.KeyspaceID) bool {

@@ -312,6 +312,9 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 		a.rounds.sent(plan.Operations)
 		a.order(plan.Operations, now)
 		uneven, next = a.rounds.take(a, now)
+		if len(uneven) > 0 && a.outbox.len() <= maxWaiting {
+			return now // behind what cannot wait, such as a verdict
+		}
 	}
 	due := min(a.work.Due(now), next)
 	if due <= now || len(uneven) > 0 {

@@ -22,10 +22,11 @@ const (
 	settledBy = 10 * time.Minute
 	// anyInterval is between rounds of keyspaces that say nothing of it.
 	anyInterval = 30 * time.Second
-	// roundGap, and regionGap for each region, are between two rounds of a keyspace at least,
-	// whatever happens: a round looks at all of its regions.
-	roundGap, regionGap = 200 * time.Millisecond, 20 * time.Microsecond
-	// maxTogether bounds the keyspaces that one plan evens out.
+	// roundGap, regionGap for each region, and memberGap for each member and keyspace that has
+	// rounds, are between two rounds of a keyspace at least, whatever happens: a round looks at
+	// all of its regions and at all members, and what happens to a member is for all keyspaces.
+	roundGap, regionGap, memberGap = 200 * time.Millisecond, 20 * time.Microsecond, 4 * time.Microsecond
+	// maxTogether bounds the keyspaces that one look evens out.
 	maxTogether = 64
 )
 
@@ -127,7 +128,7 @@ func (r *rounds) stay(a *Raw, id state.KeyspaceID, now clock.Instant) {
 func (r *rounds) soon(a *Raw, id state.KeyspaceID, why trigger, now clock.Instant) {
 	if x := r.find(a, id, now); x != nil {
 		x.until = now.Add(x.stays())
-		gap := roundGap + regionGap*time.Duration(a.st.KeyspaceRegionCount(id))
+		gap := roundGap + regionGap*time.Duration(a.st.KeyspaceRegionCount(id)) + memberGap*time.Duration(a.st.MemberCount()*len(r.of))
 		x.due, x.why = min(x.due, max(x.last.Add(gap), now)), max(x.why, why)
 		r.next = min(r.next, x.due)
 	}
@@ -206,7 +207,7 @@ func (a *Raw) knowsAll() bool {
 func (a *Raw) enrich(in *placement.Input, ids []state.KeyspaceID, now clock.Instant) {
 	in.Insight, in.Drained = insight{a}, a.past.drained
 	if len(a.loads.keyspaces) > 0 {
-		in.Loads = a.loads.book
+		in.Loads, in.Sums = a.loads.book, a.loads.sums
 	}
 	if len(ids) == 0 {
 		return

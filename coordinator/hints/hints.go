@@ -6,7 +6,8 @@
 // heartbeats and promises: at most MaxHints a heartbeat, by at most maxLooks regions; a
 // lead goes only from who leads more to an owner that leads at least two fewer, and was
 // heard lately; what is split is above the keyspace's limit, and what is merged stays
-// below a quarter of it, so that no hint undoes another one.
+// below a quarter of it and has the same owners, so that no hint undoes another one. A hint names
+// the epoch that it was judged by, so that it is obeyed once.
 package hints
 
 import (
@@ -116,7 +117,7 @@ func (l *look) reshape(r *state.Region, most uint64) bool {
 	report, _ := l.soft.Region(r.ID)
 	if report.Keys > most {
 		l.hint(&coordinatorv1.SchedulerOperation{
-			Kind:       &coordinatorv1.SchedulerOperation_Split{Split: &coordinatorv1.SplitHint{RegionId: uint64(r.ID)}},
+			Kind:       &coordinatorv1.SchedulerOperation_Split{Split: &coordinatorv1.SplitHint{RegionId: uint64(r.ID), ExpectedEpoch: r.Epoch.Proto()}},
 			ReasonCode: rootv1.OperationReason_OPERATION_REASON_LIMIT,
 			Reason:     fmt.Sprintf("split region %d: it has %d keys, and the keyspace's limit is %d", r.ID, report.Keys, most),
 		})
@@ -126,7 +127,7 @@ func (l *look) reshape(r *state.Region, most uint64) bool {
 		return false
 	}
 	right := l.st.RegionAt(r.Keyspace, r.End)
-	if right == nil || right.Start != r.End || l.st.PendingTransition(right.ID) != nil || l.soft.Leader(l.st, right, l.now) != l.member {
+	if right == nil || right.Start != r.End || !sameOwners(r, right) || l.st.PendingTransition(right.ID) != nil || l.soft.Leader(l.st, right, l.now) != l.member {
 		return false
 	}
 	other, _ := l.soft.Region(right.ID)
@@ -135,10 +136,25 @@ func (l *look) reshape(r *state.Region, most uint64) bool {
 	}
 	l.merged[right.ID] = true
 	l.hint(&coordinatorv1.SchedulerOperation{
-		Kind:       &coordinatorv1.SchedulerOperation_Merge{Merge: &coordinatorv1.MergeHint{LeftRegionId: uint64(r.ID), RightRegionId: uint64(right.ID)}},
+		Kind: &coordinatorv1.SchedulerOperation_Merge{Merge: &coordinatorv1.MergeHint{
+			LeftRegionId: uint64(r.ID), RightRegionId: uint64(right.ID), LeftExpectedEpoch: r.Epoch.Proto(), RightExpectedEpoch: right.Epoch.Proto(),
+		}},
 		ReasonCode: rootv1.OperationReason_OPERATION_REASON_COLD,
 		Reason:     fmt.Sprintf("merge regions %d and %d: they have %d keys, and the keyspace's limit is %d", r.ID, right.ID, report.Keys+other.Keys, most),
 	})
+	return true
+}
+
+// sameOwners reports whether the same members own both: a merge leaves those of one.
+func sameOwners(a, b *state.Region) bool {
+	if len(a.Owners) != len(b.Owners) {
+		return false
+	}
+	for _, o := range a.Owners {
+		if _, both := b.Owner(o.Member); !both {
+			return false
+		}
+	}
 	return true
 }
 
@@ -159,7 +175,7 @@ func (l *look) transfer(r *state.Region) {
 	}
 	l.hint(&coordinatorv1.SchedulerOperation{
 		Kind: &coordinatorv1.SchedulerOperation_TransferLeader{TransferLeader: &coordinatorv1.TransferLeader{
-			RegionId: uint64(r.ID), FromMemberId: string(l.member), ToMemberId: string(to),
+			RegionId: uint64(r.ID), FromMemberId: string(l.member), ToMemberId: string(to), ExpectedEpoch: r.Epoch.Proto(),
 		}},
 		ReasonCode: rootv1.OperationReason_OPERATION_REASON_COUNT,
 		Reason:     fmt.Sprintf("give the lead of region %d to %.64q: it leads %d regions, and %.64q %d", r.ID, to, fewest, l.member, l.leads),

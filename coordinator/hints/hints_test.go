@@ -154,6 +154,17 @@ func TestN14SplitAndMergeHints(t *testing.T) {
 	w.want(w.beat("m1", 3))
 }
 
+// Neighbours with different owners are not merged: one part's would have it all.
+func TestN14MergesAreOfTheSameOwners(t *testing.T) {
+	w := newWorld(t, 100)
+	w.regions(1, 2, "m1", 1)
+	right := w.st.Region(2).Proto()
+	right.Owners, right.Epoch.ConfVersion = right.Owners[:2], right.Epoch.ConfVersion+1
+	w.apply(&rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: right}}})
+	w.leads(2, "m1", 1)
+	w.want(w.beat("m1", 2))
+}
+
 // A heartbeat is answered by so many hints, from so many regions, and the next goes on.
 func TestHintsAreBounded(t *testing.T) {
 	w := newWorld(t, 10)

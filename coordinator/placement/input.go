@@ -35,6 +35,9 @@ type Input struct {
 	// Loads, and what else is known; nil: nothing is, and regions are counted.
 	Loads   *load.Book
 	Insight Insight
+	// Sums of Loads that are kept from plan to plan, which Make brings up to date; nil: they are
+	// added up anew.
+	Sums *Sums
 	// Strategies that are brought for keyspaces: what they name is proposed for regions
 	// without owners.
 	Strategies map[state.KeyspaceID]propose.Strategy

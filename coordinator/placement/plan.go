@@ -42,10 +42,6 @@ type planner struct {
 	able, damped []*candidate
 	looked       bool
 	targets      map[state.KeyspaceID]*targets
-	// loads are those of members by regions of assigned keyspaces, once they are added up, and
-	// assigned is how many of these there are.
-	loads    map[state.MemberID]load.Pair
-	assigned int
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.

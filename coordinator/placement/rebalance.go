@@ -106,27 +106,54 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 	return members, 2*missing > len(members)
 }
 
+// Sums are the loads that members have by regions of each assigned keyspace, at a moment.
+// They are added up by looking at every region there is, and so they are kept for a while:
+// the longer, the more regions there are. The zero Sums are of no moment.
+type Sums struct {
+	until clock.Instant
+	all   map[state.MemberID]load.Pair
+	of    map[state.KeyspaceID]map[state.MemberID]load.Pair
+}
+
+// sumsFor is how long sums are kept, for each region in them.
+const sumsFor = 20 * time.Microsecond
+
 // elsewhere is the load that members have of regions of assigned keyspaces, but for one's.
 func (p *planner) elsewhere(k *settings) map[state.MemberID]load.Pair {
-	if p.loads == nil {
-		p.loads = map[state.MemberID]load.Pair{}
-		p.State.Keyspaces("", func(record *rootv1.Keyspace) bool {
-			if assigned(record) { // what is reported of others is no region's here
-				p.addUp(state.KeyspaceID(record.GetId()), p.loads)
-				p.assigned++
-			}
-			return true
-		})
+	if p.Sums == nil {
+		p.Sums = &Sums{}
 	}
-	if p.assigned == 1 {
+	s := p.Sums
+	if s.of == nil || p.Now > s.until {
+		p.sumUp(s)
+	}
+	if len(s.of) == 1 {
 		return nil
 	}
-	own, others := map[state.MemberID]load.Pair{}, make(map[state.MemberID]load.Pair, len(p.loads))
-	p.addUp(k.id, own)
-	for id, all := range p.loads {
-		others[id] = all.Minus(own[id])
+	others := make(map[state.MemberID]load.Pair, len(s.all))
+	for id, all := range s.all {
+		others[id] = all.Minus(s.of[k.id][id])
 	}
 	return others
+}
+
+func (p *planner) sumUp(s *Sums) {
+	regions := 0
+	s.all, s.of = map[state.MemberID]load.Pair{}, map[state.KeyspaceID]map[state.MemberID]load.Pair{}
+	p.State.Keyspaces("", func(record *rootv1.Keyspace) bool {
+		if !assigned(record) { // what is reported of others is no region's here
+			return true
+		}
+		id, own := state.KeyspaceID(record.GetId()), map[state.MemberID]load.Pair{}
+		p.addUp(id, own)
+		for member, w := range own {
+			s.all[member] = s.all[member].Plus(w)
+		}
+		s.of[id] = own
+		regions += p.State.KeyspaceRegionCount(id)
+		return true
+	})
+	s.until = p.Now.Add(sumsFor * time.Duration(regions))
 }
 
 // addUp adds what members have of a keyspace.

@@ -139,6 +139,25 @@ func TestP61WhatIsBroughtOnlyProposes(t *testing.T) {
 	}
 	c.wantCounts([]int{2, 2, 2, 2, 2}, "m1", "m2", "m4", "m5", "m6")
 
+	// Nor is a region given to whom a rule keeps from it.
+	c = newCluster(t)
+	c.join("old")
+	ruled := eraFence()
+	ruled.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{KeyPrefix: []byte("big-"), Labels: map[string]string{"dedicated": "yes"}}}}
+	ks = c.keyspace("ks", points(), ruled)
+	big := c.point(ks, "big-a")
+	c.labelled("m1", 1, nil)
+	c.labelled("m2", 1, map[string]string{"dedicated": "yes"})
+	c.set("old", failed)
+	in = c.work.Take(c, c.now)
+	in.Strategies = map[state.KeyspaceID]propose.Strategy{ks: always(0)}
+	plan = placement.Make(in)
+	c.work.Planned(&plan)
+	c.root(plan)
+	if got := c.owner(big); got != "m2" {
+		t.Errorf("the dedicated one is %s's", got)
+	}
+
 	c = newCluster(t)
 	c.join("m1")
 	c.join("m2")

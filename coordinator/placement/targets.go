@@ -156,7 +156,7 @@ func (t *targets) propose(r *state.Region, owners []state.Owner, w load.Amount) 
 	i, ok := t.strategy.Propose(&propose.Question{
 		Keyspace: r.Keyspace, Region: r.ID, Key: r.Start, Load: w, Nth: t.assigned, Candidates: t.seen, Allowed: may, Room: t.field.Fair,
 	})
-	if !ok || i < 0 || i >= len(t.seen) || !may(i) || t.seen[i].Load+w > max(t.field.Fair(i, mostPart), w) {
+	if !ok || i < 0 || i >= len(t.seen) || !may(i) || t.seen[i].Load.Plus(w) > max(t.field.Fair(i, mostPart), w) {
 		return -1
 	}
 	return i
@@ -198,7 +198,7 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 	}
 	t.field.Book(i, load.Same(w), 1)
 	if t.seen != nil {
-		t.seen[i].Load += w
+		t.seen[i].Load = t.seen[i].Load.Plus(w)
 		t.assigned++
 	}
 	t.candidates[i].total++

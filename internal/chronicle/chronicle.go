@@ -80,7 +80,7 @@ func (c *Chronicle) Tell(e *rootv1.TailEntry) ([]Line, error) {
 			return nil, err
 		}
 	}
-	var groups []group
+	g := groups{same: map[alike]int{}}
 	for i, cmd := range entry.GetCommands() {
 		l := Line{Term: e.GetTerm(), Index: e.GetIndex(), Command: i, Time: timeOf(&entry, cmd), Actor: cmd.GetActor(), Via: cmd.GetVia(), Why: cmd.GetWhy()}
 		s.results = nil
@@ -91,12 +91,12 @@ func (c *Chronicle) Tell(e *rootv1.TailEntry) ([]Line, error) {
 		}
 		s.outcome = l.Outcome
 		if c.asked(l.Actor) {
-			groups = c.command(groups, s, cmd, l)
+			c.command(&g, s, cmd, l)
 		}
 	}
-	lines := make([]Line, len(groups))
-	for i := range groups {
-		lines[i] = groups[i].line()
+	lines := make([]Line, len(g.all))
+	for i := range g.all {
+		lines[i] = g.all[i].line()
 	}
 	return lines, nil
 }
@@ -166,8 +166,22 @@ type group struct {
 	pieces []piece
 }
 
+// groups are those of an entry, in the order of their first pieces.
+type groups struct {
+	all []group
+	// same is the group of what one sentence may tell.
+	same map[alike]int
+}
+
+// alike is what pieces of an entry have in common that one sentence may tell.
+type alike struct {
+	key, outcome    string
+	reason          rootv1.Reason
+	actor, via, why string
+}
+
 // command adds what a command asks for to the groups of an entry.
-func (c *Chronicle) command(groups []group, s *scene, cmd *rootv1.Command, l Line) []group {
+func (c *Chronicle) command(g *groups, s *scene, cmd *rootv1.Command, l Line) {
 	for i, e := range cmd.GetEvents() {
 		note := l.Why != "" && e.GetMemberStateChanged() != nil
 		so := l.Outcome == already && !note
@@ -178,19 +192,15 @@ func (c *Chronicle) command(groups []group, s *scene, cmd *rootv1.Command, l Lin
 			if !c.filter.All && (p.routine || so) || !c.filter.has(&p) {
 				continue
 			}
-			if n := len(groups) - 1; n >= 0 && p.key != "" && groups[n].pieces[0].key == p.key && groups[n].head.alike(&l) {
-				groups[n].pieces = append(groups[n].pieces, p)
+			key := alike{p.key, l.Outcome, l.Reason, l.Actor, l.Via, l.Why}
+			if n, known := g.same[key]; known && p.key != "" {
+				g.all[n].pieces = append(g.all[n].pieces, p)
 				continue
 			}
-			groups = append(groups, group{l, []piece{p}})
+			g.same[key] = len(g.all)
+			g.all = append(g.all, group{l, []piece{p}})
 		}
 	}
-	return groups
-}
-
-// alike reports whether one sentence may tell of two commands of an entry.
-func (l *Line) alike(o *Line) bool {
-	return l.Outcome == o.Outcome && l.Reason == o.Reason && l.Actor == o.Actor && l.Via == o.Via && l.Why == o.Why
 }
 
 func (c *Chronicle) meet(p *piece) {

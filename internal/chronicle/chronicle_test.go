@@ -127,6 +127,22 @@ const (
 	becauseFailed            = rootv1.OperationReason_OPERATION_REASON_MEMBER_FAILED
 )
 
+// What one entry says of many regions that took turns is one line for each thing said.
+func TestOneEntrySaysAThingOnce(t *testing.T) {
+	h := newHistory(t)
+	grants := make([]*rootv1.Assignment, 0, 4)
+	for _, id := range []uint64{10, 11, 13, 14} { // of m1 and m2 in turn
+		grants = append(grants, &rootv1.Assignment{
+			RegionId: id, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, Owners: []*rootv1.Owner{{MemberId: "m3"}}, Reason: becauseFailed,
+		})
+	}
+	h.add(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: grants}}})
+	h.want(chronicle.Filter{},
+		`6 regions of games are published, owned by m1 (2), m2 (2) and m3 (2)`,
+		`2 regions of games go from m1 to m3: the owner has failed`,
+		`2 regions of games go from m2 to m3: the owner has failed`)
+}
+
 // A member's death: who failed and by which proof, and what went where and why.
 func TestC26A08A09AFailureIsTold(t *testing.T) {
 	h := newHistory(t)

@@ -34,7 +34,7 @@ func (h *Host) follow(changes []Change, snapshot bool, index uint64, transition 
 	var made []*hosted
 	var gone []rooted.RegionID
 	named := map[rooted.RegionID]bool{}
-	had := led(known)
+	had := intervals(known, func(r *hosted) bool { return r.leads() || r.arrived })
 	for _, c := range changes {
 		named[c.Region.ID] = true
 		old := known[c.Region.ID]
@@ -115,8 +115,8 @@ func (h *Host) next(region *rooted.Region, old *hosted, had []interval, transiti
 	return r
 }
 
-// roleOf is what the store may do with a region, of which it knew old, when it led the
-// ranges that it had.
+// roleOf is what the store may do with a region, of which it knew old, when it had all
+// data of some ranges.
 func (h *Host) roleOf(region *rooted.Region, old *hosted, had []interval) (role Role, why string) {
 	switch {
 	case region.Owners[0].Member != h.cfg.Self:
@@ -135,11 +135,13 @@ func (h *Host) roleOf(region *rooted.Region, old *hosted, had []interval) (role 
 // interval is [start, end); an empty end is that of all keys.
 type interval struct{ start, end string }
 
-// led are the intervals whose data is here, in order.
-func led(regions map[rooted.RegionID]*hosted) []interval {
+// led are the intervals that are led here, in order.
+func led(regions map[rooted.RegionID]*hosted) []interval { return intervals(regions, (*hosted).leads) }
+
+func intervals(regions map[rooted.RegionID]*hosted, of func(*hosted) bool) []interval {
 	var all []interval
 	for _, r := range regions {
-		if r.leads() {
+		if of(r) {
 			all = append(all, interval{r.region.Start, r.region.End})
 		}
 	}

@@ -1,9 +1,13 @@
 package host_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,8 +32,9 @@ type world struct {
 	// away: what is asked for does not reach the root; mute: its answers do not come back.
 	away, mute bool
 	hosts      map[rooted.MemberID]*node
-	// onCopy is called with the entries of a copy before they arrive.
-	onCopy func()
+	// onCopy is called with the entries of a copy before they arrive, onSend with each of its
+	// messages.
+	onCopy, onSend func()
 }
 
 // node is one store, which can be started again.
@@ -117,6 +122,9 @@ func (w *world) Address(id rooted.MemberID) string { return string(id) + ":1" }
 func (w *world) Copy(_ context.Context, to rooted.MemberID, header *storev1.ImportHeader, send func(each func(*storev1.Entry) error) error) ([]byte, error) {
 	var parts []*storev1.ImportRequest
 	err := host.Parts(send, func(part *storev1.ImportRequest) error {
+		if w.onSend != nil {
+			w.onSend()
+		}
 		parts = append(parts, part)
 		return nil
 	})
@@ -173,6 +181,33 @@ func (n *node) stop() {
 		n.w.t.Error(err)
 	}
 	n.disk = nil
+}
+
+// read and write are of the workdir's file, while nobody has it open.
+func (n *node) read() []byte {
+	n.w.t.Helper()
+	data, err := os.ReadFile(filepath.Join(n.dir, local.File))
+	if err != nil {
+		n.w.t.Fatal(err)
+	}
+	return data
+}
+
+func (n *node) write(data []byte) {
+	n.w.t.Helper()
+	if err := os.WriteFile(filepath.Join(n.dir, local.File), data, 0o600); err != nil {
+		n.w.t.Fatal(err)
+	}
+}
+
+// spoil changes a value on disk.
+func (n *node) spoil(value string) {
+	n.w.t.Helper()
+	data := n.read()
+	if !bytes.Contains(data, []byte(value)) {
+		n.w.t.Fatalf("%q is not on disk", value)
+	}
+	n.write(bytes.ReplaceAll(data, []byte(value), []byte(strings.Repeat("?", len(value)))))
 }
 
 // restart is a crash: the workdir is all that is left.

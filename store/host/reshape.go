@@ -99,7 +99,7 @@ func (h *Host) middle(r *hosted) (key []byte, err error) {
 		return nil, reason.New(rootv1.Reason_REASON_INVALID_RANGE, "region %d has %d keys: there is no middle; name a key", r.region.ID, n)
 	}
 	passed := int64(0)
-	err = h.cfg.Disk.Scan([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
+	err = h.cfg.Disk.Walk([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
 		if passed++; passed > n/2 && string(e.Key) > r.region.Start {
 			key = e.Key
 			return errEnough
@@ -118,7 +118,7 @@ func (h *Host) middle(r *hosted) (key []byte, err error) {
 // measure counts a region's keys. Writes that come meanwhile are counted or not.
 func (h *Host) measure(r *hosted) (keys int64, err error) {
 	bytes := int64(0)
-	err = h.cfg.Disk.Scan([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
+	err = h.cfg.Disk.Walk([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
 		keys++
 		bytes += int64(e.Bytes())
 		return nil

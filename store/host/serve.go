@@ -166,11 +166,12 @@ func (h *Host) Scan(at *storev1.RegionAt, start, end []byte, limit uint32) (entr
 		e.Detail.Limit = MaxScan
 		return nil, nil, e
 	}
-	r := h.find(rooted.RegionID(at.GetRegionId()))
+	var r *hosted // the very one that is judged: its range is that of the epoch
 	check := func() error {
 		h.mu.RLock()
 		defer h.mu.RUnlock()
-		return h.judge(h.regions[rooted.RegionID(at.GetRegionId())], at, false)
+		r = h.regions[rooted.RegionID(at.GetRegionId())]
+		return h.judge(r, at, false)
 	}
 	if err := check(); err != nil {
 		return nil, nil, err

@@ -16,6 +16,9 @@ import (
 // goes alone.
 const partBytes = 512 << 10
 
+// maxVersion bounds the versions that a copy may bring: there are always enough above it.
+const maxVersion = 1 << 62
+
 // TransferLeader copies a region to another of its owners, which leads it then. It
 // returns the region as it is rooted, and how many keys were copied.
 func (h *Host) TransferLeader(ctx context.Context, at *storev1.RegionAt, to rooted.MemberID) (*rooted.Region, uint64, error) {
@@ -74,9 +77,12 @@ func (h *Host) setRole(r *hosted, role Role) {
 // drop removes the data of a region that went to another store. A crash leaves some of
 // it, which is removed before the range is filled again.
 func (h *Host) drop(r *hosted) {
-	h.taking.Lock()
-	defer h.taking.Unlock()
-	if err := h.clear(r); err != nil {
+	err := pending(r, "another region is being taken")
+	if h.taking.TryLock() {
+		defer h.taking.Unlock()
+		err = h.clear(r)
+	}
+	if err != nil {
 		h.cfg.Logger.Warn("data of a region that went to another store stays on disk", "region", r.region.ID, "err", err)
 	}
 }
@@ -93,7 +99,7 @@ func (h *Host) copyTo(ctx context.Context, r *hosted, to rooted.MemberID) (workd
 	}
 	workdir, err = h.cfg.Peers.Copy(ctx, to, &storev1.ImportHeader{Region: r.region.Proto(), Version: version}, func(each func(*storev1.Entry) error) error {
 		keys = 0
-		return h.cfg.Disk.Scan([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
+		return h.cfg.Disk.Walk([]byte(r.region.Start), []byte(r.region.End), func(e *local.Entry) error {
 			keys++
 			return each(&storev1.Entry{Key: e.Key, Value: e.Value, Version: e.Version})
 		})
@@ -108,6 +114,9 @@ func (h *Host) copyTo(ctx context.Context, r *hosted, to rooted.MemberID) (workd
 // callers have names. next returns the parts behind the header. One copy is taken at a time.
 func (h *Host) Import(from rooted.MemberID, header *storev1.ImportHeader, next func() (*storev1.ImportRequest, error)) error {
 	sent := rooted.RegionFromProto(header.GetRegion())
+	if header.GetVersion() > maxVersion {
+		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "header.version: %d is no version that there can be", header.GetVersion())
+	}
 	r, err := h.mayImport(from, sent)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -103,6 +104,41 @@ func (d *Disk) Scan(start, end []byte, each func(*Entry) error) error {
 		}
 		return nil
 	})
+}
+
+// pageKeys and pageBytes bound what Walk reads at once.
+const (
+	pageKeys  = 1024
+	pageBytes = 1 << 20
+)
+
+var errPage = errors.New("the page is full")
+
+// Walk is Scan page by page, each as it is at a moment of its own: between them nothing is
+// held. Who reads while a file has to grow keeps all writers waiting, and they all
+// readers, however long that takes.
+func (d *Disk) Walk(start, end []byte, each func(*Entry) error) error {
+	for {
+		var page []Entry
+		size := 0
+		err := d.Scan(start, end, func(e *Entry) error {
+			if len(page) == pageKeys || size > pageBytes {
+				start = e.Key
+				return errPage
+			}
+			page, size = append(page, *e), size+e.Bytes()
+			return nil
+		})
+		more := errors.Is(err, errPage)
+		for i := range page {
+			if err := each(&page[i]); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return err
+		}
+	}
 }
 
 // wipeAtOnce is how many keys of a range one commit removes.

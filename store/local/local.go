@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -224,13 +225,71 @@ func (d *Disk) Bind(cluster uint64, keyspace uint32) error {
 	case w.GetClusterId() == cluster && w.GetKeyspaceId() == keyspace:
 		return nil
 	case w.GetClusterId() != 0 && w.GetClusterId() != cluster:
-		return fmt.Errorf("%s belongs to cluster %016x, and the coordinators are of cluster %016x: check --coordinator-addr, or give the store an empty folder",
+		return fmt.Errorf("%s belongs to cluster %016x, and the coordinators are of cluster %016x: check --coordinator-addr, or, if that cluster is restored from a backup of this one, start the store with --rebind once",
 			filepath.Dir(d.path), w.GetClusterId(), cluster)
 	case w.GetKeyspaceId() != 0 && w.GetKeyspaceId() != keyspace:
 		return fmt.Errorf("%s has regions of keyspace %d, not of %d: check --keyspace, or give the store an empty folder", filepath.Dir(d.path), w.GetKeyspaceId(), keyspace)
 	}
 	w.ClusterId, w.KeyspaceId = cluster, keyspace
 	return d.update(func(tx *bbolt.Tx) error { return putRecord(tx.Bucket(workdirBucket), identityKey, w) })
+}
+
+// ErrOlder refuses a folder that is not the last one that ran as its store.
+var ErrOlder = errors.New("is an older copy, or one of two")
+
+// Live notes that a process on this folder is to register with a nonce, when rooted is the
+// nonce of the last registration; 0: there was none. If that was of no process on this
+// folder, as it is, another copy of it has run since, and what that wrote is not here.
+func (d *Disk) Live(rooted, nonce uint64) error {
+	w, err := d.Identity()
+	if err != nil {
+		return err
+	}
+	at := slices.Index(w.GetStartNonces(), rooted)
+	if rooted != 0 && at < 0 && len(w.GetStartNonces()) > 0 {
+		return fmt.Errorf("%s %w: another folder has run as store %d since, and what that has written is not here. Start the store with that one, or take this one as it is with --rebind",
+			filepath.Dir(d.path), ErrOlder, w.GetStoreId())
+	}
+	// One that was tried may still come to be rooted, until another one is.
+	tried := w.GetStartNonces()[max(at, 0):]
+	if at < 0 && rooted != 0 {
+		tried = []uint64{rooted}
+	}
+	if !slices.Contains(tried, nonce) {
+		if len(tried) == maxNonces {
+			tried = slices.Delete(tried, 1, 2)
+		}
+		tried = append(tried, nonce)
+	}
+	w.StartNonces = tried
+	return d.update(func(tx *bbolt.Tx) error { return putRecord(tx.Bucket(workdirBucket), identityKey, w) })
+}
+
+// maxNonces bounds what is remembered of processes that did not come to be rooted.
+const maxNonces = 16
+
+// Rebind has the next cluster that answers take the folder as it is: one that was restored,
+// or the same one behind an older copy of the folder. What of the catalog the root does not
+// have it drops.
+func (d *Disk) Rebind() error {
+	regions, err := d.Regions()
+	if err != nil {
+		return err
+	}
+	w, err := d.Identity()
+	if err != nil {
+		return err
+	}
+	w.ClusterId, w.KeyspaceId, w.StartNonces = 0, 0, nil
+	return d.update(func(tx *bbolt.Tx) error {
+		for _, r := range regions {
+			r.Region.Revision = 0 // that of another log: whatever the root says is newer
+			if err := putRecord(tx.Bucket(catalogBucket), regionKey(r.GetRegion().GetId()), r); err != nil {
+				return err
+			}
+		}
+		return putRecord(tx.Bucket(workdirBucket), identityKey, w)
+	})
 }
 
 func (d *Disk) view(f func(*bbolt.Tx) error) error {

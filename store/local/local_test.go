@@ -60,6 +60,55 @@ func TestN65WorkdirIsBound(t *testing.T) {
 	}
 }
 
+// A folder registers behind a process of its own alone: an older copy, or the other one of two,
+// is refused until somebody takes it as it is.
+func TestN65AnOlderFolderIsRefused(t *testing.T) {
+	d := open(t, t.TempDir())
+	defer d.Close()
+	live := func(rooted, nonce uint64, fine bool) {
+		t.Helper()
+		if err := d.Live(rooted, nonce); errors.Is(err, local.ErrOlder) == fine || fine && err != nil {
+			t.Errorf("%d behind %d: %v", nonce, rooted, err)
+		}
+	}
+	live(99, 1, true) // a new folder has nothing that could be old
+	live(1, 2, true)
+	live(1, 3, true) // the second one did not come to it
+	live(3, 3, true) // the same process asks again
+	live(3, 4, true)
+	live(3, 5, true)
+	live(9, 6, false)
+	live(4, 6, true) // it came late
+	live(3, 7, false)
+	live(6, 7, true)
+	live(9, 7, false)
+	for nonce := uint64(100); nonce < 200; nonce++ { // a root that does not answer
+		live(7, nonce, true)
+	}
+	live(199, 7, true)
+	live(0, 7, true) // a root that was restored from before it all
+	if err := d.Bind(7, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Keep([]*storev1.LocalRegion{{Region: &rootv1.Region{Id: 5, Revision: 100}, Leading: true}}); err != nil {
+		t.Fatal(err)
+	}
+	live(9, 8, false)
+	if err := d.Bind(8, 2); err == nil {
+		t.Error("another cluster binds it")
+	}
+	if err := d.Rebind(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Bind(8, 2); err != nil {
+		t.Error(err)
+	}
+	live(9, 8, true)
+	if all, err := d.Regions(); err != nil || len(all) != 1 || !all[0].GetLeading() || all[0].GetRegion().GetRevision() != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
 // Files that are somebody else's, empty, cut short or spoilt are refused by name, and stay
 // as they are.
 func TestDamagedFilesAreRefusedAndKept(t *testing.T) {

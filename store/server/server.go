@@ -249,6 +249,13 @@ func (s *Server) TransferLeader(ctx context.Context, req *storev1.TransferLeader
 
 // Import implements storev1.StoreServer.
 func (s *Server) Import(stream grpc.ClientStreamingServer[storev1.ImportRequest, storev1.ImportResponse]) error {
+	// Others wait for their turn meanwhile.
+	switch end, bounded := stream.Context().Deadline(); {
+	case !bounded:
+		return reason.New(rootv1.Reason_REASON_DEADLINE_REQUIRED, "the copy has no deadline: set one")
+	case time.Until(end) > 2*copyWithin:
+		return reason.New(rootv1.Reason_REASON_INVALID_REQUEST, "the copy may take %v, which is above the limit of %v", time.Until(end).Round(time.Second), 2*copyWithin)
+	}
 	who := places.Of(stream.Context())
 	if err := s.admin.Enter(who); err != nil {
 		return err

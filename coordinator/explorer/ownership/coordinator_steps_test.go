@@ -28,7 +28,7 @@ func (m *model) coordinatorSteps(w *world, c uint8, x coordinator) {
 
 // follow brings a coordinator to what is rooted.
 func (m *model) follow(s *successor, c uint8) {
-	x := m.coordinators.all[s.world.coordinators[c]]
+	x := *m.coordinators.at(s.world.coordinators[c])
 	x.detector = m.detectors.tell(hint{from: x.detector, what: follows, view: s.world.root}).to
 	x.landed = 0
 	m.setCoordinator(s, c, x)
@@ -51,7 +51,7 @@ func (x *coordinator) send(op uint16) bool {
 // plans are the commands that a holder would send; nothing is planned while something is
 // under way, or is not in its view.
 func (m *model) plans(w *world, c uint8, late lateness) []uint16 {
-	x := &m.coordinators.all[w.coordinators[c]]
+	x := m.coordinators.at(w.coordinators[c])
 	d := m.detectors.at(x.detector)
 	if d.era == 0 || x.landed != 0 || x.ops != [maxOps]uint16{} || m.full(w) {
 		return nil
@@ -67,7 +67,7 @@ func (m *model) send(s *successor, c uint8, ops []uint16) {
 	if len(ops) == 0 {
 		return
 	}
-	x := m.coordinators.all[s.world.coordinators[c]]
+	x := *m.coordinators.at(s.world.coordinators[c])
 	for _, op := range ops {
 		x.send(op)
 	}
@@ -129,7 +129,7 @@ func (m *model) moved(s *successor, o outcome) {
 
 // truths are what a probe of a process may find.
 func (m *model) mayAnswer(w *world, i int) []liveness.ProbeResult {
-	p := &m.processes.all[w.processes[i]]
+	p := m.processes.at(w.processes[i])
 	switch {
 	case p.life == alive:
 		return []liveness.ProbeResult{liveness.AnsweredSame, liveness.NoAnswer}
@@ -145,7 +145,7 @@ func (m *model) turnSteps(s *successor, c uint8, x coordinator) {
 	first := m.detectors.tell(hint{from: x.detector, what: turns})
 	var words [maxProcesses]uint8
 	if first.asked != 0 && m.config.coordinators > 1 {
-		words = m.detectors.at(m.coordinators.all[s.world.coordinators[1-c]].detector).heard
+		words = m.detectors.at(m.coordinators.at(s.world.coordinators[1-c]).detector).heard
 		for i := range words {
 			if first.asked&(1<<i) == 0 {
 				words[i] = 0
@@ -227,7 +227,7 @@ func (m *model) holderFollows(s *successor) {
 func (m *model) endSteps(w *world) {
 	r := m.roots.at(w.root)
 	for i := range m.config.processes {
-		if m.processes.all[w.processes[i]].life != deadNow || !r.actsAs(int(i)) {
+		if m.processes.at(w.processes[i]).life != deadNow || !r.actsAs(int(i)) {
 			continue
 		}
 		s := m.add(w, endProcess, i, 0)
@@ -241,7 +241,7 @@ func (m *model) endSteps(w *world) {
 // anybody that the holder would.
 func (m *model) grantSteps(w *world) {
 	for c := range m.config.coordinators {
-		x := m.coordinators.all[w.coordinators[c]]
+		x := *m.coordinators.at(w.coordinators[c])
 		d := m.detectors.at(x.detector)
 		r := m.roots.at(d.view)
 		if d.era == 0 {
@@ -279,13 +279,13 @@ func (m *model) timeSteps(w *world) {
 		s := m.add(w, passTime, rate[0], rate[1])
 		s.step.how = uint16(n)
 		for i := range m.config.processes {
-			if p := m.processes.all[w.processes[i]]; p.life == alive {
+			if p := *m.processes.at(w.processes[i]); p.life == alive {
 				p.core = m.members.tell(happening{from: p.core, what: passes, at: rate[0]}).to
 				m.setProcess(s, i, p)
 			}
 		}
 		for c := range m.config.coordinators {
-			x := m.coordinators.all[w.coordinators[c]]
+			x := *m.coordinators.at(w.coordinators[c])
 			x.detector = m.detectors.tell(hint{from: x.detector, what: timePasses, at: rate[1]}).to
 			m.setCoordinator(s, c, x)
 		}

@@ -20,7 +20,7 @@ type detectors struct {
 	roots   *roots
 	all     []*detector
 	byPrint map[string]uint32
-	steps   map[hint]detectOutcome
+	steps   memo[hint, detectOutcome]
 	plans   map[planning][]uint16
 	reports *table[report]
 }
@@ -81,7 +81,7 @@ type detectOutcome struct {
 }
 
 func newDetectors(c *config, r *roots, reports *table[report]) *detectors {
-	return &detectors{config: c, roots: r, reports: reports, byPrint: map[string]uint32{}, steps: map[hint]detectOutcome{}, plans: map[planning][]uint16{}}
+	return &detectors{config: c, roots: r, reports: reports, byPrint: map[string]uint32{}, steps: newMemo[hint, detectOutcome](), plans: map[planning][]uint16{}}
 }
 
 // start is a Core that has just started, and sees a state.
@@ -102,7 +102,7 @@ func (t *detectors) start(at uint8, view uint32) uint32 {
 func (t *detectors) at(i uint32) *detector { return t.all[i] }
 
 func (t *detectors) tell(h hint) detectOutcome {
-	if o, known := t.steps[h]; known {
+	if o, known := t.steps.find(&h); known {
 		return o
 	}
 	d := *t.all[h.from]
@@ -110,7 +110,7 @@ func (t *detectors) tell(h hint) detectOutcome {
 	var o detectOutcome
 	t.happen(&d, h, &o)
 	o.to = t.intern(&d)
-	t.steps[h] = o
+	t.steps.keep(&h, o)
 	return o
 }
 

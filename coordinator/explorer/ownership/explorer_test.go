@@ -35,7 +35,15 @@ func again(c *config) {
 	c.processes, c.crashes, c.names, c.prompt = 3, 1, [3]string{"m2", "m1", "m1"}, 1
 }
 
-func both(c *config) { c.regions = 2 }
+func both(c *config) { c.regions, c.tokens = 2, 24 }
+
+func ended(c *config) { c.ends = true }
+
+// moving begins when the root has the plan of a move; the log has room to end it, and for
+// what else is asked.
+func moving(c *config) {
+	c.drains, c.begins, c.tokens = 1, [8]action{drain, commit}, 24
+}
 
 func all(name string, c config, changes ...func(c *config)) config {
 	c.name, c.onwards = name, true
@@ -49,15 +57,18 @@ var explorations = []exploration{
 	{all("one coordinator, work", one(0), written), 0, 1},
 	{all("drift", one(0), func(c *config) { c.ttl = 6 }, freely), 0, 5},
 	{all("moves", one(0), written, drained), 16, 10},
-	{all("late moves", one(0), drained, untimely, slowly), 12, 10},
-	{all("probes", one(0), probed, broken), 11, 10},
+	{all("late moves", one(0), drained, untimely, slowly), 13, 10},
+	{all("probes", one(0), probed, broken), 0, 50},
 	{all("a reused address", one(0), probed, crashed, func(c *config) { c.reused = true }), 9, 10},
-	{all("a crash", one(0), crashed, broken, far), 9, 10},
+	{all("a crash", one(0), crashed, broken, far), 10, 10},
 	{all("another holder", two(0)), 0, 10},
 	{all("another holder, both heard", two(0), drained, untimely, func(c *config) { c.links[0] = 3 }), 8, 10},
-	{all("the same member again", one(0), again, func(c *config) { c.reused = true }), 13, 10},
+	{all("the same member again", one(0), again, func(c *config) { c.reused = true }), 16, 10},
 	{all("the same member on two machines", one(0), again), 11, 10},
-	{all("two regions", one(0), both, drained), 9, 10},
+	{all("two regions", one(0), both, drained), 11, 100},
+	{all("a crash in the middle of a move", one(0), moving, crashed, ended), 10, 10},
+	{all("another holder in the middle of a move, and a crash", two(0), moving, crashed, ended), 7, 10},
+	{all("fences of eras, another holder", two(0), moving, crashed, ended, func(c *config) { c.ttl = 0 }), 7, 10},
 	{all("three members and an operator", one(0), crashed, func(c *config) {
 		c.processes, c.started, c.grants, c.ends, c.prompt = 3, 3, 1, true, 4
 	}), 9, 10},

@@ -20,7 +20,7 @@ type members struct {
 	roots   *roots
 	all     []*member
 	byPrint map[string]uint32
-	steps   map[happening]holdOutcome
+	steps   memo[happening, holdOutcome]
 	frames  table[frame]
 	reports table[report]
 	sets    map[showing]*coordinatorv1.ShownSet
@@ -109,7 +109,7 @@ type holdOutcome struct {
 	to uint32
 	// ok: it was admitted, it passed the check, a frame was due.
 	ok    bool
-	frame uint16
+	frame uint32
 }
 
 // table numbers values; 0 is none.
@@ -140,7 +140,7 @@ func (t *table[T]) at(n uint16) *T { return &t.all[n] }
 
 func newMembers(c *config, r *roots) *members {
 	// Number 0 is no Core.
-	return &members{config: c, roots: r, all: make([]*member, 1), byPrint: map[string]uint32{}, steps: map[happening]holdOutcome{}, sets: map[showing]*coordinatorv1.ShownSet{}}
+	return &members{config: c, roots: r, all: make([]*member, 1), byPrint: map[string]uint32{}, steps: newMemo[happening, holdOutcome](), sets: map[showing]*coordinatorv1.ShownSet{}}
 }
 
 // start is a Core that has just registered.
@@ -154,7 +154,7 @@ func (t *members) at(i uint32) *member { return t.all[i] }
 
 // tell tells a Core of something.
 func (t *members) tell(h happening) holdOutcome {
-	if o, known := t.steps[h]; known {
+	if o, known := t.steps.find(&h); known {
 		return o
 	}
 	was := t.all[h.from]
@@ -165,7 +165,7 @@ func (t *members) tell(h happening) holdOutcome {
 	t.happen(&m, h, &o)
 	m.settle()
 	o.to = t.intern(&m)
-	t.steps[h] = o
+	t.steps.keep(&h, o)
 	return o
 }
 
@@ -237,7 +237,7 @@ func (m *member) settle() {
 const soon = 5 * time.Millisecond
 
 // say makes a frame if one is due.
-func (t *members) say(m *member, stream uint8) (uint16, bool) {
+func (t *members) say(m *member, stream uint8) (uint32, bool) {
 	due := m.core.Due(int(stream))
 	if due > m.now.Add(soon) {
 		return 0, false
@@ -254,7 +254,7 @@ func (t *members) say(m *member, stream uint8) (uint16, bool) {
 	for _, id := range f.GetGone() {
 		x.reports[regionIndex(rooted.RegionID(id))] = t.reports.of(report{gone: true})
 	}
-	return t.frames.of(x), true
+	return uint32(t.frames.of(x)), true
 }
 
 // hear answers a Core.

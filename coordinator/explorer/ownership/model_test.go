@@ -63,7 +63,7 @@ const (
 )
 
 func newModel(c config) *model {
-	m := &model{config: &c}
+	m := &model{config: &c, processes: newInterned[process](), coordinators: newInterned[coordinator]()}
 	m.roots = newRoots(m.config)
 	m.members = newMembers(m.config, m.roots)
 	m.detectors = newDetectors(m.config, m.roots, &m.members.reports)
@@ -129,13 +129,23 @@ func (m *model) prepare(w world) world {
 
 // successors are the worlds one step behind w. The slice is good until the next call.
 func (m *model) successors(w *world) []successor {
-	m.begun, m.out = m.begun[:0], m.out[:0]
+	m.begin(w)
+	m.out = m.out[:0]
+	for i := range len(m.begun) {
+		m.react(m.begun[i])
+	}
+	return m.out
+}
+
+// begin finds what may happen.
+func (m *model) begin(w *world) {
+	m.begun = m.begun[:0]
 	for i := range m.config.processes {
-		p := &m.processes.all[w.processes[i]]
+		p := m.processes.at(w.processes[i])
 		m.lifeSteps(w, i, *p)
 		for c := range m.config.coordinators {
 			if m.links[i]&(1<<c) != 0 && m.prompt&(1<<i) == 0 {
-				m.streamSteps(w, i, c, *p)
+				m.streamSteps(w, i, c, p)
 			}
 		}
 		if p.life == alive {
@@ -143,14 +153,10 @@ func (m *model) successors(w *world) []successor {
 		}
 	}
 	for c := range m.config.coordinators {
-		m.coordinatorSteps(w, c, m.coordinators.all[w.coordinators[c]])
+		m.coordinatorSteps(w, c, *m.coordinators.at(w.coordinators[c]))
 	}
 	m.operatorSteps(w)
 	m.timeSteps(w)
-	for i := range len(m.begun) {
-		m.react(m.begun[i])
-	}
-	return m.out
 }
 
 // react has everybody compute what follows from what it knows: that takes no time. What
@@ -167,7 +173,7 @@ func (m *model) react(s successor) {
 			continue
 		}
 		for c := range m.config.coordinators {
-			x := m.coordinators.all[s.world.coordinators[c]]
+			x := *m.coordinators.at(s.world.coordinators[c])
 			if d := m.detectors.at(x.detector); d.due && x.ops[1] == 0 {
 				m.turnSteps(&s, c, x)
 				return
@@ -183,7 +189,7 @@ func (m *model) react(s successor) {
 }
 
 func (m *model) processReacts(s *successor, i uint8) {
-	p, changed := m.processes.all[s.world.processes[i]], false
+	p, changed := *m.processes.at(s.world.processes[i]), false
 	for p.life == alive && !m.slow && len(m.members.at(p.core).calls) > 0 {
 		p, changed = m.answerCall(p, 0), true
 	}
@@ -196,28 +202,26 @@ func (m *model) processReacts(s *successor, i uint8) {
 		m.setProcess(s, i, p)
 	}
 	if m.prompt&(1<<i) != 0 {
-		m.processHears(s, i, p)
+		m.processHears(s, i, &p)
 	}
 }
 
 // processHears brings what is under way to and from a process that is near: nothing is
 // ever delayed on its streams.
-func (m *model) processHears(s *successor, i uint8, p process) {
+func (m *model) processHears(s *successor, i uint8, p *process) {
 	for c := range m.config.coordinators {
 		if m.links[i]&(1<<c) == 0 {
 			continue
 		}
-		was := len(m.begun)
-		m.streamSteps(&s.world, i, c, p)
-		for _, next := range m.begun[was:] {
-			switch next.step.do {
-			case openStream, sendFrame, hearFrame, hearAnswer, hearEnd, endStream:
-				s.world = next.world
-				m.begun = m.begun[:was]
+		for _, do := range onStream {
+			last := len(m.begun)
+			m.streamStep(&s.world, i, c, p, do)
+			if len(m.begun) > last {
+				s.world = m.begun[last].world
+				m.begun = m.begun[:last]
 				return
 			}
 		}
-		m.begun = m.begun[:was]
 	}
 }
 
@@ -241,7 +245,7 @@ func (m *model) judge(s *successor) {
 	for region := range m.config.regions {
 		acting := 0
 		for i := range m.config.processes {
-			p := &m.processes.all[s.world.processes[i]]
+			p := m.processes.at(s.world.processes[i])
 			if p.life != alive {
 				continue
 			}
@@ -276,7 +280,7 @@ func (m *model) allServed(w *world) bool {
 	for region := range m.config.regions {
 		served := false
 		for i := range m.config.processes {
-			p := &m.processes.all[w.processes[i]]
+			p := m.processes.at(w.processes[i])
 			served = served || p.life == alive && m.members.at(p.core).acts[region] == r.regions[region].conf && r.regions[region].conf != 0
 		}
 		if !served {

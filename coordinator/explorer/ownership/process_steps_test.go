@@ -34,7 +34,7 @@ func (m *model) lifeSteps(w *world, i uint8, p process) {
 
 // sameMachine says that the process before this one has its address, and lives.
 func (m *model) sameMachine(w *world, i uint8) bool {
-	return m.reused && m.processes.all[w.processes[i-1]].life == alive
+	return m.reused && m.processes.at(w.processes[i-1]).life == alive
 }
 
 // full says that the log has no room.
@@ -48,36 +48,42 @@ func (l *link) leave() {
 	}
 }
 
-func (m *model) streamSteps(w *world, i, c uint8, p process) {
-	l := &p.links[c]
-	if p.life == alive && *l == (link{}) && !m.members.at(p.core).core.Over() {
-		o := m.members.tell(happening{from: p.core, what: opens, at: c})
-		s := m.add(w, openStream, i, c)
-		p := p
-		p.core = o.to
-		p.links[c] = link{here: true, frame: o.frame}
-		m.setProcess(s, i, p)
+// onStream is what happens on streams in the end, unless they break.
+var onStream = [...]action{openStream, sendFrame, hearFrame, hearAnswer, hearEnd, endStream}
+
+func (m *model) streamSteps(w *world, i, c uint8, p *process) {
+	for _, do := range onStream {
+		m.streamStep(w, i, c, p, do)
 	}
-	if l.here && l.frame == 0 && l.unanswered < maxUnanswered && m.mute[i]&(1<<c) == 0 {
-		m.frameStep(w, i, c, p)
-	}
-	if l.frame != 0 {
-		m.hearStep(w, i, c, p)
-	}
-	if l.here && l.answer.is != noAnswer {
-		m.answerStep(w, i, c, p)
-	}
-	if l.there && !l.here && l.frame == 0 {
-		m.endStep(w, i, c, p, hearEnd)
-	}
-	if l.there && l.here && w.breaks < m.config.breaks && m.prompt&(1<<i) == 0 {
-		s := m.endStep(w, i, c, p, breakStream)
+	if l := &p.links[c]; l.there && l.here && w.breaks < m.config.breaks {
+		s := m.endStep(w, i, c, *p, breakStream)
 		s.world.breaks++
 		s.fault = true
 	}
-	if l.here && !l.there && l.frame == 0 {
+}
+
+// streamStep adds a step if it is possible.
+func (m *model) streamStep(w *world, i, c uint8, p *process, do action) {
+	l := &p.links[c]
+	switch {
+	case do == openStream && p.life == alive && *l == (link{}) && !m.members.at(p.core).core.Over():
+		o := m.members.tell(happening{from: p.core, what: opens, at: c})
+		s := m.add(w, openStream, i, c)
+		p := *p
+		p.core = o.to
+		p.links[c] = link{here: true, frame: o.frame}
+		m.setProcess(s, i, p)
+	case do == sendFrame && l.here && l.frame == 0 && l.unanswered < maxUnanswered && m.mute[i]&(1<<c) == 0:
+		m.frameStep(w, i, c, *p)
+	case do == hearFrame && l.frame != 0:
+		m.hearStep(w, i, c, *p)
+	case do == hearAnswer && l.here && l.answer.is != noAnswer:
+		m.answerStep(w, i, c, *p)
+	case do == hearEnd && l.there && !l.here && l.frame == 0:
+		m.endStep(w, i, c, *p, hearEnd)
+	case do == endStream && l.here && !l.there && l.frame == 0:
 		s := m.add(w, endStream, i, c)
-		p := p
+		p := *p
 		p.core = m.members.tell(happening{from: p.core, what: closes, at: c}).to
 		p.links[c].leave()
 		m.setProcess(s, i, p)
@@ -94,7 +100,7 @@ func (m *model) frameStep(w *world, i, c uint8, p process) {
 	l := &p.links[c]
 	l.frame, l.said = o.frame, l.has
 	l.unanswered++
-	if l.answer.is == answers {
+	if l.answer.is == answers || l.answer.is == answersFirst {
 		l.answer.back++
 	}
 	m.setProcess(s, i, p)
@@ -102,11 +108,11 @@ func (m *model) frameStep(w *world, i, c uint8, p process) {
 
 // hearStep has a coordinator take a frame, and make the answer to it.
 func (m *model) hearStep(w *world, i, c uint8, p process) {
-	x := m.coordinators.all[w.coordinators[c]]
+	x := *m.coordinators.at(w.coordinators[c])
 	d := m.detectors.at(x.detector)
 	r := m.roots.at(d.view)
 	l := &p.links[c]
-	f := m.members.frames.at(l.frame)
+	f := m.members.frames.at(uint16(l.frame))
 	switch {
 	case r.incarnation(int(i)) == 0: // not known here yet
 		return
@@ -144,7 +150,10 @@ func (m *model) hearStep(w *world, i, c uint8, p process) {
 func (m *model) answer(w *world, i, c uint8, x *coordinator, l *link) {
 	d := m.detectors.at(x.detector)
 	r := m.roots.at(d.view)
-	a := answer{is: answers, era: r.era, terms: l.told == 0}
+	a := answer{is: answers, era: r.era}
+	if l.told == 0 {
+		a.is = answersFirst
+	}
 	l.owes = false
 	if l.frame != 0 {
 		a.back = 1
@@ -192,7 +201,7 @@ func (x *coordinator) take(i uint8, f *frame, said uint32, t *members) {
 // speak has a coordinator say what it has to say to a process: the answer to the newest
 // frame, or what it sees and has not shown.
 func (m *model) speak(s *successor, i, c uint8, p *process) bool {
-	x := m.coordinators.all[s.world.coordinators[c]]
+	x := *m.coordinators.at(s.world.coordinators[c])
 	view := m.detectors.at(x.detector).view
 	l := &p.links[c]
 	if l.owes {
@@ -228,12 +237,12 @@ func (m *model) answerStep(w *world, i, c uint8, p process) {
 	}
 	a := l.answer
 	p.core = m.members.tell(happening{
-		from: p.core, what: hears, at: c, back: a.back, era: a.era, confirmed: a.confirmed, terms: a.terms, push: a.is == pushes, set: a.set,
+		from: p.core, what: hears, at: c, back: a.back, era: a.era, confirmed: a.confirmed, terms: a.is == answersFirst, push: a.is == pushes, set: a.set,
 	}).to
 	if a.set != 0 {
 		l.has = a.set
 	}
-	if a.is == answers {
+	if a.is == answers || a.is == answersFirst {
 		l.unanswered = a.back
 	}
 	l.answer = answer{}
@@ -243,7 +252,7 @@ func (m *model) answerStep(w *world, i, c uint8, p process) {
 // endStep ends a stream at the coordinator. What it sent before still arrives.
 func (m *model) endStep(w *world, i, c uint8, p process, do action) *successor {
 	s := m.add(w, do, i, c)
-	x := m.coordinators.all[w.coordinators[c]]
+	x := *m.coordinators.at(w.coordinators[c])
 	x.detector = m.detectors.tell(hint{from: x.detector, what: closed, at: i}).to
 	x.forget(i)
 	m.setCoordinator(s, c, x)
@@ -309,7 +318,7 @@ func (m *model) replyStep(w *world, i uint8, p process, x *member) {
 			s.world.acknowledged[region] = p.data[region]
 		}
 		for k := range m.config.processes {
-			q := &m.processes.all[w.processes[k]]
+			q := m.processes.at(w.processes[k])
 			if k != i && q.life == alive && m.members.at(q.core).acts[region] != 0 && m.fenced(region) {
 				m.breaks(s, oneAMoment)
 			}

@@ -1,5 +1,7 @@
 package ownership
 
+import "github.com/nokv/nokv/internal/testing/breadth"
+
 // calmSteps is how many steps without another fault a world may take until everything
 // is served.
 const calmSteps = 300
@@ -10,11 +12,18 @@ var calm = [...]action{hearAnswer, answerCall, hearFrame, hearEnd, endStream, fo
 // onward is the way on without another fault, the same one always: what is under way
 // arrives, and time passes when there is nothing else. Nil: there is none.
 func (m *model) onward(w *world, until action) *successor {
-	m.successors(w)
+	m.begin(w)
 	for _, do := range calm {
-		for i := range m.out {
-			if s := &m.out[i]; s.step.do == do && !s.fault && s.world != *w {
-				return s
+		for i := range len(m.begun) {
+			if m.begun[i].step.do != do {
+				continue
+			}
+			m.out = m.out[:0]
+			m.react(m.begun[i])
+			for k := range m.out {
+				if s := &m.out[k]; !s.fault && s.world != *w {
+					return s
+				}
 			}
 		}
 		if do == until {
@@ -28,22 +37,22 @@ func (m *model) onward(w *world, until action) *successor {
 // served and no move is under way, or nobody is left to serve. It returns how many worlds were asked and the way from
 // one that does not get there, or nil.
 func (s *search) reach(nth int) (asked int, stuck []world) {
-	good := map[world]bool{}
+	good := breadth.NewSet[world]()
 	for i := 0; i < s.worlds.Len(); i += nth {
 		if !s.hasRoom(s.worlds.At(i)) {
 			continue
 		}
 		asked++
 		way := []world{*s.worlds.At(i)}
-		for at := way[0]; !good[at] && !s.allServed(&at) && s.hasRoom(&at); way = append(way, at) {
+		for at := way[0]; !good.Has(&at) && !s.allServed(&at) && s.hasRoom(&at); way = append(way, at) {
 			next := s.onward(&at, passTime)
 			if next == nil || len(way) > calmSteps {
 				return asked, append(s.worlds.Path(i), way[1:min(len(way), 60)]...)
 			}
 			at = next.world
 		}
-		for _, w := range way {
-			good[w] = true
+		for k := range way {
+			good.Add(&way[k])
 		}
 	}
 	return asked, nil
@@ -56,7 +65,7 @@ func (m *model) hasRoom(w *world) bool {
 		return false
 	}
 	for i := range m.config.processes {
-		if m.processes.all[w.processes[i]].life == alive && r.actsAs(int(i)) && r.draining&(1<<i) == 0 {
+		if m.processes.at(w.processes[i]).life == alive && r.actsAs(int(i)) && r.draining&(1<<i) == 0 {
 			return true
 		}
 	}

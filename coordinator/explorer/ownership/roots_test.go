@@ -21,6 +21,7 @@ type roots struct {
 	byContent map[string]uint32
 	commands  []*command
 	byText    map[string]uint16
+	verdicts  map[judged]uint16
 	steps     map[attempt]outcome
 	// broken is what was found wrong with any of them.
 	broken error
@@ -66,6 +67,12 @@ type command struct {
 	name   string
 }
 
+// judged is all that a verdict depends on.
+type judged struct {
+	process, incarnation, era uint8
+	ended                     bool
+}
+
 type attempt struct {
 	from    uint32
 	command uint16
@@ -82,7 +89,7 @@ type outcome struct {
 }
 
 func newRoots(c *config) *roots {
-	r := &roots{config: c, byContent: map[string]uint32{}, byText: map[string]uint16{}, steps: map[attempt]outcome{}}
+	r := &roots{config: c, byContent: map[string]uint32{}, byText: map[string]uint16{}, verdicts: map[judged]uint16{}, steps: map[attempt]outcome{}}
 	s := state.New()
 	must(s, &rootv1.Event{Kind: &rootv1.Event_ClusterBootstrapped{ClusterBootstrapped: &rootv1.ClusterBootstrapped{
 		Cluster: &rootv1.Cluster{
@@ -344,16 +351,23 @@ func (r *roots) claim(from uint32, coordinator int) uint16 {
 }
 
 func (r *roots) verdict(process int, incarnation uint64, era uint8, ended bool) uint16 {
+	key := judged{uint8(process), uint8(incarnation), era, ended}
+	n, known := r.verdicts[key]
+	if known {
+		return n
+	}
 	change := &rootv1.MemberStateChanged{
 		MemberId: r.names[process], Incarnation: incarnation, State: rootv1.MemberState_MEMBER_STATE_FAILED, Reason: "gone",
 	}
 	if ended {
 		change.Signals = []string{"process_ended"}
 	}
-	return r.order(command{
+	n = r.order(command{
 		name: fmt.Sprintf("a verdict on %s", r.processName(process)), era: era, failed: uint8(process + 1),
 		events: []*rootv1.Event{{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: change}}},
 	})
+	r.verdicts[key] = n
+	return n
 }
 
 func (r *roots) drain(process int, incarnation uint64) uint16 {

@@ -149,7 +149,7 @@ func (m *model) describe(w *world, s step) string {
 	case plan:
 		return fmt.Sprintf("%s plans (%d)", holder, s.how)
 	case commit:
-		x := &m.coordinators.all[w.coordinators[s.who]]
+		x := m.coordinators.at(w.coordinators[s.who])
 		return "the root judges " + m.roots.commands[x.ops[s.at]-1].name + " of " + holder
 	case claim:
 		return holder + " claims the Tenure"
@@ -171,7 +171,7 @@ func (m *model) state(w *world) string {
 		s += fmt.Sprintf(" region %d of incarnation %d at %d from %d;", i+1, r.regions[i].by, r.regions[i].conf, r.regions[i].frontier)
 	}
 	for i := range m.config.processes {
-		p := &m.processes.all[w.processes[i]]
+		p := m.processes.at(w.processes[i])
 		switch p.life {
 		case deadNow:
 			s += fmt.Sprintf(" %s is dead", m.processName(int(i)))

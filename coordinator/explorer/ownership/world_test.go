@@ -1,6 +1,10 @@
 package ownership
 
-import "time"
+import (
+	"time"
+
+	"github.com/nokv/nokv/internal/testing/breadth"
+)
 
 // Sizes of a world. A configuration may use less.
 const (
@@ -50,7 +54,8 @@ type config struct {
 	// ends: it is said of dead processes that they have ended.
 	ends bool
 	// eras, crashes of members and of streams, drains, grants by an operator: how many.
-	eras, crashes, breaks, drains, grants uint8
+	eras, drains, grants uint8
+	crashes, breaks      uint16
 	// tokens bounds the log.
 	tokens uint8
 	// probe: members are probed. reused: the addresses of dead processes are taken by others.
@@ -117,7 +122,8 @@ func (p predicate) String() string {
 	return [...]string{"nothing", "one owner an epoch", "one owner a moment", "frontier", "nobody is forgotten"}[p]
 }
 
-// world is a state of the model. What is large in it stands in tables, by number.
+// world is a state of the model. What is large in it stands in tables, by number. It has
+// no padding, and its parts have none.
 type world struct {
 	root         uint32
 	coordinators [maxCoordinators]uint32
@@ -125,7 +131,8 @@ type world struct {
 	// acknowledged is the work that was replied to, by region, since its owner's frontier.
 	acknowledged [maxRegions]uint8
 	// Faults so far.
-	crashes, breaks, drains, grants uint8
+	drains, grants  uint8
+	crashes, breaks uint16
 }
 
 // coordinator is one; detector is its number in the table.
@@ -141,7 +148,7 @@ type coordinator struct {
 	ops [maxOps]uint16
 }
 
-type life uint8
+type life uint16
 
 const (
 	unborn life = iota
@@ -151,38 +158,37 @@ const (
 
 // process is one life of a member.
 type process struct {
-	core  uint32
-	life  life
-	links [maxCoordinators]link
+	core uint32
+	life life
 	// data is what the application has of regions.
-	data [maxRegions]uint8
+	data  [maxRegions]uint8
+	links [maxCoordinators]link
 }
 
 // link is a stream, and what is under way on it.
 type link struct {
-	// here and there: open at the member, at the coordinator.
-	here, there bool
 	// has is the newest set that the member has taken on it, told the newest that was
 	// sent, plus 1.
 	has, told uint32
-	frame     uint16
+	frame     uint32
 	// said is has as of when the frame was made.
-	said uint32
+	said   uint32
+	answer answer
+	// here and there: open at the member, at the coordinator.
+	here, there bool
 	// owes: the coordinator is to answer the newest frame that it has heard. unanswered is
 	// how many were sent that no answer has come to.
 	owes       bool
 	unanswered uint8
-	answer     answer
 }
 
 // answer is one under way.
 type answer struct {
-	is answerIs
+	set uint32
+	is  answerIs
 	// back is how many frames were sent since the one that it answers.
 	back, era uint8
 	confirmed bool
-	terms     bool
-	set       uint32
 }
 
 type answerIs uint8
@@ -190,6 +196,8 @@ type answerIs uint8
 const (
 	noAnswer answerIs = iota
 	answers
+	// answersFirst: with the terms, as the first answer on a stream does.
+	answersFirst
 	// pushes: it answers no frame.
 	pushes
 	// retired: the incarnation is over.
@@ -197,21 +205,35 @@ const (
 )
 
 // interned numbers values that worlds hold.
-type interned[T comparable] struct {
-	all    []T
-	number map[T]uint32
+type interned[T comparable] struct{ *breadth.Set[T] }
+
+func newInterned[T comparable]() interned[T] { return interned[T]{breadth.NewSet[T]()} }
+
+func (t interned[T]) of(v T) uint32 {
+	n, _ := t.Add(&v)
+	return uint32(n)
 }
 
-func (t *interned[T]) of(v T) uint32 {
-	n, known := t.number[v]
+// at is the value with a number, not to be changed.
+func (t interned[T]) at(n uint32) *T { return t.At(int(n)) }
+
+// memo remembers what came of each thing that was done.
+type memo[K comparable, V any] struct {
+	done     *breadth.Set[K]
+	outcomes []V
+}
+
+func newMemo[K comparable, V any]() memo[K, V] { return memo[K, V]{done: breadth.NewSet[K]()} }
+
+func (m *memo[K, V]) find(k *K) (outcome V, known bool) {
+	n, known := m.done.Find(k)
 	if known {
-		return n
+		outcome = m.outcomes[n]
 	}
-	if t.number == nil {
-		t.number = map[T]uint32{}
-	}
-	n = uint32(len(t.all))
-	t.all = append(t.all, v)
-	t.number[v] = n
-	return n
+	return outcome, known
+}
+
+func (m *memo[K, V]) keep(k *K, outcome V) {
+	m.done.Add(k)
+	m.outcomes = append(m.outcomes, outcome)
 }

@@ -270,7 +270,7 @@ func (r *rounds) judge() {
 		}
 		r.out.Imbalance = max(r.out.Imbalance, uint64(min(s.Low, load.Most)*1000/fair))
 		if r.k.Relative > 0 {
-			r.out.Excess += max(s.Low-r.high(int32(i)), 0)
+			r.out.Excess = r.out.Excess.Plus(max(s.Low-r.high(int32(i)), 0))
 		}
 	}
 }

@@ -61,6 +61,25 @@ func TestScenario02AnyOrderSameBytes(t *testing.T) {
 	}
 }
 
+// So it is where more breaks a rule than may be moved at a time.
+func TestScenario02AnyOrderOfWhatBreaksARule(t *testing.T) {
+	p := byLoad
+	p.Rules = []balance.Rule{{Prefix: "", Labels: map[string]string{"tier": "a"}}}
+	w := newWorld(t, p)
+	w.join(2, func(m *member) { m.labels = map[string]string{"tier": "a"} })
+	w.join(2)
+	w.spread(ones(200))
+	w.settle()
+	in := w.input()
+	want := fmt.Sprintf("%+v", balance.Make(in))
+	for seed := range uint64(5) {
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(len(in.Regions), func(i, j int) { in.Regions[i], in.Regions[j] = in.Regions[j], in.Regions[i] })
+		if got := fmt.Sprintf("%+v", balance.Make(in)); got != want {
+			t.Fatalf("another plan:\n%s\n%s", got, want)
+		}
+	}
+}
+
 // 600 on one of two with a limit of 500: 100 move; later rounds go on to 1.1.
 func TestC27C65Scenario03AbsoluteLimitFirst(t *testing.T) {
 	for _, inFlight := range []int{0, 1000} {

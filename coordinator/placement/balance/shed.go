@@ -28,23 +28,31 @@ func (r *rounds) shed() {
 		return // the next round goes on from there
 	}
 	r.round = Shed
-	begun := r.out.Budget.relieved
+	begun, next := r.out.Budget.relieved, r.out.Budget.began.Add(r.k.Cooldown)
+	rests, waits := r.out.Budget.began != 0 && r.Now < next, int32(-1)
 	h := r.hottest(func(at int32) bool {
 		s, most := &r.f.seats[at], r.high(at)
-		if _, goesOn := slices.BinarySearch(begun, s.Incarnation); goesOn {
+		_, goesOn := slices.BinarySearch(begun, s.Incarnation)
+		if goesOn {
 			most = r.low(at) + r.slack(at)
 		}
-		return s.Low > most && s.losing < s.Low/losing && (s.Most == 0 || s.Low >= s.Most.Share(r.k.Idle, 1000))
+		relieve := s.Low > most && s.losing < s.Low/losing && (s.Most == 0 || s.Low >= s.Most.Share(r.k.Idle, 1000))
+		if relieve && rests && !goesOn {
+			if waits < 0 || r.hotter(at, waits) {
+				waits = at
+			}
+			return false
+		}
+		return relieve
 	})
+	if waits >= 0 {
+		r.refuse(Refusal{Member: r.f.seats[waits].ID, Why: Resting, At: next})
+	}
 	if len(h.items) == 0 {
 		return
 	}
-	switch at := r.out.Budget.began.Add(r.k.Cooldown); {
-	case r.out.Budget.began == 0 || r.Now >= at:
+	if !rests {
 		r.out.Budget.began, r.out.Budget.round, r.out.Budget.moves = r.Now, spent{}, 0
-	case len(begun) == 0:
-		r.refuse(Refusal{Member: r.f.seats[h.top()].ID, Why: Resting, At: at})
-		return
 	}
 	r.out.Budget.relieved = nil
 	for _, at := range h.items {

@@ -216,6 +216,7 @@ func (b *Book) Report(id state.RegionID, incarnation uint64, epoch state.Epoch, 
 	case told:
 		m.told -= p.value
 	}
+	v = min(v, whole-m.told) // what is taken off again is what was added
 	m.told += v
 	p.value, p.standing = v, told
 	r.sum(false)
@@ -287,8 +288,10 @@ func (b *Book) book(p *part, v Amount, now clock.Instant) {
 	if b.leave(p); p.standing == past {
 		b.drop(p, now)
 	}
+	m := b.of(p.incarnation)
+	v = min(v, whole-m.booked)
+	m.booked += v
 	p.value, p.standing = v, booked
-	b.of(p.incarnation).booked += v
 }
 
 // Split gives a new region its part, of 1,000, of what one had that is cut. The owners

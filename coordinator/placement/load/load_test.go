@@ -251,3 +251,32 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	runtime.KeepAlive(b)
 }
+
+// However many regions a member says are as hot as can be, the sums stay sums.
+func TestSumsOfHugeLoadsStaySums(t *testing.T) {
+	const regions = 1 << 14
+	b := load.NewBook(regions)
+	b.Total(1, 1, 0, start)
+	for id := state.RegionID(1); id <= regions; id++ {
+		b.Follow(id, epoch(1), owned(1), start)
+		b.Report(id, 1, epoch(1), 1e300, start)
+	}
+	m := b.Member(1, start.Add(time.Minute))
+	if m.Now < load.Most || m.Rest.Low < 0 || m.Rest.High > load.One {
+		t.Errorf("%+v", m)
+	}
+	for id := state.RegionID(1); id <= regions; id++ { // all of them go to somebody who has nothing else
+		b.Follow(id, epoch(2), owned(2), start)
+	}
+	if m := b.Member(2, start.Add(time.Minute)); m.Now < load.Most {
+		t.Errorf("booked: %+v", m)
+	}
+	for id := state.RegionID(1); id <= regions; id++ {
+		b.Forget(id, start.Add(time.Minute))
+	}
+	for _, incarnation := range []uint64{1, 2} {
+		if m := b.Member(incarnation, start.Add(2*time.Minute)); m.Now > load.One {
+			t.Errorf("with nothing, member %d has %+v", incarnation, m)
+		}
+	}
+}

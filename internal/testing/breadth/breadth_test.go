@@ -34,3 +34,45 @@ func TestGraph(t *testing.T) {
 		t.Errorf("the way to 9 is %v", way)
 	}
 }
+
+// What is not only values is not hashed by its bytes.
+func TestPadding(t *testing.T) {
+	breadth.NewSet[struct {
+		a [2]uint16
+		b struct{ c, d bool }
+		e int8
+		f uint8
+	}]()
+	for name, f := range map[string]func(){
+		"padding": func() {
+			breadth.NewSet[struct {
+				a, b uint16
+				c    bool
+			}]()
+		},
+		"a blank field": func() {
+			breadth.NewSet[struct {
+				a uint16
+				_ uint16
+			}]()
+		},
+		"a string":  func() { breadth.NewSet[struct{ a string }]() },
+		"a pointer": func() { breadth.NewSet[*int]() },
+		"two zeros": func() { breadth.NewSet[[2]float64]() },
+		"a nested hole": func() {
+			breadth.New[[2]struct {
+				a uint32
+				b uint8
+			}]()
+		},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: values are hashed by bytes that are not theirs", name)
+				}
+			}()
+			f()
+		}()
+	}
+}

@@ -25,7 +25,7 @@ const (
 )
 
 // rules is their number; each is broken by a mutation at least.
-const rules = 26
+const rules = 33
 
 // mutation breaks one rule at one place.
 type mutation struct {
@@ -35,7 +35,9 @@ type mutation struct {
 	// 14: nobody has to read what it does not understand;
 	// 15: what the root judges whoever asks, and who may do what;
 	// 16: who does not belong gets nothing, and nobody takes what others need;
-	// 17 to 25: rules 1 to 9 of ownership; 26: what a member holds, see members.
+	// 17 to 25: rules 1 to 9 of ownership; 26: what a member holds, see members;
+	// 27 to 33: the promises of package placement, 1 to 7; 32 has the budgets, and what
+	// they rest on.
 	rule int
 	name string // what is broken
 	file string // from the root of the repository
@@ -44,7 +46,7 @@ type mutation struct {
 	by   []string // packages, one of which must fail
 }
 
-var mutations = slices.Concat(authority, promises, bounds, ownership, members)
+var mutations = slices.Concat(authority, promises, bounds, ownership, lately, members, planner)
 
 // authority has rules 1 to 11.
 var authority = []mutation{

@@ -425,6 +425,10 @@ func (a *agreement) answer(ctx context.Context, v *visitor) {
 	}
 	if why != "" {
 		a.tell(why)
+		if founds && h.to == a.mine.NodeID && h.peerMap != peerMapHash(a.mine.Peers) {
+			refuse(conn, kindRefusal, otherPeers)
+			return
+		}
 		refuse(conn, kindRefusal, refused)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"sync"
@@ -146,6 +147,37 @@ func crashAtSave(t *testing.T, victim uint64, crashAt int, lost bool) {
 			t.Errorf("peer 1: %+v\npeer %d: %+v", ids[1], id, ids[id])
 		}
 	}
+}
+
+// Founders that were given different peers say so, each of what the other answers.
+func TestFoundersWithOtherPeersAreToldWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		other := maps.Clone(threePeers)
+		other[3] = "n9"
+		var all sync.WaitGroup
+		var said [3]string
+		for id, peers := range map[uint64]map[uint64]string{1: threePeers, 2: other} {
+			all.Go(func() {
+				l := n.listen(peers[id])
+				defer l.Close()
+				_, err := Agree(ctx, AgreeConfig{
+					NodeID: id, Peers: peers, Workdir: &workdir{}, Listener: l, Dial: n.dial, Waiting: func(sentence string) { said[id] = sentence },
+				})
+				if err == nil {
+					t.Errorf("peer %d founded a cluster", id)
+				}
+			})
+		}
+		all.Wait()
+		for _, sentence := range said[1:] {
+			if !strings.Contains(sentence, "their -peer lists must be the same") && !strings.Contains(sentence, otherPeers) || strings.Contains(sentence, refused) {
+				t.Errorf("it waits, and says %q", sentence)
+			}
+		}
+	})
 }
 
 func TestWipedPeerIsRefused(t *testing.T) {

@@ -429,6 +429,10 @@ func hear(conn net.Conn, mine versions, timeout time.Duration) (hello, *frameRea
 // stranger who this peer is.
 const refused = "the reason is in its log"
 
+// otherPeers is what a caller is told who wants to found a cluster with other peers. It
+// says nothing of who they are.
+const otherPeers = "it was given another list of peers: the -peer lists must be the same"
+
 // refuseVersion refuses a caller that speaks no version of mine.
 func refuseVersion(conn net.Conn, mine versions, h hello) error {
 	if mine.common(h.speaks) != 0 {

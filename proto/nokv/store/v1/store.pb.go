@@ -1121,7 +1121,7 @@ type StatusResponse struct {
 	// Why nothing is heard of coordinators; empty: they answer. Regions are served from
 	// local state all the same.
 	ControlPlaneError string `protobuf:"bytes,7,opt,name=control_plane_error,json=controlPlaneError,proto3" json:"control_plane_error,omitempty"`
-	// Regions hosted, in key order, 1,024 at most.
+	// Regions hosted, in key order, 1,024 and about 1 MiB at most.
 	Regions []*HostedRegion `protobuf:"bytes,8,rep,name=regions,proto3" json:"regions,omitempty"`
 	// Regions hosted in all.
 	RegionCount   uint64 `protobuf:"varint,9,opt,name=region_count,json=regionCount,proto3" json:"region_count,omitempty"`
@@ -1319,8 +1319,11 @@ type Workdir struct {
 	// Random.
 	Id []byte `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
 	// What it serves; 0 before it is known.
-	ClusterId     uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	KeyspaceId    uint32 `protobuf:"varint,5,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	ClusterId  uint64 `protobuf:"fixed64,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	KeyspaceId uint32 `protobuf:"varint,5,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	// Start nonces that processes on this folder may have registered with, the last 16 since one
+	// was known to be rooted, and that one first.
+	StartNonces   []uint64 `protobuf:"fixed64,6,rep,packed,name=start_nonces,json=startNonces,proto3" json:"start_nonces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1388,6 +1391,13 @@ func (x *Workdir) GetKeyspaceId() uint32 {
 		return x.KeyspaceId
 	}
 	return 0
+}
+
+func (x *Workdir) GetStartNonces() []uint64 {
+	if x != nil {
+		return x.StartNonces
+	}
+	return nil
 }
 
 // LocalRegion is a record of the recovery catalog, as it is on disk.
@@ -1563,7 +1573,7 @@ const file_nokv_store_v1_store_proto_rawDesc = "" +
 	"\x04keys\x18\x03 \x01(\x04R\x04keys\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12#\n" +
-	"\rtransition_id\x18\x06 \x01(\tR\ftransitionId\"\x8c\x01\n" +
+	"\rtransition_id\x18\x06 \x01(\tR\ftransitionId\"\xaf\x01\n" +
 	"\aWorkdir\x12\x16\n" +
 	"\x06format\x18\x01 \x01(\rR\x06format\x12\x19\n" +
 	"\bstore_id\x18\x02 \x01(\x04R\astoreId\x12\x0e\n" +
@@ -1571,7 +1581,8 @@ const file_nokv_store_v1_store_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x04 \x01(\x06R\tclusterId\x12\x1f\n" +
 	"\vkeyspace_id\x18\x05 \x01(\rR\n" +
-	"keyspaceId\"\xb3\x01\n" +
+	"keyspaceId\x12!\n" +
+	"\fstart_nonces\x18\x06 \x03(\x06R\vstartNonces\"\xb3\x01\n" +
 	"\vLocalRegion\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x12\x18\n" +
 	"\aleading\x18\x02 \x01(\bR\aleading\x12\x18\n" +

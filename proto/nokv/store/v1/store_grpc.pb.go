@@ -58,7 +58,8 @@ type StoreClient interface {
 	Merge(ctx context.Context, in *MergeRequest, opts ...grpc.CallOption) (*MergeResponse, error)
 	// TransferLeader copies a region to another owner, which leads it then.
 	TransferLeader(ctx context.Context, in *TransferLeaderRequest, opts ...grpc.CallOption) (*TransferLeaderResponse, error)
-	// Import takes a copy of a region from the store that leads it: a header first.
+	// Import takes a copy of a region from the store that leads it: a header first. Its deadline
+	// is two minutes away at most: others wait for their turn.
 	Import(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportRequest, ImportResponse], error)
 	// Status shows what the store hosts, from local state.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
@@ -190,7 +191,8 @@ type StoreServer interface {
 	Merge(context.Context, *MergeRequest) (*MergeResponse, error)
 	// TransferLeader copies a region to another owner, which leads it then.
 	TransferLeader(context.Context, *TransferLeaderRequest) (*TransferLeaderResponse, error)
-	// Import takes a copy of a region from the store that leads it: a header first.
+	// Import takes a copy of a region from the store that leads it: a header first. Its deadline
+	// is two minutes away at most: others wait for their turn.
 	Import(grpc.ClientStreamingServer[ImportRequest, ImportResponse]) error
 	// Status shows what the store hosts, from local state.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)

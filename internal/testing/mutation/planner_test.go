@@ -1,0 +1,355 @@
+package mutation
+
+// Packages that must notice what breaks a plan.
+const (
+	evens  = "./coordinator/placement/balance"
+	weighs = "./coordinator/placement/load"
+)
+
+// lately has more of rules 21 and 22 of ownership: what is waited for when settings change,
+// and who may be asked whether it lives.
+var lately = []mutation{
+	{
+		20, "a longer ttl counts at once", "internal/held/sets.go",
+		"	case k.shorter == 0 || m.TTL <= k.shorter:", "	case true:",
+		[]string{holds},
+	},
+	{
+		20, "a shorter ttl does not count", "internal/held/sets.go",
+		"	case k.shorter == 0 || m.TTL <= k.shorter:", "	case k.shorter == 0:",
+		[]string{holds},
+	},
+	{
+		20, "a longer ttl counts for a frame of before it", "internal/held/sets.go",
+		"if k.longer == 0 || sent < k.longerFrom {", "if k.longer == 0 {",
+		[]string{holds},
+	},
+	{
+		20, "a ttl runs out between two frames", "meta/root/state/check.go",
+		"ttl > 0 && ttl < 2*interval {", "ttl > 0 && ttl < interval {",
+		[]string{state},
+	},
+	{
+		21, "a member is dead between two frames", "meta/root/state/check.go",
+		"dead > 0 && dead < interval {", "dead > 0 && dead < interval/2 {",
+		[]string{state},
+	},
+	{
+		22, "who is refused at its own address serves on", "member/member.go",
+		"	if m.core != nil {\n		m.endLocked(m.lost)\n	}\n", "",
+		[]string{sdk},
+	},
+	{
+		22, "nobody says that the listener is lost", "member/probe.go",
+		"			p.lost(err)\n", "",
+		[]string{sdk},
+	},
+}
+
+// planner has rules 27 to 33: the promises of package placement, 1 to 7, with those of
+// packages balance and load that they rest on.
+var planner = []mutation{
+	{
+		27, "operations come as they are found", "coordinator/placement/plan.go",
+		"	slices.SortFunc(p.plan.Operations, inOrder)\n", "",
+		[]string{plans},
+	},
+	{
+		27, "a round depends on the order of its input", "coordinator/placement/balance/make.go",
+		"if !slices.IsSortedFunc(r.regions, byID) {", "if false {",
+		[]string{evens},
+	},
+	{
+		27, "no number is a load", "coordinator/placement/load/amount.go",
+		"if !(x >= 0 && x <= 1e300) {", "if x < 0 {",
+		[]string{weighs},
+	},
+	{
+		27, "a negative number is a load", "coordinator/placement/load/amount.go",
+		"if !(x >= 0 && x <= 1e300) {", "if !(x <= 1e300) {",
+		[]string{weighs},
+	},
+
+	{
+		28, "an operation does not say at which epoch", "coordinator/placement/plan.go",
+		"o.Region, o.Keyspace, o.Epoch = r.ID, r.Keyspace, r.Epoch", "o.Region, o.Keyspace = r.ID, r.Keyspace",
+		[]string{plans},
+	},
+	{
+		28, "a step does not say of which plan", "coordinator/placement/steps.go",
+		"x.t.GetId(), p.State.PlannedAt(x.t)", "x.t.GetId(), 0*p.State.PlannedAt(x.t)",
+		[]string{plans},
+	},
+
+	{
+		29, "a region is granted before whom it was taken from knows", "coordinator/placement/plan.go",
+		"if !p.letGo(f) && !p.clear(", "if !p.letGo(f) && false && !p.clear(",
+		[]string{plans},
+	},
+	{
+		29, "who was shown less has let go", "coordinator/placement/plan.go",
+		"&& shown.Index >= f.Revision", "&& shown.Index > 0",
+		[]string{plans},
+	},
+	{
+		29, "a region on its way is granted while its fence runs", "coordinator/placement/steps.go",
+		"	if !p.clear(x.k, x.region, x.from) {", "	if false {",
+		[]string{plans},
+	},
+	{
+		29, "a release without frontier completes a move", "coordinator/placement/steps.go",
+		"	done = done && last.SetFrontier\n", "",
+		[]string{plans},
+	},
+	{
+		29, "what was said of another epoch counts", "coordinator/placement/steps.go",
+		"report.Transition == x.t.GetId() && report.Epoch == x.region.Epoch &&", "report.Transition == x.t.GetId() &&",
+		[]string{plans},
+	},
+	{
+		29, "what another life said counts", "coordinator/placement/steps.go",
+		"report, ok && report.Incarnation == o.Incarnation && report.Phase == phase &&", "report, ok && report.Phase == phase &&",
+		[]string{plans},
+	},
+
+	{
+		30, "a move does not end", "coordinator/placement/steps.go",
+		"	case p.over(x, x.deadline()):\n		p.cancel(x, \"its deadline has passed\")\n	case x.t.GetReadyAt() == nil && p.prepared(x):",
+		"	case x.t.GetReadyAt() == nil && p.prepared(x):",
+		[]string{plans},
+	},
+	{
+		30, "a next owner that cannot take is waited for", "coordinator/placement/steps.go",
+		"	case !p.stays(x.to):\n		p.cancel(x, \"the next owner", "	case false:\n		p.cancel(x, \"the next owner",
+		[]string{plans},
+	},
+	{
+		30, "a next owner that does not get ready is waited for", "coordinator/placement/steps.go",
+		"return said || p.over(x, p.prepareMax(x))", "return said",
+		[]string{plans},
+	},
+	{
+		30, "a split does not end", "coordinator/placement/steps.go",
+		"	case p.over(x, x.deadline()):\n		p.cancel(x, \"its deadline has passed\")\n	default:\n		p.wait(x, NotReleased, x.deadline())\n	}\n	return true\n}\n\n// told",
+		"	default:\n		p.wait(x, NotReleased, x.deadline())\n	}\n	return true\n}\n\n// told",
+		[]string{plans},
+	},
+	{
+		30, "who plans next counts from when it began", "coordinator/placement/work.go",
+		"	if known && old.same(x) {\n", "	if false {\n",
+		[]string{plans},
+	},
+	{
+		30, "a goodbye takes as long as any drain", "coordinator/placement/steps.go",
+		"if most == 0 || half < most {", "if false {",
+		[]string{plans},
+	},
+
+	{
+		31, "a new owner of a shared region is one before it is ready", "coordinator/placement/steps.go",
+		"	case p.prepared(x):\n		p.proceed(x, Operation{Kind: Complete})", "	case true:\n		p.proceed(x, Operation{Kind: Complete})",
+		[]string{plans},
+	},
+	{
+		31, "an owner of a shared region goes while no other serves", "coordinator/placement/steps.go",
+		"return o != x.from && p.serves(x.region, o) })", "return o != x.from })",
+		[]string{plans},
+	},
+	{
+		31, "the last owner of a shared region is taken off at once", "coordinator/placement/drain.go",
+		"if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {", "if k.shared() {",
+		[]string{plans},
+	},
+
+	{
+		32, "a member gives away all at once", "coordinator/placement/drain.go",
+		"	if p.under(from.Member) >= w.most {", "	if false {",
+		[]string{plans},
+	},
+	{
+		32, "a member takes all at once", "coordinator/placement/targets.go",
+		"busy := move && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {", "busy := false && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {",
+		[]string{plans},
+	},
+	{
+		32, "what is proposed is taken however much it has", "coordinator/placement/targets.go",
+		"!may(i) || t.seen[i].Load+w > max(t.field.Fair(i, mostPart), w) {", "!may(i) {",
+		[]string{plans},
+	},
+	{
+		32, "what is proposed is taken whoever it is", "coordinator/placement/targets.go",
+		"i >= len(t.seen) || !may(i) || t.seen", "i >= len(t.seen) || t.seen",
+		[]string{plans},
+	},
+	{
+		32, "most members vanish, and the others get all", "coordinator/placement/rebalance.go",
+		"return members, 2*missing > len(members)", "return members, 20*missing > 19*len(members)+missing",
+		[]string{plans},
+	},
+	{
+		32, "a round of evening out has no budget", "coordinator/placement/balance/shed.go",
+		"return b.round.regions == 0 || !round.above(r.k.Round*1000) && (", "return b.round.regions == 0 || (",
+		[]string{evens},
+	},
+	{
+		32, "a round has any number of moves", "coordinator/placement/balance/shed.go",
+		"(r.k.MostMoves == 0 || b.moves+n <= r.k.MostMoves)", "(r.k.MostMoves == 0 || b.moves+n <= 1000*r.k.MostMoves)",
+		[]string{evens},
+	},
+	{
+		32, "an hour of evening out has no budget", "coordinator/placement/balance/shed.go",
+		"hour.above(r.k.Hour * 1000) {", "hour.above(r.k.Hour*1000) && false {",
+		[]string{evens},
+	},
+	{
+		32, "what was spent an hour ago counts for ever", "coordinator/placement/balance/budget.go",
+		"if int64(now)/int64(slotTime)-s.number < int64(len(b.slots)) {", "if s.number >= 0 {",
+		[]string{evens},
+	},
+	{
+		32, "rounds of evening out follow each other", "coordinator/placement/balance/shed.go",
+		"rests, waits := r.out.Budget.began != 0 && r.Now < next, int32(-1)", "rests, waits := r.out.Budget.began == 1 && r.Now < next, int32(-1)",
+		[]string{evens},
+	},
+	{
+		32, "a region is moved to even out, and again", "coordinator/placement/balance/shed.go",
+		"	r.out.Budget.rest(r.regions[region].ID, r.Now.Add(r.k.Spacing))\n", "",
+		[]string{evens},
+	},
+	{
+		32, "what could not be moved is tried again at once", "coordinator/placement/balance/budget.go",
+		"b.rest(id, now.Add(p.withDefaults().Backoff))", "b.rest(id, now)",
+		[]string{evens},
+	},
+	{
+		32, "who plans next does not know what was spent", "coordinator/placement/balance/budget.go",
+		"if !m.Failed && !m.Late && now.Sub(m.At) < time.Hour {", "if !m.Failed && !m.Late && now.Sub(m.At) < 0 {",
+		[]string{evens},
+	},
+	{
+		32, "who plans next does not know what rests", "coordinator/placement/balance/budget.go",
+		"		if rests > now {", "		if false {",
+		[]string{evens},
+	},
+	{
+		32, "a member that is not heard gets something", "coordinator/placement/targets.go",
+		"if p.Observed.Takes(id) {\n			p.able", "if p.Observed.Takes(id) || true {\n			p.able",
+		[]string{plans},
+	},
+	{
+		32, "a label of another value is as good", "coordinator/placement/balance/rules.go",
+		"!ok || got != v {", "!ok && got != v {",
+		[]string{evens},
+	},
+	{
+		32, "who has as many regions as it may gets one more", "coordinator/placement/balance/field.go",
+		"s.Count >= f.k.PerMember {", "s.Count > f.k.PerMember {",
+		[]string{evens},
+	},
+	{
+		32, "a member whose load is not known gets something", "coordinator/placement/balance/make.go",
+		"s.Stale || s.gets >= r.k.InFlight {", "s.gets >= r.k.InFlight {",
+		[]string{evens},
+	},
+	{
+		32, "what gains nothing is moved", "coordinator/placement/balance/shed.go",
+		"r.level(from, r.f.seats[from].Low-r.gapOf(from))\n}", "r.level(from, r.f.seats[from].Low-0*r.gapOf(from))\n}",
+		[]string{evens},
+	},
+	{
+		32, "a move makes the higher load higher", "coordinator/placement/balance/shed.go",
+		"if to < 0 || !r.lowers(from, to, r.weights[region].High) {", "if to < 0 {",
+		[]string{evens},
+	},
+	{
+		32, "what is under way is counted where it was", "coordinator/placement/balance/make.go",
+		"ok && o.Member != x.From {", "ok {",
+		[]string{evens},
+	},
+	{
+		32, "what is under way is moved", "coordinator/placement/balance/make.go",
+		"r.begun[i] = x.Busy || x.Quarantined", "r.begun[i] = x.Quarantined",
+		[]string{evens},
+	},
+	{
+		32, "loads that are not known are evened out", "coordinator/placement/balance/make.go",
+		"	case r.estimated:", "	case r.estimated && false:",
+		[]string{evens},
+	},
+	{
+		32, "a spike moves something", "coordinator/placement/load/book.go",
+		"return Pair{min(avg.fast, avg.slow, most)", "return Pair{min(max(avg.fast, avg.slow), most)",
+		[]string{weighs},
+	},
+	{
+		32, "a lull attracts something", "coordinator/placement/load/book.go",
+		"min(max(avg.fast, avg.slow), most)}, true", "min(avg.fast, avg.slow, most)}, true",
+		[]string{weighs},
+	},
+	{
+		32, "a region that came just now is judged by its last seconds", "coordinator/placement/load/book.go",
+		"now.Sub(r.moved) < settledAfter {", "now.Sub(r.moved) < 0 {",
+		[]string{weighs},
+	},
+	{
+		32, "what is booked is counted beside what is told", "coordinator/placement/load/book.go",
+		"	case booked:\n		m.booked -= p.value\n", "	case booked:\n",
+		[]string{weighs},
+	},
+	{
+		32, "what an owner says of an epoch that is over counts", "coordinator/placement/load/book.go",
+		"if i < 0 || epoch.ConfVersion < r.parts[i].conf {", "if i < 0 {",
+		[]string{weighs},
+	},
+
+	{
+		33, "no region is suspected", "coordinator/placement/poison.go",
+		"if n+1 < poisonDeaths {", "if n+1 < 2*poisonDeaths {",
+		[]string{plans},
+	},
+	{
+		33, "two deaths are enough", "coordinator/placement/poison.go",
+		"if n+1 < poisonDeaths {", "if n+1 < poisonDeaths-1 {",
+		[]string{plans},
+	},
+	{
+		33, "a death counts however late", "coordinator/placement/poison.go",
+		"now.Sub(x.queue[0].at) > x.soon {", "now.Sub(x.queue[0].at) > 1000*x.soon {",
+		[]string{plans},
+	},
+	{
+		33, "a death counts twice", "coordinator/placement/poison.go",
+		"			delete(x.granted, r.ID) // this grant has had its death\n", "",
+		[]string{plans},
+	},
+	{
+		33, "owners that live long are forgotten to have", "coordinator/placement/poison.go",
+		"	if x.deaths[a.region] < poisonDeaths {\n		delete(x.deaths, a.region)\n	}\n", "",
+		[]string{plans},
+	},
+	{
+		33, "a member's death is the fault of all that it has", "coordinator/placement/poison.go",
+		"if len(often) > 1 && widely*len(often) > all {", "if len(often) > 1 && widely*len(often) > all && false {",
+		[]string{plans},
+	},
+	{
+		33, "a quarantine does not end", "coordinator/placement/poison.go",
+		"		if until <= now {", "		if until <= now && false {",
+		[]string{plans},
+	},
+	{
+		33, "a quarantine that ended begins with three deaths again", "coordinator/placement/poison.go",
+		"			x.deaths[id] = poisonDeaths - 1\n", "			delete(x.deaths, id)\n",
+		[]string{plans},
+	},
+	{
+		33, "a region in quarantine goes to members that have others", "coordinator/placement/targets.go",
+		"return alone && s.Regions > 0", "return alone && false",
+		[]string{plans},
+	},
+	{
+		33, "a region in quarantine is moved to even out", "coordinator/placement/balance/make.go",
+		"r.begun[i] = x.Busy || x.Quarantined", "r.begun[i] = x.Busy",
+		[]string{evens},
+	},
+}
