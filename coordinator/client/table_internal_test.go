@@ -204,3 +204,29 @@ func TestCacheIsBoundedInBytes(t *testing.T) {
 		t.Errorf("in the end: %d members, %d bytes, %d regions", len(k.peers), k.Bytes(), k.Len())
 	}
 }
+
+// Leaves of which little is left join their neighbours.
+func TestTableLeavesStayFilled(t *testing.T) {
+	tb := &table{}
+	e := tb.edit()
+	var all []*rooted.Region
+	for i := range uint64(2000) {
+		start := string(rooted.AppendSlotKey(nil, i))
+		r := &rooted.Region{ID: rooted.RegionID(i + 1), Start: start, End: start + "\x00"}
+		all = append(all, r)
+		e.insert(entry{region: r})
+	}
+	tb = e.done(tb)
+	for i, r := range all {
+		if i%40 != 0 {
+			e := tb.edit()
+			e.remove(r)
+			tb = e.done(tb)
+		}
+	}
+	leaves := 0
+	tb.leaves.Scan(func(*leaf) bool { leaves++; return true })
+	if most := 1 + 2*tb.count/leafLeast; tb.count != 50 || leaves > most {
+		t.Errorf("%d leaves of %d regions, want %d at most", leaves, tb.count, most)
+	}
+}
