@@ -22,6 +22,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/idalloc"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
@@ -71,6 +72,9 @@ type Config struct {
 	Insecure bool
 	// Secret seals the keys that are made here, and opens them. Nil: they are not sealed.
 	Secret *seal.Key
+	// Strategies are an application's own, by the names of keyspaces: they count instead of what
+	// the settings of those say, a hook too. Every coordinator of a cluster needs the same.
+	Strategies map[string]Strategy
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
@@ -88,6 +92,7 @@ type Coordinator struct {
 	stats    *rpcstats.Stats
 	prober   *prober
 	assigner *assigner.Assigner
+	hooks    *hook.Client
 	others   *others
 	clock    clock.Clock
 	started  clock.Instant
@@ -145,10 +150,11 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	soft := catalog.NewSoft(catalog.SoftConfig{})
+	c.hooks = hook.NewClient()
 	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID })
 	c.assigner, err = assigner.New(assigner.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,
-		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
+		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Hooks: c.hooks, Strategies: cfg.Strategies, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
 	})
 	if err != nil {
 		return nil, err
@@ -156,7 +162,7 @@ func New(cfg Config) (*Coordinator, error) {
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds,
+		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
@@ -196,6 +202,7 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	base.Wait()
 	c.prober.close()
 	c.others.close()
+	c.hooks.Close()
 	c.root.Close()
 	if cause := context.Cause(workCtx); ctx.Err() == nil && cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

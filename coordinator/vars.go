@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/rootview"
@@ -29,10 +30,13 @@ type Vars struct {
 	TenureEra    uint64 `json:"tenure_era"`
 	TenureHolder string `json:"tenure_holder"`
 	// What this coordinator may do itself.
-	Holding       bool   `json:"holding"`
-	Confirmed     bool   `json:"confirmed"`
-	IDWindowLeft  uint64 `json:"id_window_left"`
-	TSOWindowLeft uint64 `json:"tso_window_left"`
+	Holding   bool `json:"holding"`
+	Confirmed bool `json:"confirmed"`
+	// TenureExpiresMillis is how long the confirmation is good for still; 0: this coordinator
+	// holds nothing, or none lasts.
+	TenureExpiresMillis int64  `json:"tenure_expires_millis"`
+	IDWindowLeft        uint64 `json:"id_window_left"`
+	TSOWindowLeft       uint64 `json:"tso_window_left"`
 
 	Authority AuthorityVars `json:"authority"`
 	// GuaranteeViolations must all be 0.
@@ -87,8 +91,13 @@ func (c *Coordinator) Vars() any {
 	for i, found := range broken {
 		invariants[fmt.Sprint("i", i+1)] = found
 	}
+	expires := int64(0)
+	if ttl := time.Duration(held.Tenure.GetTtlMillis()) * time.Millisecond; held.Era != 0 && held.Confirmed && ttl > 0 {
+		expires = max(held.ConfirmedAt.Add(ttl).Sub(now), 0).Milliseconds()
+	}
 	return Vars{
-		CoordinatorID: c.cfg.ID, Vars: channel.Channel{Certs: c.cfg.TLS, Insecure: c.cfg.Insecure}.Vars(), UptimeMillis: now.Sub(c.started).Milliseconds(),
+		TenureExpiresMillis: expires,
+		CoordinatorID:       c.cfg.ID, Vars: channel.Channel{Certs: c.cfg.TLS, Insecure: c.cfg.Insecure}.Vars(), UptimeMillis: now.Sub(c.started).Milliseconds(),
 		TokenIndex: view.Token.Index, KnownIndex: view.Known.Index,
 		RootLag: d.RootLag, RootLagMillis: d.RootLagMillis,
 		DegradedMode: d.DegradedMode.String(), CatchUpState: d.CatchUpState.String(),

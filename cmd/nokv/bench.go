@@ -23,7 +23,7 @@ func benchCommand() *command {
 			benchWorkload("route", "look regions up"),
 			benchWorkload("id", "allocate ids"),
 			benchWorkload("tso", "get timestamps"),
-			benchFailover(), benchMove(), benchHeartbeat(), benchEcho(),
+			benchFailover(), benchMove(), benchHeartbeat(), benchPlacement(), benchEcho(),
 		},
 	}
 }

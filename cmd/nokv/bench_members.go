@@ -225,7 +225,7 @@ func heartbeat(ctx context.Context, e *env, o experiment.HeartbeatConfig) error 
 func heartbeatTable(out *experiment.HeartbeatReport, w *tabwriter.Writer) {
 	whole := func(v float64) string { return fmt.Sprintf("%.0f", v) }
 	row(w, "MEMBERS", "REGIONS", "FRAMES/S", "REPORTS/S", "REFUSED", "CORES", "P50 MS", "P99 MS", "MAX MS")
-	row(w, out.Members, out.Regions, whole(out.Frames), whole(out.Reports), out.Refused, fmt.Sprintf("%.2f", out.Cores), out.Answers.P50Ms, out.Answers.P99Ms, out.Answers.MaxMs)
+	row(w, out.Members, out.Regions, whole(out.Frames), whole(out.Reports), out.Refused, fmt.Sprintf("%.3f", out.Cores), out.Answers.P50Ms, out.Answers.P99Ms, out.Answers.MaxMs)
 	row(w)
 	row(w, "COORDINATOR MIB", "WITH STREAMS", "WITH REPORTS", "BYTES A STREAM", "BYTES A REPORT", "BYTES A REGION", "OPEN AFTER MS")
 	row(w, whole(out.BeforeMiB), whole(out.StreamsMiB), whole(out.ReportsMiB), whole(out.StreamBytes), whole(out.RegionBytes), whole(out.RegionAllBytes), whole(out.OpenMs))

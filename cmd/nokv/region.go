@@ -16,7 +16,7 @@ import (
 func regionCommand() *command {
 	return &command{
 		name: "region", summary: "publish, find, split, merge, assign and remove regions",
-		children: []*command{regionPublish(), regionGet(), regionList(), regionSplit(), regionMerge(), regionAssign(), regionAddOwner(), regionRemoveOwner(), regionRemove()},
+		children: []*command{regionPublish(), regionGet(), regionList(), regionSplit(), regionMerge(), regionAssign(), regionAddOwner(), regionRemoveOwner(), regionRelease(), regionRemove()},
 	}
 }
 
@@ -31,6 +31,8 @@ type regionOutput struct {
 	ConfVer  uint64        `json:"conf_version"`
 	Owners   []ownerOutput `json:"owners"`
 	Revision uint64        `json:"revision"`
+	// Note is what who assigns knows of it beside the root; absent: nothing.
+	Note *noteOutput `json:"note,omitempty"`
 }
 
 type ownerOutput struct {
@@ -81,7 +83,11 @@ func regionCells(r regionOutput) []any {
 		owners = append(owners, o.MemberID)
 	}
 	epoch := fmt.Sprintf("%d.%d", r.Version, r.ConfVer)
-	return []any{r.ID, r.Keyspace, orDash(r.StartKey), orDash(r.EndKey), epoch, orDash(strings.Join(owners, ",")), r.Revision}
+	cells := []any{r.ID, r.Keyspace, orDash(r.StartKey), orDash(r.EndKey), epoch, orDash(strings.Join(owners, ",")), r.Revision}
+	if r.Note != nil {
+		cells = append(cells, "# "+r.Note.words())
+	}
+	return cells
 }
 
 // orDash shows an empty cell: an open end of a range, or nobody.
@@ -233,6 +239,7 @@ func regionGet() *command {
 						regionOutput
 						Disclosure disclosureOutput `json:"disclosure"`
 					}{showRoute(route), showDisclosure(route.Disclosure())}
+					out.Note = noteOf(ctx, cl, route.Region.ID)
 					return e.print(out, func(w *tabwriter.Writer) {
 						row(w, regionColumns...)
 						row(w, regionCells(out.regionOutput)...)
@@ -250,6 +257,7 @@ func regionList() *command {
 		name: "list", args: "[START [END]] [flags]", summary: "list regions in key order",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			keyspace := f.String("keyspace", "default", "`name` of the keyspace")
+			var notes map[uint64]*noteOutput
 			parse := func(args []string) (query[client.Route], error) {
 				if len(args) > 2 {
 					return nil, usagef("want START and END at most")
@@ -262,10 +270,16 @@ func regionList() *command {
 					}
 				}
 				return func(ctx context.Context, cl *client.Client, opts ...client.ReadOption) iter.Seq2[client.Route, error] {
+					notes = notesOf(ctx, cl, *keyspace)
 					return cl.ScanRegions(ctx, bounds[0], bounds[1], append(opts, client.In(*keyspace))...)
 				}, nil
 			}
-			return list(f, parse, showRoute, regionColumns, regionCells)
+			show := func(r client.Route) regionOutput {
+				out := showRoute(r)
+				out.Note = notes[out.ID]
+				return out
+			}
+			return list(f, parse, show, regionColumns, regionCells)
 		},
 	}
 }

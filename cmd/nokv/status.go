@@ -25,8 +25,14 @@ type statusOutput struct {
 	Predecessor  string                    `json:"predecessor,omitempty"`
 	Coordinators []coordinatorStatusOutput `json:"coordinators"`
 	RootPeers    []rootEndpointOutput      `json:"root_peers"`
+	// Members and regions as who assigns has them, or else who is furthest; Stuck is what
+	// keyspaces wait for.
+	Members membersOutput `json:"members"`
+	Stuck   []stuckOutput `json:"stuck,omitempty"`
 	// Rounds are how keyspaces were evened out last, by who assigns.
 	Rounds []roundOutput `json:"rounds,omitempty"`
+	// Scaling is how many members keyspaces want, by who assigns.
+	Scaling []scalingOutput `json:"scaling,omitempty"`
 }
 
 type coordinatorStatusOutput struct {
@@ -118,8 +124,17 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 			continue
 		}
 		out.Coordinators = append(out.Coordinators, showCoordinator(addr, st))
+		for _, x := range st.GetStuck() {
+			out.Stuck = append(out.Stuck, stuckOutput{x.GetKeyspace(), x.GetWhy(), x.GetCount(), x.GetRegionId()})
+		}
+		if best == nil || st.GetServingAuthority() || !out.Members.assigns {
+			out.Members = showMembers(st)
+		}
 		for _, r := range st.GetRounds() {
 			out.Rounds = append(out.Rounds, showRound(r))
+		}
+		for _, x := range st.GetScaling() {
+			out.Scaling = append(out.Scaling, showScaling(x))
 		}
 		if best == nil || st.GetDisclosure().GetServedRootToken().GetIndex() > best.GetDisclosure().GetServedRootToken().GetIndex() {
 			best = st
@@ -200,6 +215,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 		row(w, "before", s.Predecessor)
 	}
 	row(w, "invariants", s.invariants())
+	row(w, "members", s.Members.words())
+	for _, x := range s.Stuck {
+		row(w, "waiting", x.words())
+	}
 	row(w)
 	row(w, "COORDINATOR", "ADDRESS", "AUTHORITY", "REGIONS", "ORPHANED", "TOKEN", "LAG", "STATE", "UPTIME", "CHANNEL")
 	for _, c := range s.Coordinators {
@@ -220,6 +239,10 @@ func (s *statusOutput) table(w *tabwriter.Writer) {
 	if len(s.Rounds) > 0 {
 		row(w)
 		roundsTable(w, s.Rounds...)
+	}
+	if len(s.Scaling) > 0 {
+		row(w)
+		scalingTable(w, s.Scaling)
 	}
 	row(w)
 	row(w, "ROOT PEER", "ADDRESS", "REACHABLE", "ROLE", "CHANNEL")

@@ -7,11 +7,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -37,7 +40,15 @@ type Streams interface {
 	Shown(id state.MemberID, incarnation uint64) (token state.Token, since clock.Instant)
 }
 
-// Config says whom an Assigner asks. All but Settings, Clock and Logger is required.
+// Hooks asks applications over HTTP, within ctx. It is filled by *hook.Client.
+type Hooks interface {
+	// Place asks where regions shall go; Scale tells how many members a keyspace wants.
+	Place(ctx context.Context, url string, p *hook.Placement) (map[state.RegionID]state.MemberID, error)
+	Scale(ctx context.Context, url string, w *hook.Wish) error
+}
+
+// Config says whom an Assigner asks. All but Hooks, Strategies,
+// Settings, Clock and Logger is required.
 type Config struct {
 	// ID and Incarnation are this coordinator's.
 	ID          state.CoordinatorID
@@ -51,6 +62,12 @@ type Config struct {
 	Probe func(ctx context.Context, p liveness.Probe) liveness.ProbeResult
 	// Ask asks another coordinator when it last heard members, within ctx.
 	Ask func(ctx context.Context, address string, members []state.MemberID) ([]liveness.Word, error)
+
+	// Hooks asks applications over HTTP. Nil: nobody is asked, and what hooks are to place is
+	// placed without them.
+	Hooks Hooks
+	// Strategies are those that are brought as code, by the names of keyspaces.
+	Strategies map[string]propose.Strategy
 
 	// Settings of the detector.
 	Settings liveness.Settings
@@ -77,7 +94,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// RawConfig says whom a Raw belongs to, and what it looks at. All but Settings is required.
+// RawConfig says whom a Raw belongs to, and what it looks at. All but Settings and
+// Strategies is required.
 type RawConfig struct {
 	// ID and Incarnation are the coordinator's.
 	ID          state.CoordinatorID
@@ -87,6 +105,9 @@ type RawConfig struct {
 	View    func() *rootview.View
 	Streams Streams
 	Soft    *catalog.Soft
+	// Command sends a command to an incarnation that has a stream here, once. It does not
+	// wait. Nil: nobody has one.
+	Command func(id state.MemberID, incarnation uint64, c *coordinatorv1.MemberCommand) error
 
 	Settings liveness.Settings
 	// PoisonTime is how soon after it got a region the death of a member speaks against the
@@ -97,6 +118,8 @@ type RawConfig struct {
 	Logger     hclog.Logger
 	// Wake has Look called soon. It does not wait.
 	Wake func()
+	// Strategies are those that are brought as code, by the names of keyspaces.
+	Strategies map[string]propose.Strategy
 }
 
 const (

@@ -13,6 +13,7 @@ import (
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
@@ -212,6 +213,11 @@ type world struct {
 	shown   state.Token
 	since   clock.Instant
 	streams map[state.MemberID]uint64
+	applied
+	// orders are the commands that members got since begun; deaf ones get none.
+	orders []asking
+	begun  time.Time
+	deaf   map[state.MemberID]bool
 }
 
 func (w *world) Shown(state.MemberID, uint64) (state.Token, clock.Instant) {
@@ -228,7 +234,7 @@ func play(t *testing.T, test func(t *testing.T, w *world)) {
 // playBehind is play with a root that has a past when the coordinator starts.
 func playBehind(t *testing.T, past func(w *world), test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{root: newRoot(t), clock: clock.NewMonotonic(), soft: catalog.NewSoft(catalog.SoftConfig{}), since: 1, streams: map[state.MemberID]uint64{}}
+		w := &world{root: newRoot(t), clock: clock.NewMonotonic(), soft: catalog.NewSoft(catalog.SoftConfig{}), since: 1, streams: map[state.MemberID]uint64{}, begun: time.Now()}
 		w.probe = func(context.Context, liveness.Probe) liveness.ProbeResult { return liveness.Refused }
 		var err error
 		w.follower, err = rootview.New(rootview.Config{Root: w.root, ReadIndexer: w.root, Clock: w.clock})
@@ -257,6 +263,7 @@ func playBehind(t *testing.T, past func(w *world), test func(t *testing.T, w *wo
 				}
 				return words(ctx, ids)
 			},
+			Hooks: w, Strategies: map[string]propose.Strategy{"code": code{w}},
 		}
 		w.a, err = assigner.New(w.cfg)
 		if err != nil {

@@ -26,8 +26,14 @@ type heard struct {
 	showed map[state.MemberID]struct{}
 	// goodbyes are members that want to leave.
 	goodbyes map[state.MemberID]goodbye
-	// opened: a stream was. complete: somebody has said everything.
+	// opened: a stream was; by whom. complete: somebody has said everything.
 	opened, complete bool
+	came             map[state.MemberID]struct{}
+	// made are checkpoints, of so many bytes: what is above is not rooted.
+	made      []made
+	madeBytes int
+	// keys are how many keys regions have, of those of which that was told.
+	keys map[state.RegionID]uint64
 	// saturated are regions that an owner says so of.
 	saturated map[state.RegionID]struct{}
 	// weighs: loads count in some keyspace. said is what was said of loads, so many reports;
@@ -48,7 +54,7 @@ type goodbye struct {
 func newHeard() heard {
 	return heard{
 		turned: map[state.RegionID]struct{}{}, showed: map[state.MemberID]struct{}{}, goodbyes: map[state.MemberID]goodbye{},
-		saturated: map[state.RegionID]struct{}{},
+		saturated: map[state.RegionID]struct{}{}, came: map[state.MemberID]struct{}{}, keys: map[state.RegionID]uint64{},
 	}
 }
 
@@ -70,8 +76,11 @@ func (a *Raw) Opened(id state.MemberID, incarnation, stream uint64, _ clock.Inst
 		a.core.SetMember(record, now)
 	}
 	a.core.Opened(id, incarnation, liveness.StreamID(stream), now)
-	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now}
+	a.speakers[id] = &speaker{incarnation: incarnation, stream: stream, at: now, gap: -time.Millisecond}
 	a.heard.opened = true
+	if a.heard.wanted {
+		a.heard.came[id] = struct{}{}
+	}
 	a.noticeLocked()
 }
 
@@ -93,6 +102,7 @@ func (a *Raw) Frame(f server.HeardFrame) {
 	now := a.tickLocked()
 	a.core.Frame(f.Member, f.Incarnation, now)
 	if s := a.speakers[f.Member]; s != nil && s.stream == f.Stream {
+		s.gap = now.Sub(s.at)
 		s.at, s.complete = now, s.complete || f.Complete
 		if f.Load != nil {
 			s.load = f.Load
@@ -114,10 +124,19 @@ func (a *Raw) Frame(f server.HeardFrame) {
 		if f.Showed {
 			a.heard.showed[f.Member] = struct{}{}
 		}
+		for _, reply := range f.Replies {
+			if n := len(reply.GetFrontier()); reply.GetDone() && reply.GetSetFrontier() && len(a.heard.made) < maxFrontiers && a.heard.madeBytes+n <= maxFrontierBytes {
+				a.heard.made = append(a.heard.made, made{f.Incarnation, reply})
+				a.heard.madeBytes += n
+			}
+		}
 		a.heard.complete = a.heard.complete || f.Complete
 		for _, l := range f.Loads {
 			if l.Saturated && len(a.heard.saturated) < maxTurned {
 				a.heard.saturated[l.Region] = struct{}{}
+			}
+			if l.Keys > 0 && len(a.heard.keys) < maxTurned {
+				a.heard.keys[l.Region] = l.Keys
 			}
 		}
 		a.heard.overheard(&f, now)
@@ -167,10 +186,17 @@ func (a *Raw) attend() {
 	if h.opened {
 		a.work.Wake()
 	}
+	for id := range h.came {
+		if e := a.past.ended[id]; e.incarnation != 0 {
+			a.work.MarkIncarnation(e.incarnation) // what was kept for it
+		}
+	}
 	if h.opened || h.complete {
 		a.rounds.everywhere(byMembers)
 	}
 	a.listen(&h, now)
+	a.cadence.take(a, h.made)
+	a.countKeys(h.keys)
 	for id := range h.saturated {
 		if r := a.st.Region(id); r != nil {
 			a.rounds.soon(a, r.Keyspace, bySaturated, now)

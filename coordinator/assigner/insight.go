@@ -17,7 +17,8 @@ var _ placement.Insight = insight{}
 
 // Member implements placement.Insight.
 func (o insight) Member(id state.MemberID) placement.MemberInsight {
-	return placement.MemberInsight{Joined: o.past.joined[id], RestsUntil: o.Standing(id).SettlingUntil}
+	e := o.past.ended[id]
+	return placement.MemberInsight{Joined: o.past.joined[id], RestsUntil: o.Standing(id).SettlingUntil, Ended: e.incarnation, EndedAt: e.at}
 }
 
 // Region implements placement.Insight.
@@ -28,6 +29,11 @@ func (o insight) Region(id state.RegionID) placement.RegionInsight {
 		return in
 	}
 	x := o.rounds.of[r.Keyspace]
+	if x != nil && x.policy.MaxKeys > 0 && len(r.Owners) == 1 {
+		if said, ok := o.cfg.Soft.Own(id, r.Owners[0].Incarnation); ok {
+			in.Keys = said.Keys
+		}
+	}
 	switch {
 	case x == nil:
 	case x.policy.OwnersMax > 1:

@@ -1,6 +1,8 @@
 package assigner
 
 import (
+	"time"
+
 	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/coordinator/placement/load"
@@ -26,6 +28,8 @@ type speaker struct {
 	complete bool
 	load     *coordinatorv1.MemberLoad
 	at       clock.Instant
+	// gap is how long behind the frame before the last one came; negative: there is one only.
+	gap time.Duration
 }
 
 // loads are what members say of loads, of those keyspaces where that counts. It belongs to

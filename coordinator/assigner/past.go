@@ -17,13 +17,23 @@ const (
 	// pastTime is for how long these are, and when members joined.
 	maxPast  = 16_384
 	pastTime = time.Hour
+	// longestHold is how long regions are kept for the next process of a member, whatever
+	// a keyspace says.
+	longestHold = state.MaxHoldMillis * time.Millisecond
 )
 
 // past is what was rooted lately, of what a plan asks for and nobody can read in the root
 // as it is now: when. It is followed without the Tenure as well, so that a new holder has it.
 type past struct {
 	joined map[state.MemberID]clock.Instant
-	cut    map[state.RegionID]clock.Instant
+	// ended are the processes of members that ended last, created keyspaces.
+	ended   map[state.MemberID]ending
+	created map[state.KeyspaceID]clock.Instant
+	// acked is the key that the region of each keyspace ends at whose frontier was rooted
+	// last, and marks are when entries came.
+	acked map[state.KeyspaceID]string
+	marks []mark
+	cut   map[state.RegionID]clock.Instant
 	// moves to even out, in the order in which they were seen; pending are those under way,
 	// by transition.
 	moves   []pastMove
@@ -34,6 +44,12 @@ type past struct {
 	clean clock.Instant
 }
 
+// ending is when an incarnation that has ended was heard last.
+type ending struct {
+	incarnation uint64
+	at          clock.Instant
+}
+
 type pastMove struct {
 	keyspace state.KeyspaceID
 	balance.Past
@@ -42,7 +58,7 @@ type pastMove struct {
 func newPast(soon time.Duration) past {
 	return past{
 		joined: map[state.MemberID]clock.Instant{}, cut: map[state.RegionID]clock.Instant{}, pending: map[string]struct{}{},
-		poison: placement.NewPoison(soon),
+		poison: placement.NewPoison(soon), ended: map[state.MemberID]ending{}, created: map[state.KeyspaceID]clock.Instant{}, acked: map[state.KeyspaceID]string{},
 	}
 }
 
@@ -105,14 +121,24 @@ func (p *past) jump(st *state.State) {
 }
 
 // follow goes on from a state to the next one. It calls ended for each transition that was
-// planned to even out, and ended.
-func (p *past) follow(from, st *state.State, changes []state.Change, now clock.Instant, ended func(*rootv1.Transition)) {
+// planned to even out, and ended; heard is when an incarnation was heard last here, 0: never.
+func (p *past) follow(from, st *state.State, changes []state.Change, now clock.Instant, heard func(state.MemberID, uint64) clock.Instant, ended func(*rootv1.Transition)) {
 	for i := range changes {
 		switch c := &changes[i]; {
 		case c.Kind == state.ChangeMember && !c.Removed:
 			p.member(from.Member(state.MemberID(c.Member.GetId())), c.Member, now)
+			p.silent(c.Member, heard)
+		case c.Kind == state.ChangeMember:
+			delete(p.ended, state.MemberID(c.Member.GetId()))
+		case c.Kind == state.ChangeKeyspace && c.Removed:
+			delete(p.created, state.KeyspaceID(c.Keyspace.GetId()))
+			delete(p.acked, state.KeyspaceID(c.Keyspace.GetId()))
+		case c.Kind == state.ChangeKeyspace && c.Keyspace.GetVersion() == 1:
+			p.created[state.KeyspaceID(c.Keyspace.GetId())] = now
 		case c.Kind == state.ChangeTransition:
 			p.transition(c, now, ended)
+		case c.Acknowledges():
+			p.acked[c.Region.Keyspace] = c.Region.End
 		case c.Kind == state.ChangeRegion && c.Removed:
 			delete(p.cut, c.Region.ID)
 		}
@@ -122,11 +148,29 @@ func (p *past) follow(from, st *state.State, changes []state.Change, now clock.I
 }
 
 func (p *past) member(old, m *rootv1.Member, now clock.Instant) {
+	id := state.MemberID(m.GetId())
+	switch was := old.GetIncarnation(); {
+	case m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && p.ended[id].incarnation != m.GetIncarnation():
+		p.ended[id] = ending{m.GetIncarnation(), now}
+	case was != 0 && was != m.GetIncarnation() && p.ended[id].incarnation != was:
+		p.ended[id] = ending{was, now}
+	}
 	if m.GetIncarnation() != old.GetIncarnation() {
 		p.joined[state.MemberID(m.GetId())] = now
 	}
 	if draining := rootv1.MemberState_MEMBER_STATE_DRAINING; m.GetState() == draining || old.GetState() == draining {
 		p.drained = now
+	}
+}
+
+// silent has the time that regions are kept for a member that has failed count from when it
+// was heard last, as the ttl of its fence does.
+func (p *past) silent(m *rootv1.Member, heard func(state.MemberID, uint64) clock.Instant) {
+	id := state.MemberID(m.GetId())
+	if e := p.ended[id]; m.GetState() == rootv1.MemberState_MEMBER_STATE_FAILED && e.incarnation == m.GetIncarnation() {
+		if at := heard(id, e.incarnation); at != 0 {
+			p.ended[id] = ending{e.incarnation, min(e.at, at)}
+		}
 	}
 }
 
@@ -159,6 +203,8 @@ func (p *past) forget(now clock.Instant) {
 	p.clean = now.Add(time.Minute)
 	p.poison.Expire(now)
 	over := func(at clock.Instant) bool { return now.Sub(at) > pastTime }
+	maps.DeleteFunc(p.ended, func(_ state.MemberID, e ending) bool { return now.Sub(e.at) > longestHold })
+	maps.DeleteFunc(p.created, func(_ state.KeyspaceID, at clock.Instant) bool { return over(at) })
 	maps.DeleteFunc(p.joined, func(_ state.MemberID, at clock.Instant) bool { return over(at) })
 	maps.DeleteFunc(p.cut, func(_ state.RegionID, at clock.Instant) bool { return over(at) })
 	p.moves = slices.DeleteFunc(p.moves, func(m pastMove) bool { return over(m.At) })

@@ -17,8 +17,8 @@ import (
 // parcel is a command and what is to be done when it has been judged.
 type parcel struct {
 	events []*rootv1.Event
-	// why is that of the command.
-	why string
+	// actor and why are those of the command.
+	actor, why string
 	// operations that the events carry out, in order: one each, but for grants.
 	operations []placement.Operation
 	// judged is told what became of it, unless it is to be taken apart.
@@ -124,11 +124,13 @@ func (a *Raw) leave(id state.MemberID, g goodbye) {
 }
 
 // clip cuts a text to what the root takes, at the end of a letter.
-func clip(s string) string {
-	if len(s) <= state.MaxTextBytes {
+func clip(s string) string { return clipTo(s, state.MaxTextBytes) }
+
+func clipTo(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	s = s[:state.MaxTextBytes]
+	s = s[:most]
 	for len(s) > 0 && s[len(s)-1]&0xC0 == 0x80 {
 		s = s[:len(s)-1]
 	}
@@ -180,7 +182,7 @@ func (a *Raw) orderSteps(operations []placement.Operation) {
 
 // queue has a command with operations sent; one by one if it is refused.
 func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
-	p := &parcel{events: events, operations: operations}
+	p := &parcel{events: events, why: because(operations), operations: operations}
 	p.judged = func(result *rootv1.CommandResult, now clock.Instant) {
 		switch refused := result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED; {
 		case !refused:
@@ -201,6 +203,16 @@ func (a *Raw) queue(events []*rootv1.Event, operations []placement.Operation) {
 		}
 	}
 	a.outbox.rest = append(a.outbox.rest, p)
+}
+
+// because is why regions are granted otherwise than they would be, of the first that is.
+func because(operations []placement.Operation) string {
+	for i := range operations {
+		if o := &operations[i]; o.Kind == placement.Assign && o.Because != "" {
+			return clipTo(o.Because, state.MaxWhyBytes)
+		}
+	}
+	return ""
 }
 
 func (a *Raw) refused(what string, d *rootv1.ErrorDetail) {
@@ -264,7 +276,7 @@ func (a *Raw) send() (calls []*Call) {
 		var commands []*rootv1.Command
 		bytes, regions := 0, 0
 		for _, p := range *from {
-			cmd := &rootv1.Command{Events: p.events, Why: p.why, RequireEra: uint64(a.era)}
+			cmd := &rootv1.Command{Events: p.events, Actor: p.actor, Why: p.why, RequireEra: uint64(a.era)}
 			n := proto.Size(cmd) + 64
 			if len(commands) > 0 && (bytes+n > maxBytes || len(commands) == maxCommands || regions+len(p.operations) > placement.MaxGrants) {
 				break

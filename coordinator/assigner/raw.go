@@ -1,6 +1,7 @@
 package assigner
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -26,6 +28,9 @@ type Raw struct {
 		era                     atomic.Uint64
 		starving, moves, evened atomic.Int64
 		rounds                  lastRounds
+		scaling                 shownScaling
+		resting                 restingHooks
+		notes                   notes
 	}
 
 	mu sync.Mutex
@@ -58,6 +63,9 @@ type Raw struct {
 	starved clock.Instant
 	loads   loads
 	rounds  rounds
+	hooks   *hooks
+	scaling scales
+	cadence cadence
 }
 
 // Orders are what is to be done now, each by a call of its own.
@@ -65,25 +73,34 @@ type Orders struct {
 	// Era that they are made in; 0: none is held. Calls that were made in another one are
 	// of no use any more.
 	Era state.Era
-	// Probes are answered by Probed, Asking by Told, Calls by Judged, once each. Asking is
-	// nil for nothing.
+	// Probes are answered by Probed, Asking by Told, Calls by Judged, Hooks by Hooked, once
+	// each. Asking is nil for nothing.
 	Probes []liveness.Probe
 	Asking *Asking
 	Calls  []*Call
+	Hooks  []*HookCall
 }
 
 // never is later than every moment.
 const never = clock.Instant(math.MaxInt64)
+
+var errNoStreams = errors.New("members have no streams here")
 
 // NewRaw makes a Raw that knows nothing.
 func NewRaw(cfg RawConfig) *Raw {
 	if cfg.Settings.AskTime == 0 {
 		cfg.Settings.AskTime = askTime
 	}
+	if cfg.Command == nil {
+		cfg.Command = func(state.MemberID, uint64, *coordinatorv1.MemberCommand) error { return errNoStreams }
+	}
 	if cfg.PoisonTime == 0 {
 		cfg.PoisonTime = placement.PoisonTime
 	}
-	return &Raw{cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime)}
+	return &Raw{
+		cfg: cfg, core: liveness.New(cfg.Settings), heard: newHeard(), armed: never, speakers: map[state.MemberID]*speaker{}, past: newPast(cfg.PoisonTime),
+		hooks: newHooks(),
+	}
 }
 
 // tickLocked is the moment for core: it never decreases.
@@ -108,8 +125,13 @@ func (a *Raw) Look() (Orders, time.Duration) {
 	if a.era != 0 {
 		a.land(now)
 		a.attend()
+		a.expireHooks(now)
 		due = min(due, a.plan(now))
+		hooks, hooksDue := a.startHooks(now)
+		wishes, wishesDue := a.scale(now)
+		orders.Hooks, due = append(hooks, wishes...), min(due, hooksDue, wishesDue)
 		due = min(due, a.release(now))
+		due = min(due, a.cadence.beat(a, now))
 		orders.Calls = a.send()
 		orders.Probes = a.startProbes()
 		orders.Asking = a.startAsking()
@@ -137,12 +159,14 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 	a.feed(st, changes)
 	now := a.tick()
 	var ended []*rootv1.Transition
-	a.past.follow(a.st, st, changes, now, func(t *rootv1.Transition) { ended = append(ended, t) })
+	a.past.follow(a.st, st, changes, now, a.heardLast, func(t *rootv1.Transition) { ended = append(ended, t) })
 	if a.work != nil {
 		a.work.Follow(st, changes, now)
 		a.followLoads(st, changes, now)
 	}
 	a.st, a.at = st, at
+	a.past.date(at.Index, now)
+	a.quarantine(now)
 	if a.work == nil {
 		return
 	}
@@ -150,6 +174,14 @@ func (a *Raw) Follow(st *state.State, at state.Token, changes []state.Change) {
 		a.ended(t, now)
 	}
 	a.followRounds(changes, now)
+}
+
+// heardLast is when an incarnation that is a member's current one was heard last; 0: never.
+func (a *Raw) heardLast(id state.MemberID, incarnation uint64) clock.Instant {
+	if s := a.Standing(id); s.Incarnation == incarnation {
+		return s.Heard
+	}
+	return 0
 }
 
 // feed tells the detector what changed, as it is in st.
@@ -215,6 +247,10 @@ func (a *Raw) Jump(v *rootview.View) {
 	if a.work != nil {
 		a.work = a.work.Jump(a.st, now) // what is on its way is refused by its epoch
 		a.weighAll(now)
+		a.bringAll()
+		a.cadence.learnAll(a, now)
+		a.shows.notes.begin()
+		a.noteAll()
 		a.rounds.everywhere(byMembers)
 	}
 }
@@ -244,11 +280,19 @@ func (a *Raw) holdEra(now clock.Instant) {
 	}
 	a.era, a.work = era, nil
 	a.outbox, a.gathered, a.probes, a.asked, a.landed, a.leaving = outbox{}, gathering{}, nil, nil, nil, map[state.MemberID]uint64{}
-	a.loads, a.rounds = newLoads(), newRounds(now)
+	a.loads, a.rounds, a.cadence = newLoads(), newRounds(now), newCadence()
+	a.hooks, a.scaling = newHooks(), scales{of: map[state.KeyspaceID]*scaled{}}
 	a.shows.rounds.forget()
+	a.shows.scaling.set(nil)
+	a.shows.resting.clear()
+	a.shows.notes.begin()
 	if era != 0 {
 		a.work = placement.NewWork(a.st, now)
 		a.weighAll(now)
+		a.bringAll()
+		a.cadence.began = a.at.Index
+		a.cadence.learnAll(a, now)
+		a.noteAll()
 		a.cfg.Logger.Info("assigns", "era", uint64(era), "members", a.st.MemberCount(), "orphaned", a.st.Orphaned())
 	}
 }
@@ -306,8 +350,12 @@ func (a *Raw) plan(now clock.Instant) clock.Instant {
 	for (a.work.Due(now) <= now || len(uneven) > 0) && a.outbox.len() <= maxWaiting {
 		in := a.work.Take(observed{a}, now)
 		a.enrich(&in, uneven, now)
+		in.Strategies = a.hooks.strategies
+		a.hooks.begin()
 		plan := placement.Make(in)
 		a.work.Planned(&plan)
+		a.heed(&plan, in.Regions, now)
+		a.shows.notes.planned(a.st, in.Regions, &plan)
 		a.rounded(&plan, uneven, now)
 		a.rounds.sent(plan.Operations)
 		a.order(plan.Operations, now)

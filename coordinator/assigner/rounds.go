@@ -90,7 +90,7 @@ func (r *rounds) pace(a *Raw, k *rootv1.Keyspace, now clock.Instant) *pace {
 		return x
 	}
 	p := placement.PolicyOf(s)
-	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 {
+	if s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED || !p.Even && p.Spread == "" && len(p.Rules) == 0 && p.PerMember == 0 && p.OwnersMax == 1 && !p.CutKeys {
 		delete(r.of, id)
 		return nil
 	}
@@ -205,7 +205,7 @@ func (a *Raw) knowsAll() bool {
 
 // enrich tells a plan what it needs to even keyspaces out.
 func (a *Raw) enrich(in *placement.Input, ids []state.KeyspaceID, now clock.Instant) {
-	in.Insight, in.Drained = insight{a}, a.past.drained
+	in.Insight, in.Drained, in.Created = insight{a}, a.past.drained, a.past.created
 	if len(a.loads.keyspaces) > 0 {
 		in.Loads, in.Sums = a.loads.book, a.loads.sums
 	}
@@ -288,6 +288,7 @@ func (a *Raw) ended(t *rootv1.Transition, now clock.Instant) {
 			a.count.evened++
 		} else {
 			a.count.unevened++
+			a.count.failedFor[word(t.GetCause().String(), "OPERATION_REASON_")]++
 		}
 	})
 	if gaveUp(t) {
@@ -306,8 +307,17 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 		case state.ChangeKeyspace:
 			id := state.KeyspaceID(c.Keyspace.GetId())
 			a.weigh(id, a.st, now)
+			a.bring(id)
+			a.cadence.learn(a, id, now)
+			a.recount(id)
 			a.rounds.soon(a, id, bySettings, now)
 		case state.ChangeRegion:
+			if c.Acknowledges() {
+				continue
+			}
+			if c.Removed {
+				a.shows.notes.drop(c.Region.ID)
+			}
 			changed[c.Region.Keyspace] = struct{}{}
 		}
 	}

@@ -30,6 +30,8 @@ type Assigner struct {
 	// wake is a level: Run is to look.
 	wake  chan struct{}
 	calls sync.WaitGroup
+	// asking has an entry for each hook that AskHook asks.
+	asking chan struct{}
 
 	mu sync.Mutex
 	// done is what calls have brought, for Run; guarded by mu.
@@ -49,16 +51,24 @@ func New(cfg Config) (*Assigner, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), eraOver: func() {}}
+	a := &Assigner{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), asking: make(chan struct{}, maxHookCalls), eraOver: func() {}}
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,
+		Strategies: cfg.Strategies,
 	})
 	return a, nil
 }
 
 // UseStreams says who knows the streams of members. It is called before Run.
-func (a *Assigner) UseStreams(s Streams) { a.raw.cfg.Streams = s }
+func (a *Assigner) UseStreams(s Streams) {
+	a.raw.cfg.Streams = s
+	if c, ok := s.(interface {
+		Command(id state.MemberID, incarnation uint64, c *coordinatorv1.MemberCommand) error
+	}); ok {
+		a.raw.cfg.Command = c.Command
+	}
+}
 
 var _ server.MemberEvents = (*Assigner)(nil)
 
@@ -85,6 +95,9 @@ func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.
 
 // Rounds are how keyspaces were evened out last, newest first, while the Tenure is held.
 func (a *Assigner) Rounds() []*coordinatorv1.BalanceRound { return a.raw.Rounds() }
+
+// Scaling is how many members keyspaces want, by name, while the Tenure is held.
+func (a *Assigner) Scaling() []*coordinatorv1.ScalingSignal { return a.raw.Scaling() }
 
 // Vars returns the Assigner's numbers. It looks at every member.
 func (a *Assigner) Vars() Vars { return a.raw.Vars() }
@@ -200,6 +213,12 @@ func (a *Assigner) carryOut(ctx context.Context, orders *Orders) {
 			a.deliver(func() { a.raw.Probed(p, result) })
 		})
 	}
+	for _, c := range orders.Hooks {
+		a.calls.Go(func() {
+			owners, err := a.askHook(ctx, c)
+			a.deliver(func() { a.raw.Hooked(c, owners, err) })
+		})
+	}
 	if q := orders.Asking; q != nil {
 		a.calls.Go(func() {
 			words := a.askAll(ctx, q.Addresses, q.Members)
@@ -228,6 +247,19 @@ func (a *Assigner) askAll(ctx context.Context, addresses []string, members []sta
 	}
 	open.Wait()
 	return all
+}
+
+// askHook makes a call of a hook.
+func (a *Assigner) askHook(ctx context.Context, c *HookCall) (map[state.RegionID]state.MemberID, error) {
+	if a.cfg.Hooks == nil {
+		return nil, errors.New("nobody asks hooks here")
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Within)
+	defer cancel()
+	if c.Wish != nil {
+		return nil, a.cfg.Hooks.Scale(ctx, c.URL, c.Wish)
+	}
+	return a.cfg.Hooks.Place(ctx, c.URL, c.Place)
 }
 
 // propose has commands judged, however long that takes. Nil: the era is over.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
@@ -21,6 +22,16 @@ type Vars struct {
 	Moves    int `json:"moves"`
 	// Uneven are transitions under way that were planned to even out.
 	Uneven int `json:"uneven"`
+	// Assigned regions have an owner who may act; Waiting are those that nothing is done about
+	// now, by reason.
+	Assigned int               `json:"assigned"`
+	Waiting  map[string]uint64 `json:"waiting"`
+	// Nodes counts members by state, Distribution is what they have, Members are those of them
+	// that have most, and MembersHidden how many others there are.
+	Nodes         Nodes        `json:"nodes"`
+	Distribution  Distribution `json:"distribution"`
+	Members       []MemberVars `json:"members"`
+	MembersHidden int          `json:"members_hidden"`
 	// Held are members whose verdicts a guard holds now, by guard.
 	Held map[string]int `json:"held"`
 
@@ -44,7 +55,20 @@ type Vars struct {
 	Rebalances          map[string]uint64 `json:"rebalances"`
 	RebalancesCompleted uint64            `json:"rebalances_completed"`
 	RebalancesFailed    uint64            `json:"rebalances_failed"`
+	// RebalancesFailedFor counts the latter by what they were planned for.
+	RebalancesFailedFor map[string]uint64 `json:"rebalances_failed_for"`
 	Withheld            map[string]uint64 `json:"withheld"`
+	// Hooks counts calls of hooks by what came of them, of wishes with wish_ before it.
+	// Fallbacks counts regions that were placed otherwise than a hook, or code that was brought,
+	// would have it, by reason. Scalings counts wishes for members by up and down.
+	Hooks     map[string]uint64 `json:"hooks"`
+	Fallbacks map[string]uint64 `json:"fallbacks"`
+	Scalings  map[string]uint64 `json:"scalings"`
+	// CheckpointsAsked counts commands to make one, CheckpointsUnheard those of them to members
+	// that have no stream here or too much to do, CheckpointsRooted frontiers that came of it.
+	CheckpointsAsked   uint64 `json:"checkpoints_asked"`
+	CheckpointsUnheard uint64 `json:"checkpoints_unheard"`
+	CheckpointsRooted  uint64 `json:"checkpoints_rooted"`
 }
 
 // counters count what was done. They may be used from any goroutine.
@@ -52,7 +76,10 @@ type counters struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	probes, drains, evened, unevened                uint64
+	asked, unheard, acknowledged                    uint64
 	refusals, signals, operations, rounds, withheld map[string]uint64
+	hooks, fallbacks, scalings                      map[string]uint64
+	failedFor                                       map[string]uint64
 }
 
 func (c *counters) add(fn func()) {
@@ -60,13 +87,20 @@ func (c *counters) add(fn func()) {
 	defer c.mu.Unlock()
 	if c.refusals == nil {
 		c.refusals, c.signals, c.operations = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-		c.rounds, c.withheld = map[string]uint64{}, map[string]uint64{}
+		c.rounds, c.withheld, c.failedFor = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+		c.hooks, c.fallbacks, c.scalings = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 	}
 	fn()
 }
 
 func (c *counters) refusal(r rootv1.Reason) {
 	c.add(func() { c.refusals[word(r.String(), "REASON_")]++ })
+}
+
+func (c *counters) fallback(why string, regions int) {
+	if regions > 0 {
+		c.add(func() { c.fallbacks[why] += uint64(regions) })
+	}
 }
 
 func (c *counters) verdict(v liveness.Verdict) {
@@ -93,11 +127,26 @@ func (a *Raw) Vars() Vars {
 	n := a.core.Counters()
 	a.mu.Unlock()
 	v.Frames, v.Suspicions, v.Questions, v.Verdicts, v.Proven, v.Holds = n.Frames, n.Suspicions, n.Questions, n.Verdicts, n.Proven, n.Holds
+	a.distribution(&v)
+	v.Waiting = map[string]uint64{}
+	for _, x := range a.Stuck() {
+		v.Waiting[x.GetWhy()] += x.GetCount()
+	}
+	st := a.cfg.View().State
+	st.Keyspaces("", func(k *rootv1.Keyspace) bool {
+		if id := state.KeyspaceID(k.GetId()); k.GetSettings().GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
+			v.Assigned += st.KeyspaceRegionCount(id) - st.KeyspaceOrphaned(id)
+		}
+		return true
+	})
 	c := &a.count
 	c.add(func() {
 		v.Probes, v.Drains = c.probes, c.drains
+		v.RebalancesFailedFor = maps.Clone(c.failedFor)
+		v.CheckpointsAsked, v.CheckpointsUnheard, v.CheckpointsRooted = c.asked, c.unheard, c.acknowledged
 		v.Refusals, v.VerdictSignals, v.Operations = maps.Clone(c.refusals), maps.Clone(c.signals), maps.Clone(c.operations)
 		v.Rebalances, v.Withheld, v.RebalancesCompleted, v.RebalancesFailed = maps.Clone(c.rounds), maps.Clone(c.withheld), c.evened, c.unevened
+		v.Hooks, v.Fallbacks, v.Scalings = maps.Clone(c.hooks), maps.Clone(c.fallbacks), maps.Clone(c.scalings)
 	})
 	return v
 }

@@ -24,6 +24,11 @@ const (
 	Held
 )
 
+// String is the health's name, as it is shown.
+func (h Health) String() string {
+	return [...]string{"unknown", "discovered", "live", "suspected", "held"}[h]
+}
+
 // Standing is what is thought of a member.
 type Standing struct {
 	Incarnation uint64

@@ -66,7 +66,7 @@ func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 		scanned++
 		o, _ := r.Owner(from.Member)
 		_, busy := p.Busy[r.ID]
-		if !busy && !p.begun[r.ID] && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
+		if _, begun := p.begun[r.ID]; !begun && !busy && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
 			regions = append(regions, r)
 			loads[r.ID] = p.load(r)
 		}
@@ -111,7 +111,7 @@ func (p *planner) leave(k *settings, r *state.Region, from state.Owner, w wave) 
 	if k.shared() && slices.ContainsFunc(r.Owners, p.stays) {
 		o.Kind = RemoveOwner
 	} else {
-		to, why := p.target(k, r, true, w.most)
+		to, why := p.target(k, r, -1, true, w.most)
 		if to == nil {
 			return why
 		}

@@ -49,6 +49,8 @@ type cluster struct {
 	work *placement.Work
 	now  clock.Instant
 
+	// labels of members that join.
+	labels map[string]map[string]string
 	// shy takes nothing; damped are those of them that failed too often.
 	shy     map[state.MemberID]bool
 	damped  map[state.MemberID]bool
@@ -153,7 +155,7 @@ func (c *cluster) join(id string, keyspaces ...string) uint64 {
 	c.Helper()
 	old := c.st.Member(state.MemberID(id)).GetIncarnation()
 	return c.apply(&rootv1.Event{Kind: &rootv1.Event_MemberJoined{MemberJoined: &rootv1.MemberJoined{Follows: old, Member: &rootv1.Member{
-		Id: id, Address: id + ":1", StartNonce: old + 1000, Keyspaces: keyspaces,
+		Id: id, Address: id + ":1", StartNonce: old + 1000, Keyspaces: keyspaces, Labels: c.labels[id],
 	}}}})[0].Member.GetIncarnation()
 }
 

@@ -39,11 +39,14 @@ type Input struct {
 	// added up anew.
 	Sums *Sums
 	// Strategies that are brought for keyspaces: what they name is proposed for regions
-	// without owners.
+	// without owners, and what the settings say where that cannot be taken. For an Asker
+	// regions wait.
 	Strategies map[state.KeyspaceID]propose.Strategy
 	// Leaves are members whose processes end. Drained is when a member drained last.
 	Leaves  map[state.MemberID]Leave
 	Drained clock.Instant
+	// Created is when keyspaces were, of those for which that is not long ago.
+	Created map[state.KeyspaceID]clock.Instant
 }
 
 // Observed is what is known of members and regions beside the root.
@@ -91,6 +94,29 @@ type Plan struct {
 	Refusals []Refusal
 	// Balanced is how keyspaces were evened out, with their next budgets.
 	Balanced map[state.KeyspaceID]balance.Result
+	// Asked are regions without owners that wait until an Asker is Answered.
+	Asked map[state.KeyspaceID]*Asked
+}
+
+// Asker is a strategy that says what somebody was asked beforehand.
+type Asker interface {
+	propose.Strategy
+	// Answered reports whether nothing is waited for about a region at an epoch.
+	Answered(id state.RegionID, epoch state.Epoch) bool
+}
+
+// Asked are regions of a keyspace that somebody is to be asked about.
+type Asked struct {
+	Regions []Awaiting
+	// Candidates by id, with what this plan gave them.
+	Candidates []propose.Candidate
+}
+
+// Awaiting is a region that waits, and why it needs an owner.
+type Awaiting struct {
+	Region *state.Region
+	Load   load.Amount
+	Reason rootv1.OperationReason
 }
 
 // Kind is what an Operation does.
@@ -144,7 +170,7 @@ type Operation struct {
 	// PrepareMax and Deadline of a move that begins.
 	PrepareMax, Deadline time.Duration
 	Reason               rootv1.OperationReason
-	// Because says more, for people: of Cancel.
+	// Because says more, for people: of Cancel, and of Assign to another one than named.
 	Because string
 	// Load in thousandths of the member's unit, as the owner last reported it.
 	Load uint64
@@ -195,6 +221,21 @@ const (
 	PoisonSuspected
 	// MassFailureHold: most members of the keyspace are not heard.
 	MassFailureHold
+	// NamedNobody: a strategy that was brought names a member that is none, or takes nothing
+	// now; NamedUnfit: one that may not have the region; NamedFull: one that would have much
+	// more than its part. The region goes to somebody else.
+	NamedNobody
+	NamedUnfit
+	NamedFull
+	// HeldForMember: its owner's next process is waited for. AwaitsMembers: the keyspace is
+	// new, and more members may come.
+	HeldForMember
+	AwaitsMembers
+	// KeysOverLimit: it has more keys than the keyspace allows.
+	KeysOverLimit
+	// NoneMatches: of those that take regions of this keyspace nobody has the labels that
+	// the region's rule wants.
+	NoneMatches
 )
 
 // String is the reason's name, as it is shown.
@@ -202,5 +243,7 @@ func (w Why) String() string {
 	return [...]string{
 		"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
 		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
+		"named_nobody", "named_unfit", "named_full",
+		"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
 	}[w]
 }

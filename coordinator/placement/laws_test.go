@@ -3,6 +3,7 @@ package placement_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/balance"
+	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -25,7 +28,7 @@ func (c *cluster) act(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"m1", "m2", "m3", "m4"}).Draw(t, "member")
 	m := c.st.Member(state.MemberID(id))
 	var regions []state.RegionID
-	for ks := range 3 {
+	for ks := range 4 {
 		c.st.RegionsFrom(state.KeyspaceID(ks+2), "", func(r *state.Region) bool {
 			regions = append(regions, r.ID)
 			return true
@@ -34,7 +37,7 @@ func (c *cluster) act(t *rapid.T) {
 	region := rapid.SampledFrom(regions).Draw(t, "region")
 	switch rapid.IntRange(0, 9).Draw(t, "act") {
 	case 0:
-		c.join(id)
+		c.join(id, rapid.SampledFrom([][]string{nil, nil, {"a", "b", "d"}, {"c", "d"}}).Draw(t, "keyspaces")...)
 	case 1:
 		c.propose(&rootv1.Event{Kind: &rootv1.Event_MemberStateChanged{MemberStateChanged: &rootv1.MemberStateChanged{MemberId: id, State: failed}}})
 		c.fences[fmt.Sprint(id, "/", m.GetIncarnation())] = c.now.Add(20 * time.Second)
@@ -67,31 +70,129 @@ func (c *cluster) act(t *rapid.T) {
 	}
 }
 
+// atOnce is how many moves may be under way from a member, and to one, in laws; ruled is which tier may
+// have keyspace d, and perMember how many of its regions.
+const (
+	atOnce    = 2
+	ruled     = "x"
+	perMember = 3
+)
+
+// lawful makes keyspaces of each kind, of which members m1 to m4 take some.
+func (c *cluster) lawful() {
+	c.labels = map[string]map[string]string{"m1": {"tier": ruled}, "m2": {"tier": "y"}, "m3": {"tier": ruled}, "m5": {"tier": ruled}}
+	d := eraFence()
+	d.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": ruled}}}}
+	d.Limits = &rootv1.Limits{MaxRegionsPerMember: perMember}
+	for _, k := range []struct {
+		name string
+		s    *rootv1.KeyspaceSettings
+	}{{"a", eraFence()}, {"b", ttlFence()}, {"c", sharedBy(3)}, {"d", d}} {
+		k.s.Moves = &rootv1.Moves{InFlight: atOnce}
+		if k.s.Policy == nil {
+			k.s.Policy = &rootv1.Policy{}
+		}
+		k.s.Policy.Rebalance = &rootv1.Rebalance{By: rootv1.BalanceBy_BALANCE_BY_LOAD, MeanPermille: 1200, InFlight: atOnce}
+		c.keyspace(k.name, slots(uint32(4+k.s.GetLimits().GetMaxRegionsPerMember())), k.s)
+	}
+}
+
 // Whatever happens, in whatever order the lists are: the same plan; every operation is
-// one that the root takes; nothing is taken from who may still act; and what followed
-// the changes knows as much as what looks at everything.
+// one that the root takes; nothing is taken from who may still act, and nothing goes where it
+// may not; and what followed the changes knows as much as what looks at everything.
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newCluster(t)
-		c.keyspace("a", slots(4), eraFence())
-		c.keyspace("b", slots(4), ttlFence())
-		c.keyspace("c", slots(4), sharedBy(3))
+		c.lawful()
+		book, budgets := load.NewBook(1000), map[state.KeyspaceID]balance.Budget{}
 		for range rapid.IntRange(1, 60).Draw(t, "acts") {
 			c.act(t)
 			in := c.work.Take(c, c.now)
+			if rapid.Bool().Draw(t, "even") {
+				c.weigh(t, book)
+				in.Loads, in.Rebalance, in.Budgets = book, []state.KeyspaceID{5, 2, 4, 3}, maps.Clone(budgets)
+			}
 			plan := placement.Make(in)
+			for id, out := range plan.Balanced {
+				budgets[id] = out.Budget
+			}
 			rand.Shuffle(len(in.Regions), func(i, j int) { in.Regions[i], in.Regions[j] = in.Regions[j], in.Regions[i] })
 			in.Regions, in.Draining = append(in.Regions, in.Regions...), append(slices.Clone(in.Draining), in.Draining...)
 			slices.Reverse(in.Draining)
+			slices.Reverse(in.Rebalance)
 			if again := placement.Make(in); !bytes.Equal(asBytes(plan), asBytes(again)) {
 				t.Fatalf("two plans:\n%+v\n%+v", plan, again)
 			}
 			c.work.Planned(&plan)
 			c.safe(t, plan)
+			c.eligible(t, plan)
 			c.root(plan)
 		}
 		c.complete(t)
 	})
+}
+
+// weigh has members that are there tell loads.
+func (c *cluster) weigh(t *rapid.T, book *load.Book) {
+	for ks := range state.KeyspaceID(4) {
+		c.st.RegionsFrom(ks+2, "", func(r *state.Region) bool {
+			book.Follow(r.ID, r.Epoch, r.Owners, c.now)
+			for _, o := range r.Owners {
+				book.Report(r.ID, o.Incarnation, r.Epoch, float64(rapid.SampledFrom([]int{0, 1, 9}).Draw(t, "load")), c.now)
+				book.Heard(o.Incarnation, c.now)
+			}
+			return true
+		})
+	}
+	for _, id := range []string{"m1", "m2", "m3", "m4"} {
+		book.Heard(c.st.Member(state.MemberID(id)).GetIncarnation(), c.now)
+	}
+}
+
+// eligible fails for what goes to a member that may not get it, and for more at a time than may be.
+func (c *cluster) eligible(t *rapid.T, plan placement.Plan) {
+	takes, gives, counts := map[state.MemberID]int{}, map[state.MemberID]int{}, map[state.MemberID]int{}
+	for _, o := range plan.Operations {
+		r := c.st.Region(o.Region)
+		to := o.Owners
+		if o.Kind == placement.PlanMove || o.Kind == placement.AddOwner {
+			to = []state.Owner{o.To}
+			takes[o.To.Member]++
+		} else if o.Kind != placement.Assign {
+			to = nil
+		}
+		if o.Kind == placement.PlanMove || o.Kind == placement.RemoveOwner {
+			gives[o.From.Member]++
+		}
+		for _, x := range to {
+			if slices.Contains(r.Owners, x) {
+				continue
+			}
+			m, k := c.st.Member(x.Member), c.st.Keyspace(o.Keyspace)
+			counts[x.Member] += int(o.Keyspace / 5)
+			switch {
+			case m.GetState() != active || m.GetIncarnation() != x.Incarnation || c.shy[x.Member]:
+				t.Fatalf("%+v goes to who is not there", o)
+			case len(m.GetKeyspaces()) > 0 && !slices.Contains(m.GetKeyspaces(), k.GetName()):
+				t.Fatalf("%+v goes to who takes nothing of %s", o, k.GetName())
+			case o.Keyspace == 5 && m.GetLabels()["tier"] != ruled:
+				t.Fatalf("%+v breaks the label rule", o)
+			case o.Keyspace == 5 && c.st.MemberKeyspaceRegionCount(x.Member, 5)+counts[x.Member] > perMember:
+				t.Fatalf("%+v breaks the limit", o)
+			}
+		}
+	}
+	moves := c.work.Moves()
+	for id, n := range takes {
+		if moves.Takes(id)+n > atOnce {
+			t.Fatalf("%d moves to %s beside %d: %+v", n, id, moves.Takes(id), plan.Operations)
+		}
+	}
+	for id, n := range gives {
+		if moves.Gives(id)+n > atOnce {
+			t.Fatalf("%d moves from %s beside %d: %+v", n, id, moves.Gives(id), plan.Operations)
+		}
+	}
 }
 
 // safe fails for a grant of what somebody may still act for.
@@ -137,6 +238,7 @@ func (c *cluster) complete(t *rapid.T) {
 	}
 	for range 30 {
 		c.now = c.now.Add(time.Second)
+		c.work.Wake() // who looks after it does so now and then
 		c.round()
 		c.st.Transitions(func(x *rootv1.Transition) bool {
 			if id := state.RegionID(x.GetRegionId()); c.st.PendingTransition(id) == x {
@@ -152,7 +254,17 @@ func (c *cluster) complete(t *rapid.T) {
 	if n := c.work.Moves().Len(); n != 0 {
 		t.Fatalf("%d moves never end", n)
 	}
-	for ks := range 3 {
+	ruledMembers := 0
+	c.st.Members(func(m *rootv1.Member) bool {
+		if m.GetState() == active && m.GetLabels()["tier"] == ruled {
+			ruledMembers++
+		}
+		return true
+	})
+	for ks := range 4 {
+		if ks == 3 && ruledMembers < 3 {
+			continue // they have no room for all
+		}
 		c.st.RegionsFrom(state.KeyspaceID(ks+2), "", func(r *state.Region) bool {
 			if len(r.Owners) == 0 {
 				t.Fatalf("region %d is nobody's", r.ID)
@@ -200,5 +312,33 @@ func BenchmarkFailure(b *testing.B) {
 		if plan := c.plan(); len(plan.Operations) != 100 {
 			b.Fatalf("%d operations", len(plan.Operations))
 		}
+	}
+}
+
+// What a plan gives to members by repair counts for what it moves there to put something
+// right: a member gets no more of both than it may have.
+func TestLimitHoldsForRepairAndRoundsTogether(t *testing.T) {
+	c := newCluster(t)
+	c.labels = map[string]map[string]string{"m1": {"tier": "x"}}
+	s := eraFence()
+	s.Limits = &rootv1.Limits{MaxRegionsPerMember: 3}
+	c.join("m2")
+	c.join("m3")
+	ks := c.keyspace("d", slots(6), s)
+	c.settle()
+	s.Policy = &rootv1.Policy{LabelRules: []*rootv1.LabelRule{{Labels: map[string]string{"tier": "x"}}}}
+	c.apply(&rootv1.Event{Kind: &rootv1.Event_KeyspaceUpdated{KeyspaceUpdated: &rootv1.KeyspaceUpdated{KeyspaceId: uint32(ks), ExpectedVersion: 1, Settings: s}}})
+	c.join("m1")
+	c.set("m2", failed) // its three are orphans, and those of the third member are where they may not be
+	in := c.work.Take(c, c.now)
+	in.Rebalance = []state.KeyspaceID{ks}
+	gets := 0
+	for _, o := range placement.Make(in).Operations {
+		if o.To.Member == "m1" || len(o.Owners) > 0 && o.Owners[0].Member == "m1" {
+			gets++
+		}
+	}
+	if gets != 3 {
+		t.Errorf("it gets %d regions, 3 is the limit", gets)
 	}
 }

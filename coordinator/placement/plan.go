@@ -15,7 +15,7 @@ import (
 func Make(in Input) Plan {
 	p := &planner{
 		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
-		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]bool{},
+		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{},
 	}
 	for _, id := range sorted(in.Regions) {
 		p.look(id)
@@ -46,8 +46,9 @@ type planner struct {
 	homeless map[state.KeyspaceID][]homeless
 	// gives and takes are moves that this plan begins.
 	gives, takes map[state.MemberID]int
-	// begun are the regions that this plan has an operation for.
-	begun map[state.RegionID]bool
+	// begun are the regions that this plan is done with, with the number of the operation
+	// that it has for them, from 1 on; 0: none.
+	begun map[state.RegionID]int
 }
 
 // homeless is a region with owners that are gone.
@@ -57,6 +58,9 @@ type homeless struct {
 	keep   []state.Owner
 	reason rootv1.OperationReason
 	load   uint64
+	// back is the place among those who may take it of the member that had it; -1: it has
+	// not come back.
+	back int
 }
 
 // sorted returns ids in order, each once, in a slice of its own.
@@ -77,8 +81,8 @@ func (p *planner) do(r *state.Region, o Operation) {
 	if o.Load == 0 {
 		o.Load = p.load(r)
 	}
-	p.begun[r.ID] = true
 	p.plan.Operations = append(p.plan.Operations, o)
+	p.begun[r.ID] = len(p.plan.Operations)
 }
 
 func (p *planner) refuse(f Refusal) { p.plan.Refusals = append(p.plan.Refusals, f) }
@@ -101,16 +105,18 @@ func (p *planner) look(id state.RegionID) {
 
 // repair finds out whether owners of a region are gone, and may be replaced.
 func (p *planner) repair(k *settings, r *state.Region) {
-	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r)}
+	h := homeless{region: r, reason: rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH, load: p.load(r), back: -1}
 	for _, o := range r.Owners {
 		if p.alive(o) {
 			h.keep = append(h.keep, o)
 			continue
 		}
 		h.reason = p.lost(o)
-		if !p.clear(k, r, o) {
+		back, held := p.held(k, r, o)
+		if !p.clear(k, r, o) || held {
 			return
 		}
+		h.back = back
 	}
 	if f := r.Former; f != nil {
 		h.reason = rootv1.OperationReason_OPERATION_REASON_ORPHANED
@@ -190,6 +196,7 @@ func (p *planner) house() {
 		slices.SortFunc(regions, func(a, b homeless) int {
 			return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.region.ID, b.region.ID))
 		})
+		p.expect(p.keyspaces[id], regions)
 		for _, h := range regions {
 			p.houseOne(p.keyspaces[id], h)
 		}
@@ -198,8 +205,14 @@ func (p *planner) house() {
 
 func (p *planner) houseOne(k *settings, h homeless) {
 	owners := h.keep
+	if len(owners) == 0 && h.reason == rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH && p.begins(k, h.region) {
+		return
+	}
 	if len(owners) == 0 {
-		c, why := p.target(k, h.region, false, 0)
+		if h.back < 0 && p.awaits(k, h) {
+			return
+		}
+		c, why := p.target(k, h.region, h.back, false, 0)
 		if c == nil {
 			f := Refusal{Region: h.region.ID, Keyspace: h.region.Keyspace, Why: why}
 			if why == PoisonSuspected {

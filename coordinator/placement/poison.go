@@ -36,6 +36,8 @@ type Poison struct {
 	deaths  map[state.RegionID]int
 	// until is when those in quarantine leave it.
 	until map[state.RegionID]clock.Instant
+	// fresh are those that have come there since Fresh.
+	fresh []state.RegionID
 }
 
 // NewPoison suspects nothing. A death counts so soon after a grant.
@@ -106,7 +108,32 @@ func (x *Poison) member(st *state.State, m *rootv1.Member, now clock.Instant) {
 	}
 	for _, id := range often {
 		x.deaths[id], x.until[id] = poisonDeaths, now.Add(poisonRest)
+		x.fresh = append(x.fresh, id)
 	}
+}
+
+// Fresh are the regions that were quarantined since it was called last.
+func (x *Poison) Fresh() []state.RegionID {
+	fresh := x.fresh
+	x.fresh = nil
+	return fresh
+}
+
+// All calls fn for each region in quarantine, and when it leaves.
+func (x *Poison) All(fn func(id state.RegionID, until clock.Instant)) {
+	for id, until := range x.until {
+		if x.Quarantined(id) {
+			fn(id, until)
+		}
+	}
+}
+
+// Until is when a region leaves quarantine; 0: it is in none.
+func (x *Poison) Until(id state.RegionID) clock.Instant {
+	if !x.Quarantined(id) {
+		return 0
+	}
+	return x.until[id]
 }
 
 // Expire ends quarantines that are over.

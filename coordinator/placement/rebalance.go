@@ -22,6 +22,10 @@ type MemberInsight struct {
 	// Joined is when it registered, if that was lately. RestsUntil is when something may be
 	// moved to it again, to even out: it recovered.
 	Joined, RestsUntil clock.Instant
+	// Ended is the incarnation whose process ended last, and EndedAt when it was heard
+	// last; 0: it is not known, or was long ago.
+	Ended   uint64
+	EndedAt clock.Instant
 }
 
 // RegionInsight is what is known of a region.
@@ -36,6 +40,8 @@ type RegionInsight struct {
 	// and HotPermille its part.
 	Median, HotKey string
 	HotPermille    uint64
+	// Keys in it, where their number is limited; 0: not told.
+	Keys uint64
 }
 
 // rebalance evens keyspaces out.
@@ -50,9 +56,11 @@ func (p *planner) rebalance() {
 			p.refuse(Refusal{Keyspace: id, Why: MassFailureHold, Even: true})
 			continue
 		}
+		regions := p.regions(k)
 		out := balance.Make(balance.Input{
-			Keyspace: id, Policy: k.policy, Members: members, Regions: p.regions(k), Budget: p.Budgets[id], Now: p.Now,
+			Keyspace: id, Policy: k.policy, Members: members, Regions: regions, Budget: p.Budgets[id], Now: p.Now,
 		})
+		p.overKeys(k, regions, out.Steps)
 		if p.plan.Balanced == nil {
 			p.plan.Balanced = map[state.KeyspaceID]balance.Result{}
 		}
@@ -63,6 +71,30 @@ func (p *planner) rebalance() {
 		for _, f := range out.Refusals {
 			p.refuse(Refusal{Region: f.Region, Keyspace: id, Member: f.Member, Regions: f.Regions, Why: whyOf[f.Why], At: f.At, Even: true})
 		}
+	}
+}
+
+// overKeys refuses regions with more keys than they may have, that nobody cuts.
+func (p *planner) overKeys(k *settings, regions []balance.Region, steps []balance.Step) {
+	if k.policy.MaxKeys == 0 || !k.policy.CutKeys {
+		return
+	}
+	cut := map[state.RegionID]bool{}
+	for i := range steps {
+		cut[steps[i].Region] = steps[i].Kind == balance.Split
+	}
+	f := Refusal{Keyspace: k.id, Why: KeysOverLimit, Even: true}
+	for i := range regions {
+		x := &regions[i]
+		if x.Keys <= k.policy.MaxKeys || x.Busy || cut[x.ID] {
+			continue
+		}
+		if f.Regions++; f.Region == 0 {
+			f.Region = x.ID
+		}
+	}
+	if f.Regions > 0 {
+		p.refuse(f)
 	}
 }
 
@@ -80,7 +112,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		others = p.elsewhere(k)
 	}
 	p.State.Members(func(m *rootv1.Member) bool {
-		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !accepts(m, k.name) {
+		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !Accepts(m, k.name) {
 			return true
 		}
 		id := state.MemberID(m.GetId())
@@ -184,9 +216,13 @@ func (p *planner) regions(k *settings) []balance.Region {
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
 		_, x.Busy = p.Busy[r.ID]
-		x.Busy = x.Busy || p.begun[r.ID] || p.State.PendingTransition(r.ID) != nil
+		begun, done := p.begun[r.ID]
+		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		if m, under := p.Moves.byRegion[r.ID]; under {
 			x.From, x.To = m.from, m.to
+		}
+		if begun > 0 {
+			p.asPlanned(&x, &p.plan.Operations[begun-1])
 		}
 		for _, o := range r.Owners {
 			x.Busy = x.Busy || !p.alive(o)
@@ -198,11 +234,22 @@ func (p *planner) regions(k *settings) []balance.Region {
 			in := p.Insight.Region(r.ID)
 			x.Saturated, x.CoolSince, x.CutAt, x.Quarantined = in.Saturated, in.CoolSince, in.CutAt, in.Quarantined
 			x.Median, x.HotKey, x.HotPermille = in.Median, in.HotKey, in.HotPermille
+			x.Keys = in.Keys
 		}
 		regions = append(regions, x)
 		return true
 	})
 	return regions
+}
+
+// asPlanned has a region count for those that this plan gives it to.
+func (p *planner) asPlanned(x *balance.Region, o *Operation) {
+	switch o.Kind {
+	case Assign:
+		x.Owners, x.From, x.To = o.Owners, "", ""
+	case PlanMove, AddOwner, RemoveOwner:
+		x.From, x.To = o.From.Member, o.To.Member
+	}
 }
 
 // loadOf is the load of a region: of one on a member above what it can take, the fast

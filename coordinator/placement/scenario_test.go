@@ -420,36 +420,3 @@ func TestScenario24NextHolderGoesOn(t *testing.T) {
 	}
 	s.wantCounts([]int{40, 40, 40, 40, 40}, append(names(4), "m100")...)
 }
-
-// BenchmarkEven is a full rebalance of 100,000 regions of 1,000 members, and what it takes
-// to see that there is nothing to do.
-func BenchmarkEven(b *testing.B) {
-	c := newCluster(b)
-	for _, id := range names(1000) {
-		c.join(id)
-	}
-	book := load.NewBook(1 << 20)
-	in := placement.Input{Policies: map[state.KeyspaceID]balance.Policy{}, Loads: book}
-	for i := range 10 {
-		in.Rebalance = append(in.Rebalance, c.keyspace(fmt.Sprintf("ks%d", i), slots(10_000), eraFence()))
-		in.Policies[in.Rebalance[i]] = even
-	}
-	c.settle()
-	for _, ks := range in.Rebalance {
-		c.st.RegionsFrom(ks, "", func(r *state.Region) bool {
-			book.Follow(r.ID, r.Epoch, r.Owners, c.now)
-			book.Report(r.ID, r.Owners[0].Incarnation, r.Epoch, float64(uint64(r.ID)*7919%97), c.now)
-			return true
-		})
-	}
-	c.st.Members(func(m *rootv1.Member) bool {
-		book.Heard(m.GetIncarnation(), c.now)
-		return true
-	})
-	in.State, in.Observed, in.Moves, in.Now = c.st, c, c.work.Moves(), c.now.Add(time.Second)
-	steps := 0
-	for b.Loop() {
-		steps = len(placement.Make(in).Operations)
-	}
-	b.ReportMetric(float64(steps), "operations")
-}

@@ -24,6 +24,10 @@ type settings struct {
 	strategy rootv1.Strategy
 	vnodes   int
 	policy   balance.Policy
+	// hold is how long regions wait for the next process of their owner, first how many members
+	// the first plan waits for.
+	hold  time.Duration
+	first int
 }
 
 // keyspace returns the settings of an assigned keyspace, nil of others.
@@ -58,7 +62,11 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		strategy:   s.GetPolicy().GetStrategy(),
 		vnodes:     int(cmp.Or(s.GetPolicy().GetRingVnodes(), 128)),
 	}
+	if k.strategy == rootv1.Strategy_STRATEGY_HOOK {
+		k.strategy = s.GetPolicy().GetHookFallback()
+	}
 	k.policy = PolicyOf(s)
+	k.hold, k.first = millis(s.GetStart().GetHoldMillis()), bounded(s.GetStart().GetMembers())
 	r := s.GetPolicy().GetRebalance()
 	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))
 	k.maxAge = max(frames, millis(cmp.Or(r.GetLoadMaxAgeMillis(), 10_000)))
@@ -74,6 +82,7 @@ func PolicyOf(s *rootv1.KeyspaceSettings) balance.Policy {
 	p := balance.Policy{
 		PerMember: bounded(s.GetLimits().GetMaxRegionsPerMember()), OwnersMax: owners, OwnersMin: int(s.GetOwnership().GetMinOwners()),
 		InFlight: int(min(state.MovesOf(s).GetInFlight(), maxInFlight)), Spread: s.GetPolicy().GetSpread(),
+		MaxKeys: s.GetLimits().GetMaxKeysPerRegion(), CutKeys: s.GetLimits().GetRefuseKeys(),
 	}
 	if r := state.RebalanceOf(s); r != nil {
 		p.Even, p.By = true, by[r.GetBy()]

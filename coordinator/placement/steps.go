@@ -229,6 +229,6 @@ func (p *planner) wait(x *passage, why Why, bounds ...time.Duration) {
 			f.At = at
 		}
 	}
-	p.begun[x.region.ID] = true
+	p.begun[x.region.ID] = 0
 	p.refuse(f)
 }

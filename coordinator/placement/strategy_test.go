@@ -91,7 +91,7 @@ func TestP55LabelRulesHoldForNewRegions(t *testing.T) {
 	if got := c.owner(small); got != "m1" {
 		t.Errorf("the small one is %s's, which has fewest", got)
 	}
-	if len(plan.Refusals) != 1 || plan.Refusals[0].Region != other || plan.Refusals[0].Why != placement.NoEligibleMember {
+	if len(plan.Refusals) != 1 || plan.Refusals[0].Region != other || plan.Refusals[0].Why != placement.NoneMatches {
 		t.Errorf("the refusals are %+v", plan.Refusals)
 	}
 	c.labelled("m3", 1, map[string]string{"dedicated": "a"})

@@ -23,8 +23,8 @@ func (c *candidate) owner() state.Owner {
 	return state.Owner{Member: c.id, Incarnation: c.record.GetIncarnation()}
 }
 
-// accepts reports whether the member takes regions of the keyspace.
-func accepts(m *rootv1.Member, keyspace string) bool {
+// Accepts reports whether the member takes regions of the keyspace.
+func Accepts(m *rootv1.Member, keyspace string) bool {
 	return len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace)
 }
 
@@ -32,12 +32,14 @@ func accepts(m *rootv1.Member, keyspace string) bool {
 // strategy that proposes one of them.
 type targets struct {
 	field *balance.Field
-	// candidates by the number of their seats, and as the strategy sees them; nil: the
-	// coldest one is meant.
-	candidates []*candidate
-	strategy   propose.Strategy
-	seen       []propose.Candidate
-	assigned   int
+	// candidates by the number of their seats, and as strategies see them: the one that was
+	// brought, and the settings' one; nil: the coldest one is meant.
+	candidates        []*candidate
+	brought, strategy propose.Strategy
+	seen              []propose.Candidate
+	assigned          int
+	// pending is what regions weigh that this plan is to give: fair parts do not have it.
+	pending load.Amount
 	// joiners are those of candidates that are let be because they joined, once found.
 	joiners []int
 	found   bool
@@ -69,7 +71,7 @@ func (p *planner) candidates() []*candidate {
 // better than nobody: what failed with it was served in between.
 func (p *planner) candidatesOf(k *settings) (all []*candidate) {
 	for _, c := range p.candidates() {
-		if accepts(c.record, k.name) {
+		if Accepts(c.record, k.name) {
 			all = append(all, c)
 		}
 	}
@@ -77,7 +79,7 @@ func (p *planner) candidatesOf(k *settings) (all []*candidate) {
 		return all
 	}
 	for _, c := range p.damped {
-		if accepts(c.record, k.name) {
+		if Accepts(c.record, k.name) {
 			all = append(all, c)
 		}
 	}
@@ -120,20 +122,22 @@ func (p *planner) byLoad(k *settings) bool { return p.Loads != nil && k.policy.B
 // proposes: beyond, the coldest one is taken.
 const mostPart = 1250
 
-// strategy makes the one of a keyspace's settings, or takes what was brought.
+// strategy makes the one of a keyspace's settings, beside what was brought.
 func (p *planner) strategy(k *settings, t *targets) {
-	if t.strategy = p.Strategies[k.id]; t.strategy == nil {
-		switch k.strategy {
-		case rootv1.Strategy_STRATEGY_ROUND_ROBIN:
-			t.strategy = propose.RoundRobin{}
-		case rootv1.Strategy_STRATEGY_RANDOM:
-			t.strategy = propose.Random{}
-		case rootv1.Strategy_STRATEGY_TWO_CHOICES:
-			t.strategy = propose.TwoChoices{}
-		case rootv1.Strategy_STRATEGY_RING:
-		default:
-			return // the coldest is the least loaded, and keeps it balanced
-		}
+	t.brought = p.Strategies[k.id]
+	ring := false
+	switch k.strategy {
+	case rootv1.Strategy_STRATEGY_ROUND_ROBIN:
+		t.strategy = propose.RoundRobin{}
+	case rootv1.Strategy_STRATEGY_RANDOM:
+		t.strategy = propose.Random{}
+	case rootv1.Strategy_STRATEGY_TWO_CHOICES:
+		t.strategy = propose.TwoChoices{}
+	case rootv1.Strategy_STRATEGY_RING:
+		ring = true
+	}
+	if t.brought == nil && t.strategy == nil && !ring {
+		return // the coldest is the least loaded, and keeps it balanced
 	}
 	t.assigned = p.State.KeyspaceRegionCount(k.id) - p.State.KeyspaceOrphaned(k.id)
 	for i, c := range t.candidates {
@@ -141,31 +145,95 @@ func (p *planner) strategy(k *settings, t *targets) {
 			ID: c.id, Labels: c.record.GetLabels(), Capacity: max(c.record.GetCapacity(), 1), Load: t.field.Seat(i).High,
 		})
 	}
-	if t.strategy == nil {
+	if ring {
 		t.strategy = propose.NewRing(k.id, t.seen, k.vnodes)
 	}
 }
 
-// propose is who the strategy says, if that member may take the region, and would not
-// have much more than its part; -1: nobody.
-func (t *targets) propose(r *state.Region, owners []state.Owner, w load.Amount) int {
-	if t.strategy == nil || len(t.seen) == 0 {
-		return -1
+// propose is who the strategy that was brought says, else the settings' one; -1: nobody. A
+// reason says why the first was not taken, and named whom it said.
+func (t *targets) propose(r *state.Region, owners []state.Owner, w load.Amount) (i int, named state.MemberID, why Why) {
+	if len(t.seen) == 0 {
+		return -1, "", 0
 	}
-	may := func(i int) bool { return t.field.May(i, r.Start, owners) }
-	i, ok := t.strategy.Propose(&propose.Question{
-		Keyspace: r.Keyspace, Region: r.ID, Key: r.Start, Load: w, Nth: t.assigned, Candidates: t.seen, Allowed: may, Room: t.field.Fair,
-	})
-	if !ok || i < 0 || i >= len(t.seen) || !may(i) || t.seen[i].Load.Plus(w) > max(t.field.Fair(i, mostPart), w) {
-		return -1
+	if t.brought != nil {
+		if i, named, why = t.named(t.brought, r, owners, w); i >= 0 {
+			return i, named, why
+		}
 	}
-	return i
+	if t.strategy == nil {
+		return -1, named, why
+	}
+	i, _, _ = t.named(t.strategy, r, owners, w)
+	return i, named, why
 }
 
-// target takes a member that does not own a region: who is proposed for it, else the one
-// with least. A move goes to no member to which too many are under way. Without one it
+// named is who a strategy says, if that member may take the region, and would not have much
+// more than its part.
+func (t *targets) named(s propose.Strategy, r *state.Region, owners []state.Owner, w load.Amount) (int, state.MemberID, Why) {
+	may := func(i int) bool { return t.field.May(i, r.Start, owners) }
+	i, ok := s.Propose(&propose.Question{
+		Keyspace: r.Keyspace, Region: r.ID, Key: r.Start, Load: w, Nth: t.assigned, Candidates: t.seen, Allowed: may, Room: t.room,
+	})
+	switch {
+	case !ok:
+		return -1, "", 0
+	case i < 0 || i >= len(t.seen):
+		return -1, "", NamedNobody
+	case !may(i):
+		return -1, t.candidates[i].id, NamedUnfit
+	case t.seen[i].Load.Plus(w) > max(t.room(i, mostPart), w):
+		return -1, t.candidates[i].id, NamedFull
+	}
+	return i, t.candidates[i].id, 0
+}
+
+// room is so many of 1,000 of a member's fair part, when everything has been given.
+func (t *targets) room(i int, permille uint64) load.Amount {
+	return t.field.FairWith(t.pending, i, permille)
+}
+
+// expect has a strategy that is brought reckon with regions that are about to be given: of a
+// new keyspace nobody has any part yet.
+func (p *planner) expect(k *settings, regions []homeless) {
+	if p.Strategies[k.id] == nil {
+		return
+	}
+	t := p.targetsOf(k)
+	for _, h := range regions {
+		if len(h.keep) == 0 {
+			t.pending = t.pending.Plus(p.weight(k, h.region))
+		}
+	}
+}
+
+// awaits reports whether a region waits for what somebody is asked about it. Nobody is asked
+// where the answer would be of no use.
+func (p *planner) awaits(k *settings, h homeless) bool {
+	asker, ok := p.Strategies[k.id].(Asker)
+	if !ok || asker.Answered(h.region.ID, h.region.Epoch) || p.quarantined(h.region.ID) {
+		return false
+	}
+	t := p.targetsOf(k)
+	if t.field.Coldest(h.region.Start, nil, nil) < 0 {
+		return false
+	}
+	if p.plan.Asked == nil {
+		p.plan.Asked = map[state.KeyspaceID]*Asked{}
+	}
+	a := p.plan.Asked[k.id]
+	if a == nil {
+		a = &Asked{Candidates: t.seen}
+		p.plan.Asked[k.id] = a
+	}
+	a.Regions = append(a.Regions, Awaiting{h.region, p.weight(k, h.region), h.reason})
+	return true
+}
+
+// target takes a member that does not own a region: the one that had it and came back, who
+// is proposed for it, else the one with least. A move goes to no member to which too many are under way. Without one it
 // says why.
-func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) (*candidate, Why) {
+func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*candidate, Why) {
 	t := p.targetsOf(k)
 	why := NoEligibleMember
 	if t.field.Full() {
@@ -175,11 +243,17 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 	if !move { // the root moves nothing to another incarnation of an owner, but grants it
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
 	}
-	w, i := p.weight(k, r), -1
-	if move {
+	w, i := p.weight(k, r), back
+	if i >= 0 {
+		// Its own again.
+	} else if move {
 		i = p.joiner(k, t, r, owners, inFlight)
 	} else {
-		i = t.propose(r, owners, w)
+		var unfit Why
+		var named state.MemberID
+		if i, named, unfit = t.propose(r, owners, w); unfit != 0 {
+			p.refuse(Refusal{Region: r.ID, Keyspace: r.Keyspace, Member: named, Why: unfit})
+		}
 	}
 	if i < 0 {
 		i = t.field.Coldest(r.Start, owners, func(s *balance.Seat) bool {
@@ -191,8 +265,11 @@ func (p *planner) target(k *settings, r *state.Region, move bool, inFlight int) 
 		})
 	}
 	if i < 0 {
-		if alone {
+		switch {
+		case alone:
 			why = PoisonSuspected
+		case why == NoEligibleMember && !move && len(t.candidates) > 0:
+			why = NoneMatches
 		}
 		return nil, why
 	}

@@ -423,11 +423,14 @@ func (w *Work) Planned(plan *Plan) {
 	for _, f := range plan.Refusals {
 		switch {
 		case f.Even: // whoever asks for it asks again
+		case f.Why == AwaitsMembers:
+			w.starving[f.Region] = struct{}{}
+			w.alarm(f.Region, f.At)
 		case f.At != 0:
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:
 			w.stalled = w.stalled || f.Why == NoEligibleMember || f.Why == MembersFull
-		case f.Why == NoEligibleMember || f.Why == MembersFull:
+		case f.Why == NoEligibleMember || f.Why == MembersFull || f.Why == NoneMatches:
 			w.starving[f.Region] = struct{}{}
 		}
 	}

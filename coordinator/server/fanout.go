@@ -296,6 +296,9 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 	for i := range batches {
 		for j := range batches[i].Changes {
 			c := &batches[i].Changes[j]
+			if c.Acknowledges() {
+				continue // it is found where it was
+			}
 			change = change[:0]
 			f.concerned(c, func(s *scope) {
 				if len(change) == 0 {

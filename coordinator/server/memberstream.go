@@ -25,8 +25,8 @@ const (
 	MaxFrameBytes = 256 << 10
 	// maxRefusals bounds what is said of bad input in one answer.
 	maxRefusals = 64
-	// maxCommands bounds the commands that wait for one member.
-	maxCommands = 64
+	// maxCommands bounds the commands that wait for one member, of about 50 bytes each.
+	maxCommands = 1024
 )
 
 // MemberEvents hears of members' streams. Opened, Frame and Closed of one stream come in
@@ -70,12 +70,14 @@ type RegionLoad struct {
 	Region    state.RegionID
 	Epoch     state.Epoch
 	Load      float64
+	// Keys in it; 0: not told.
+	Keys      uint64
 	Saturated bool
 }
 
 // SaidOf is the load in a report; false: the member does not serve the region.
 func SaidOf(p *coordinatorv1.RegionReport) (RegionLoad, bool) {
-	return RegionLoad{state.RegionID(p.GetRegionId()), rooted.EpochFromProto(p.GetEpoch()), p.GetLoad(), p.GetSaturated()},
+	return RegionLoad{state.RegionID(p.GetRegionId()), rooted.EpochFromProto(p.GetEpoch()), p.GetLoad(), p.GetKeyCount(), p.GetSaturated()},
 		p.GetPhase() == coordinatorv1.RegionPhase_REGION_PHASE_SERVING
 }
 

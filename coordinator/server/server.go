@@ -96,6 +96,11 @@ type Config struct {
 	Standing func(state.MemberID) liveness.Standing
 	// Rounds are how keyspaces were evened out last, newest first. Nil: nobody does that.
 	Rounds func() []*coordinatorv1.BalanceRound
+	// Notes are what is known of regions beside the root. Nil: nothing is.
+	Notes Notes
+
+	// Scaling is how many members keyspaces want, by name. Nil: nobody says.
+	Scaling func() []*coordinatorv1.ScalingSignal
 
 	// Limits bound what callers can make it hold. Zero: DefaultLimits.
 	Limits Limits

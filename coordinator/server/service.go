@@ -32,6 +32,7 @@ func Changes(method string) bool {
 		coordinatorv1.Coordinator_CreateToken_FullMethodName,
 		coordinatorv1.Coordinator_RevokeToken_FullMethodName,
 		coordinatorv1.Coordinator_RotateTokenKey_FullMethodName,
+		coordinatorv1.Coordinator_ReleaseRegion_FullMethodName,
 		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
 		coordinatorv1.Coordinator_MemberStream_FullMethodName,
 		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:

@@ -46,6 +46,16 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 			}
 		}
 	}
+	if s.cfg.Scaling != nil && !req.GetBrief() {
+		for _, x := range s.cfg.Scaling() {
+			if len(resp.Scaling) < maxShownRounds && v.mayRead(ctx, x.GetKeyspace()) == nil {
+				resp.Scaling = append(resp.Scaling, x)
+			}
+		}
+	}
+	if !req.GetBrief() {
+		v.count(ctx, resp)
+	}
 	violations := s.invariants.violations()
 	resp.InvariantViolations = violations[:]
 	if handovers := v.state.Handovers(); len(handovers) > 0 {
@@ -59,7 +69,7 @@ func (s *Server) Status(ctx context.Context, req *coordinatorv1.StatusRequest) (
 	return resp, nil
 }
 
-// maxShownRounds bounds the rounds in an answer.
+// maxShownRounds bounds the rounds in an answer, and the wishes for members.
 const maxShownRounds = 256
 
 // serves says whether a holder can serve now: its confirmation is good. Without a

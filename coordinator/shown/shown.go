@@ -214,6 +214,9 @@ func (c *Core) Apply(next *state.State, changes []state.Change) {
 	for i := range changes {
 		switch ch := &changes[i]; ch.Kind {
 		case state.ChangeRegion:
+			if ch.Acknowledges() {
+				continue // it said so itself
+			}
 			c.regionChanged(ch.Region)
 			if ch.OldRegion != nil {
 				c.regionChanged(ch.OldRegion)

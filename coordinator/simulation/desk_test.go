@@ -166,7 +166,7 @@ func (d *desk) onFrame(m *memberStream, f *coordinatorv1.MemberFrame) {
 		d.cut(m, err)
 		return
 	}
-	heard := server.HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Goodbye: f.GetGoodbye(), Showed: d.showed(m, f)}
+	heard := server.HeardFrame{Member: m.id, Incarnation: m.incarnation, Stream: m.number, At: now, Load: f.GetLoad(), Goodbye: f.GetGoodbye(), Showed: d.showed(m, f)}
 	if f.GetComplete() && m.since == 0 {
 		m.since = now
 	}

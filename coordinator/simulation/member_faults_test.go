@@ -11,7 +11,7 @@ import (
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
 
-// space is an assigned keyspace.
+// space is an assigned keyspace; one without slots has ranges.
 type space struct {
 	name      string
 	slots     uint32
@@ -42,8 +42,15 @@ func (s *space) settings(k knobs) *rootv1.KeyspaceSettings {
 			MeanPermille: 1200, IntervalMillis: 250, HourPermille: 1000, RoundPermille: 500, SpacingMillis: 400, BackoffMillis: 400,
 		}}
 	}
+	layout := &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: s.slots}}}
+	if s.slots == 0 {
+		layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{Ranges: &rootv1.Layout_Ranges{}}}
+	}
+	if k.loads {
+		s.byLoad(policy.Rebalance)
+	}
 	return &rootv1.KeyspaceSettings{
-		Policy: policy, Layout: &rootv1.Layout{Kind: &rootv1.Layout_Slots_{Slots: &rootv1.Layout_Slots{Count: s.slots}}},
+		Policy: policy, Layout: layout,
 		Placement: rootv1.Placement_PLACEMENT_ASSIGNED, Ownership: s.ownership, Liveness: l,
 		Moves:  &rootv1.Moves{PrepareMaxMillis: 60, DeadlineMillis: 400, HoldRequestsMillis: 60, InFlight: 4},
 		Guards: &rootv1.Guards{MassPermille: mass, MassWindowMillis: 200, FlapFailures: 4, FlapWindowMillis: 800, NoMoveBackMillis: 500},
@@ -56,7 +63,9 @@ func (r *run) newMembers() {
 	if r.k.members == 0 {
 		return
 	}
-	r.spaces = spaces(r.k.fence)
+	if r.spaces = spaces(r.k.fence); r.k.loads {
+		r.spaces = append(r.spaces, space{ranged, 0, &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}})
+	}
 	for i := range r.k.members {
 		r.workers = append(r.workers, newWorker(r, i))
 	}
@@ -78,7 +87,11 @@ func (r *run) startMembers() {
 	for _, s := range r.spaces {
 		r.operate(func() *rootv1.Event {
 			return &rootv1.Event{Kind: &rootv1.Event_KeyspaceCreated{KeyspaceCreated: &rootv1.KeyspaceCreated{Name: s.name, Settings: s.settings(r.k)}}}
-		}, func(*rootv1.CommandResult) {})
+		}, func(result *rootv1.CommandResult) {
+			if s.slots == 0 {
+				r.publishRanges(result.GetEvents()[0].GetKeyspace().GetId())
+			}
+		})
 	}
 	for _, w := range r.workers {
 		if !w.twin {

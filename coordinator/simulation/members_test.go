@@ -25,6 +25,7 @@ func memberKnobs(seed uint64, v variant) knobs {
 	k := knobsOf(seed, v)
 	k.members, k.loses = 3+int(seed%2), false
 	k.fence, k.probes, k.stalls = 350*time.Millisecond, seed%3 != 0, 0.003
+	k.loads = v == noVariant && seed%6 == 3
 	switch v {
 	case noVariant, releasedBelow, unfenced:
 	default:
@@ -75,8 +76,8 @@ func TestMembers(t *testing.T) {
 	}
 	total.judge(t)
 	testreport.Linef(t, "simulation with members: %d seeds, %d log entries, %d requests let in, %d served, %d refused by a fence, %d lost their right behind the work; "+
-		"%d grants, %d verdicts, %d moves, %d changes of shared owners, %d given up, %d at most orphaned at once, %d processes drained, %d begun anew; %d eras; faults: %s",
-		*memberSeeds, total.rows, total.acts, total.served, total.fenced, total.lostBehind, total.ownershipCounts.grants, total.verdicts, total.moved, total.shares, total.cancelled,
+		"%d grants, %d verdicts, %d moves, %d changes of shared owners, %d ranges cut, %d joined, %d given up, %d at most orphaned at once, %d processes drained, %d begun anew; %d eras; faults: %s",
+		*memberSeeds, total.rows, total.acts, total.served, total.fenced, total.lostBehind, total.ownershipCounts.grants, total.verdicts, total.moved, total.shares, total.cut, total.joined, total.cancelled,
 		total.orphaned, total.drained, total.anew, total.eras, roottest.FaultCounts(total.faults))
 }
 
@@ -128,7 +129,7 @@ func (s *memberTotals) judge(t *testing.T) {
 		}
 	}
 	for what, n := range map[string]int{
-		"verdicts": s.verdicts, "moves": s.moved, "moves given up": s.cancelled, "changes of shared owners": s.shares, "processes drained": s.drained,
+		"verdicts": s.verdicts, "moves": s.moved, "moves given up": s.cancelled, "changes of shared owners": s.shares, "ranges cut": s.cut, "processes drained": s.drained,
 		"incarnations begun anew": s.anew, "work refused by a resource": s.fenced, "work that lost its right": s.lostBehind,
 	} {
 		if n < *memberSeeds/10 {

@@ -44,7 +44,7 @@ type deed struct {
 
 // ownershipCounts say what the log has of members.
 type ownershipCounts struct {
-	grants, verdicts, moved, cancelled, shares, orphaned int
+	grants, verdicts, moved, cancelled, shares, cut, joined, orphaned int
 }
 
 func (c *ownershipCounts) add(o ownershipCounts) {
@@ -53,6 +53,8 @@ func (c *ownershipCounts) add(o ownershipCounts) {
 	c.moved += o.moved
 	c.cancelled += o.cancelled
 	c.shares += o.shares
+	c.cut += o.cut
+	c.joined += o.joined
 	c.orphaned = max(c.orphaned, o.orphaned)
 }
 
@@ -132,7 +134,12 @@ func (o *ownership) transition(st *state.State, t *rootv1.Transition) {
 	default:
 		return
 	}
-	if t.GetKind() != rootv1.TransitionKind_TRANSITION_KIND_MOVE {
+	switch t.GetKind() {
+	case rootv1.TransitionKind_TRANSITION_KIND_MOVE:
+	case rootv1.TransitionKind_TRANSITION_KIND_SPLIT, rootv1.TransitionKind_TRANSITION_KIND_MERGE:
+		o.reshape(st, t)
+		return
+	default:
 		o.counts.shares++
 		return
 	}

@@ -60,6 +60,9 @@ type knobs struct {
 	fencing bool
 	// stalls is how often a member stands still inside work.
 	stalls float64
+	// loads: keyspaces are evened out by what members tell, and one of them has ranges that
+	// the planner reshapes.
+	loads bool
 	// loses has a root peer lose its disk for ever, and be replaced.
 	loses bool
 }

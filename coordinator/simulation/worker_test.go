@@ -107,6 +107,9 @@ func (w *worker) start() {
 	w.member, w.core, w.lines, w.over, w.leaving, w.stopping = 0, nil, [3]*line{}, false, false, false
 	w.register(w.r.Rand.Uint64()|1, 0)
 	w.idle()
+	if w.r.k.loads {
+		w.weigh()
+	}
 }
 
 // stop ends the process; told: its connections are closed behind it.
@@ -453,6 +456,8 @@ func (w *worker) carryOut(c held.Call) (res held.Result) {
 			w.r.acts.gave(w, r, a.number)
 		}
 		delete(w.app, r.ID)
+	case held.Merge:
+		return w.joined(&c)
 	case held.Evict:
 		delete(w.app, r.ID)
 	}

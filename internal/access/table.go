@@ -105,6 +105,8 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_ListCoordinators_FullMethodName: row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Status_FullMethodName:           row(No, Allowed, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Witness_FullMethodName:          row(No, No, Allowed, Allowed, Allowed),
+	coordinatorv1.Coordinator_RegionNotes_FullMethodName:      row(No, No, Allowed, Allowed, Allowed),
+	coordinatorv1.Coordinator_ReleaseRegion_FullMethodName:    row(No, No, No, No, Allowed),
 
 	// What a store serves is for all who are of the cluster: it does not know the grants.
 	storev1.Store_Get_FullMethodName:            row(No, No, Allowed, Allowed, Allowed),

@@ -183,7 +183,7 @@ type alike struct {
 // command adds what a command asks for to the groups of an entry.
 func (c *Chronicle) command(g *groups, s *scene, cmd *rootv1.Command, l Line) {
 	for i, e := range cmd.GetEvents() {
-		note := l.Why != "" && e.GetMemberStateChanged() != nil
+		note := l.Why != "" && (e.GetMemberStateChanged() != nil || e.GetRegionsAssigned() != nil)
 		so := l.Outcome == already && !note
 		for _, p := range s.pieces(e, i) {
 			if l.Outcome != rejected {

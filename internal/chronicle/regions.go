@@ -72,9 +72,21 @@ func (s *scene) assigned(a *rootv1.Assignment) piece {
 	if len(before) > 0 {
 		from = " from " + strings.Join(before, "+")
 	}
-	p := piece{key: fmt.Sprint(a.GetReason(), from, len(next) == 0), members: append(before, next...), to: next}
+	if a.GetAcknowledged() {
+		return s.of(piece{routine: true, key: "acknowledged " + strings.Join(next, "+"), members: next, tell: func(all []piece) string {
+			return strings.Join(next, "+") + " made checkpoints of " + places(all)
+		}}, a.GetRegionId())
+	}
+	so, same := s.outcome == already, len(next) > 0 && strings.Join(before, "+") == strings.Join(next, "+")
+	p := piece{key: fmt.Sprint(a.GetReason(), from, len(next) == 0, so, same), members: append(before, next...), to: next}
 	p.tell = func(all []piece) string {
 		cause := because(Cause(a.GetReason()))
+		switch {
+		case so && len(next) == 0:
+			return places(all) + goes(all, " is", " are") + " nobody's"
+		case so || same:
+			return places(all) + goes(all, " stays", " stay") + " with " + strings.Join(next, "+")
+		}
 		if len(next) == 0 {
 			return places(all) + goes(all, " is", " are") + " taken" + from + ", and nobody's" + cause
 		}

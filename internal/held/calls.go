@@ -214,6 +214,8 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 		c.leave(r)
 	case Checkpoint:
 		r.frontier, r.fronted = res.Frontier, true
+		ref := *r.command
+		ref.made, r.command = &checkpoint{r.id, r.at.Epoch, res.Frontier}, &ref
 		c.reply(r, "")
 	case Idle:
 		if r.idle = res.Idle; !r.idle {

@@ -267,6 +267,13 @@ type commandRef struct {
 	era, id uint64
 	stream  int
 	to      rooted.MemberID
+	made    *checkpoint // of a command to make one; nil: it is not made
+}
+
+type checkpoint struct {
+	region   rooted.RegionID
+	epoch    rooted.Epoch
+	frontier string
 }
 
 // carryOut carries a command out at most once.
@@ -327,6 +334,9 @@ func (c *Core) send(ref *commandRef, reason rootv1.Reason, why string) {
 	reply := &coordinatorv1.MemberCommandReply{Era: ref.era, Id: ref.id, Done: why == ""}
 	if why != "" {
 		reply.Error = &rootv1.ErrorDetail{Reason: reason, Message: why, Era: c.era}
+	}
+	if m := ref.made; m != nil && why == "" {
+		reply.RegionId, reply.Epoch, reply.Frontier, reply.SetFrontier = uint64(m.region), m.epoch.Proto(), []byte(m.frontier), true
 	}
 	if _, known := c.answers.replies[ref.id]; known && ref.era == c.answers.era {
 		c.answers.replies[ref.id] = reply

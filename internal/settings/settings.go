@@ -115,8 +115,12 @@ func (s *Setting) Counts(of *rootv1.KeyspaceSettings) string {
 	if text := s.Text(of); text != "" {
 		return text
 	}
+	var scaling *rootv1.Scaling
+	if of.GetPlacement() == rootv1.Placement_PLACEMENT_ASSIGNED {
+		scaling = state.ScalingOf(of)
+	}
 	return s.Text(&rootv1.KeyspaceSettings{
-		Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},
+		Scaling: scaling, Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},
 	})
 }
 

@@ -192,6 +192,14 @@ func (f *Field) Fair(i int, permille uint64) load.Amount {
 	return f.fair(int32(i)).Share(permille, 1000)
 }
 
+// FairWith is Fair when more has been given to them together.
+func (f *Field) FairWith(more load.Amount, i int, permille uint64) load.Amount {
+	if f.capacity == 0 {
+		return 0
+	}
+	return f.sum.Plus(more).Share(f.seats[i].capacity, f.capacity).Share(permille, 1000)
+}
+
 func (f *Field) fair(i int32) load.Amount {
 	if f.capacity == 0 {
 		return 0

@@ -65,6 +65,8 @@ type Region struct {
 	// and HotPermille how much that is. "": not told.
 	Median, HotKey string
 	HotPermille    uint64
+	// Keys in it; 0: not told.
+	Keys uint64
 }
 
 // Result is what Make says.

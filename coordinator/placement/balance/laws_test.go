@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -199,6 +200,29 @@ func benchmark(b *testing.B, members, regions int) {
 		steps = len(balance.Make(in).Steps)
 	}
 	b.ReportMetric(float64(steps), "steps")
+}
+
+// Twice as many members and regions take twice as much memory to even out.
+func TestMemoryIsLinear(t *testing.T) {
+	takes := func(members int) uint64 {
+		w := newWorld(t, byLoad)
+		w.join(members)
+		w.spread(w.zipf(100*members, 0.7, 1000))
+		w.settle()
+		in := w.input()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		steps := len(balance.Make(in).Steps)
+		runtime.ReadMemStats(&after)
+		if steps == 0 {
+			t.Fatal("there is nothing to even out")
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	some, more := takes(50), takes(400)
+	if more > 8*some*5/4 {
+		t.Errorf("50 members take %d bytes, 400 take %d", some, more)
+	}
 }
 
 // BenchmarkMake is a full rebalance: 200 ms are its bound for 1,000 members with 100,000

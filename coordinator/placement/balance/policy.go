@@ -51,6 +51,10 @@ type Policy struct {
 	Settle time.Duration
 	// OwnersMin and OwnersMax of a region: 1 and 1.
 	OwnersMin, OwnersMax int
+	// MaxKeys is how many keys a region may have; 0: any number. CutKeys: ranges that have
+	// more are cut.
+	MaxKeys uint64
+	CutKeys bool
 	// Ranges says that regions may be cut and joined. Quiet is how long both of two have
 	// been cold before they are joined, 10 min, and Cut how long after they were cut, 30 min.
 	Ranges     bool

@@ -27,6 +27,8 @@ func (r *rounds) shape() {
 		case r.begun[i]:
 		case r.k.OwnersMax > 1 && len(own) > r.k.OwnersMin && r.cool(x):
 			r.drop(int32(i), rootv1.OperationReason_OPERATION_REASON_COLD)
+		case r.k.Ranges && len(own) == 1 && r.k.CutKeys && r.k.MaxKeys > 0 && x.Keys > r.k.MaxKeys:
+			r.cutAt(int32(i), own[0], x.Median, rootv1.OperationReason_OPERATION_REASON_LIMIT)
 		case r.k.Ranges && len(own) == 1 && !r.out.ByCount:
 			r.cut(int32(i), own[0])
 		}
@@ -49,18 +51,23 @@ func (r *rounds) cut(region, at int32) {
 		return
 	}
 	x := r.regions[region]
-	inside := func(key string) bool { return key > x.Start && (x.End == "" || key < x.End) }
 	key := x.Median
 	if x.HotPermille > aloneFrom {
 		if key = x.HotKey; key == x.Start {
 			key += "\x00" // it is the first: what is behind it leaves
 		}
 	}
-	if !inside(key) {
+	r.cutAt(region, at, key, rootv1.OperationReason_OPERATION_REASON_HOT)
+}
+
+// cutAt cuts a region before a key that is inside of it.
+func (r *rounds) cutAt(region, at int32, key string, why rootv1.OperationReason) {
+	x := r.regions[region]
+	if !r.f.seats[at].Takes || key <= x.Start || x.End != "" && key >= x.End {
 		return
 	}
 	r.split[at] = true
-	r.do(region, Step{Kind: Split, Key: key, Reason: rootv1.OperationReason_OPERATION_REASON_HOT})
+	r.do(region, Step{Kind: Split, Key: key, Reason: why})
 }
 
 // join joins the coldest two neighbours, or first brings them to one member.
@@ -115,6 +122,9 @@ func (r *rounds) joins(a, b int32, sum load.Amount) bool {
 		if sum >= r.f.fair(r.owners(i)[0])/(splitPart*mergePart) {
 			return false
 		}
+	}
+	if keys := r.regions[a].Keys + r.regions[b].Keys; r.k.MaxKeys > 0 && keys > r.k.MaxKeys/2 {
+		return false // it would be cut again
 	}
 	return r.regions[a].End == r.regions[b].Start && r.rule[a] == r.rule[b]
 }

@@ -1,14 +1,17 @@
 package propose
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 )
 
 // Strategy names a member for a region. An application may bring one of its own.
 type Strategy interface {
-	// Propose returns an index of the question's candidates; false: it has no opinion.
-	// It keeps nothing of the question.
+	// Propose returns an index of the question's candidates, or -1 for somebody who is none
+	// of them; false: it has no opinion. It keeps and changes nothing of the question.
 	Propose(q *Question) (int, bool)
 }
 
@@ -111,17 +114,23 @@ func (LeastLoaded) Propose(q *Question) (int, bool) {
 	return best, found
 }
 
-// Fixed names who was named before, such as by a hook; a member that is no candidate is
-// nobody.
+// Index is that of a candidate by its id; -1: it is none of them.
+func (q *Question) Index(id state.MemberID) int {
+	i, found := slices.BinarySearchFunc(q.Candidates, id, func(c Candidate, id state.MemberID) int { return cmp.Compare(c.ID, id) })
+	if !found {
+		return -1
+	}
+	return i
+}
+
+// Fixed names who was named before, such as by a hook.
 type Fixed map[state.RegionID]state.MemberID
 
 // Propose implements Strategy.
 func (f Fixed) Propose(q *Question) (int, bool) {
 	id, ok := f[q.Region]
-	for i := range q.Candidates {
-		if ok && q.Candidates[i].ID == id {
-			return i, true
-		}
+	if !ok {
+		return 0, false
 	}
-	return 0, false
+	return q.Index(id), true
 }

@@ -103,13 +103,18 @@ func TestP61WhoIsNotAllowedIsPassed(t *testing.T) {
 		}
 	}
 	q.Allowed = func(int) bool { return false }
-	for _, s := range []propose.Strategy{propose.RoundRobin{}, propose.Random{}, propose.TwoChoices{}, propose.LeastLoaded{}, propose.NewRing(0, c, 10), propose.NewRing(0, nil, 10), propose.Fixed{5: "dead"}, propose.Fixed{4: "m02"}} {
+	for _, s := range []propose.Strategy{propose.RoundRobin{}, propose.Random{}, propose.TwoChoices{}, propose.LeastLoaded{}, propose.NewRing(0, c, 10), propose.NewRing(0, nil, 10), propose.Fixed{4: "m02"}} {
 		if i, ok := s.Propose(&q); ok {
 			t.Errorf("%T says %d", s, i)
 		}
 	}
 	if i, ok := (propose.Fixed{5: "m02"}).Propose(&q); !ok || i != 2 {
 		t.Errorf("what is fixed is %d, %v", i, ok)
+	}
+	for _, id := range []state.MemberID{"dead", "", "zz"} {
+		if i, ok := (propose.Fixed{5: id}).Propose(&q); !ok || i != -1 {
+			t.Errorf("%q, who is none of them, is %d, %v", id, i, ok)
+		}
 	}
 	q.Candidates = nil
 	if _, ok := (propose.RoundRobin{}).Propose(&q); ok {

@@ -173,12 +173,12 @@ var planner = []mutation{
 	},
 	{
 		32, "what is proposed is taken however much it has", "coordinator/placement/targets.go",
-		"!may(i) || t.seen[i].Load+w > max(t.field.Fair(i, mostPart), w) {", "!may(i) {",
+		"t.seen[i].Load.Plus(w) > max(t.room(i, mostPart), w):", "false:",
 		[]string{plans},
 	},
 	{
 		32, "what is proposed is taken whoever it is", "coordinator/placement/targets.go",
-		"i >= len(t.seen) || !may(i) || t.seen", "i >= len(t.seen) || t.seen",
+		"	case !may(i):\n", "	case false:\n",
 		[]string{plans},
 	},
 	{

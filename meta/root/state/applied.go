@@ -118,3 +118,9 @@ type Change struct {
 	Grant        *rootv1.Grant
 	RevokedToken *rootv1.RevokedToken
 }
+
+// Acknowledges reports whether nothing of a region is another than before but how far its
+// owner got: nobody finds anything elsewhere for it.
+func (c *Change) Acknowledges() bool {
+	return c.Kind == ChangeRegion && !c.Removed && c.OldRegion != nil && c.OldRegion.Epoch == c.Region.Epoch && c.OldRegion.Frontier != c.Region.Frontier
+}

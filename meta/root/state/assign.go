@@ -54,6 +54,9 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 	if !k.assigned() {
 		return verdict{reject: withRegion(old, rootv1.Reason_REASON_LAYOUT_MISMATCH, "keyspace %q is reported: its members publish their own regions", k.record.GetName())}
 	}
+	if a.GetAcknowledged() {
+		return t.acknowledge(k, old, a, r)
+	}
 	next := newRegion(len(a.GetOwners()))
 	owners := next.Owners
 	for _, o := range a.GetOwners() {
@@ -80,6 +83,24 @@ func (t *turn) assign(a *rootv1.Assignment, r *EventResult) verdict {
 		next.Former = nil // the owner let go of it
 	}
 	r.Transition = t.settle(old, next)
+	t.putRegion(old, next)
+	r.Region = next
+	return applied
+}
+
+// acknowledge takes how far the owner of an exclusive region got. What it says of an epoch
+// that is over, or behind its end, changes nothing.
+func (t *turn) acknowledge(k *keyspace, old *Region, a *rootv1.Assignment, r *EventResult) verdict {
+	r.Region = old
+	o := rooted.OwnerFromProto(a.GetOwners()[0])
+	if has, ok := old.Owner(o.Member); !ok || len(old.Owners) > 1 || k.maxOwners() > 1 || has.Incarnation != o.Incarnation ||
+		EpochFromProto(a.GetExpectedEpoch()) != old.Epoch || !t.Acts(has) || old.Frontier == string(a.GetFrontier()) {
+		return already
+	}
+	next := newRegion(1)
+	owners := append(next.Owners, old.Owners...)
+	*next = *old
+	next.Owners, next.Revision, next.Frontier = owners, t.token.Index, string(a.GetFrontier())
 	t.putRegion(old, next)
 	r.Region = next
 	return applied

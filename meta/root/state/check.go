@@ -3,7 +3,6 @@ package state
 import (
 	"crypto/sha256"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +40,7 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 			return invalid("the member's capacity is %d, at most %d are allowed: it is a part relative to those of other members", n, MaxCapacity)
 		}
 		for _, k := range []*rootv1.KeyspaceSettings{e.GetKeyspaceCreated().GetSettings(), e.GetKeyspaceUpdated().GetSettings()} {
-			if d := first(checkHook(k), checkConfirmed(k)); d != nil {
+			if d := first(checkHook(k), checkScaling(k), checkConfirmed(k)); d != nil {
 				return d
 			}
 		}
@@ -64,23 +63,6 @@ func checkConfirmed(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 			ttl, interval, 2*interval, ttl/2)
 	}
 	return nil
-}
-
-// checkHook refuses an address that no request can be made to.
-func checkHook(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
-	text := s.GetPolicy().GetHookUrl()
-	if text == "" {
-		return nil
-	}
-	u, err := url.Parse(text)
-	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" {
-		if port := u.Port(); port == "" {
-			return nil
-		} else if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
-			return nil
-		}
-	}
-	return invalid("the hook url is %q: want one such as https://10.0.0.1:8080/place", clip(text))
 }
 
 func invalid(format string, args ...any) *rootv1.ErrorDetail {
@@ -372,6 +354,9 @@ func checkAssignments(all []*rootv1.Assignment) *rootv1.ErrorDetail {
 		if d := first(checkNumber("region id", a.GetRegionId()), checkOwners(a.GetOwners()),
 			checkBytes("frontier", a.GetFrontier(), MaxFrontierBytes)); d != nil {
 			return d
+		}
+		if a.GetAcknowledged() && (len(a.GetOwners()) != 1 || a.GetOwners()[0].GetIncarnation() == 0 || a.GetExpectedEpoch() == nil || !a.GetSetFrontier()) {
+			return invalid("a frontier of region %d is acknowledged by one owner with its incarnation, at an epoch", a.GetRegionId())
 		}
 	}
 	return nil

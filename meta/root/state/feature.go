@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -17,8 +18,8 @@ const (
 	// FeatureLevel is what this build understands. Level 2 adds moves; level 3 the
 	// cluster's settings, grants, keys of bearer tokens, sealed keys, the end of an era
 	// that was asked for, and what the root judges whoever asks: see restrictive. Level 4
-	// adds keyspaces and a probe address of a member, moves, guards and what is evened out
-	// of a keyspace, why owners, splits and merges are planned, steps
+	// adds keyspaces and a probe address of a member, moves, guards, scaling and what is evened out
+	// of a keyspace, how it starts, frontiers that are acknowledged, why owners, splits and merges are planned, steps
 	// that name the plan they are of, the coordinator that names an actor, and the time of an
 	// entry, keeps whom a region was taken from, judges each event of an actor by what those
 	// before it in its command made, and has owners let go of what is split or merged.
@@ -27,6 +28,9 @@ const (
 	movesLevel      = 2
 	restrictedLevel = 3
 	membersLevel    = 4
+
+	// AcknowledgedLevel is where owners' frontiers are rooted while they go on.
+	AcknowledgedLevel = 4
 
 	// DatedLevel is where leaders begin to say the time of an entry.
 	DatedLevel = 4
@@ -98,6 +102,10 @@ func eventLevel(e *rootv1.Event) uint32 {
 		return regionLevel(k.RegionBootstrapped.GetRegion())
 	case *rootv1.Event_RegionPublished:
 		return regionLevel(k.RegionPublished.GetRegion())
+	case *rootv1.Event_RegionsAssigned:
+		if slices.ContainsFunc(k.RegionsAssigned.GetAssignments(), (*rootv1.Assignment).GetAcknowledged) {
+			return membersLevel
+		}
 	case *rootv1.Event_KeyspaceDeleted:
 		if k.KeyspaceDeleted.GetForce() {
 			return membersLevel
@@ -157,7 +165,8 @@ func settingsLevel(s *rootv1.KeyspaceSettings) uint32 {
 			IntervalMillis: old.GetIntervalMillis(), CooldownMillis: old.GetCooldownMillis(), MaxMoves: old.GetMaxMoves(),
 		}
 	}
-	if s.GetMoves() != nil || s.GetGuards() != nil || s.GetOwnership().GetMinOwners() > 0 || s.GetPolicy().GetSpread() != "" ||
+	if s.GetMoves() != nil || s.GetGuards() != nil || s.GetStart() != nil || s.GetLimits().GetRefuseKeys() || s.GetOwnership().GetMinOwners() > 0 || s.GetPolicy().GetSpread() != "" ||
+		s.GetScaling() != nil || s.GetPolicy().GetHookFallback() != 0 ||
 		!proto.Equal(old, s.GetPolicy().GetRebalance()) {
 		return membersLevel
 	}

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"fmt"
+
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/protobuf/proto"
@@ -157,7 +159,7 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	case k.record.GetVersion() != e.GetExpectedVersion():
 		return verdict{reject: versionStale(k.record, e.GetExpectedVersion())}
 	case !proto.Equal(k.layout(), e.GetSettings().GetLayout()):
-		return rejected(rootv1.Reason_REASON_LAYOUT_MISMATCH, "the layout of a keyspace never changes")
+		return rejected(rootv1.Reason_REASON_LAYOUT_MISMATCH, "the layout of keyspace %q, %s, never changes: create another keyspace, and move what is in this one", k.record.GetName(), layoutWords(k.layout()))
 	}
 	next := &rootv1.Keyspace{
 		Id: k.record.GetId(), Name: k.record.GetName(), Version: k.record.GetVersion() + 1,
@@ -184,6 +186,17 @@ func (t *turn) keyspaceUpdated(e *rootv1.KeyspaceUpdated, r *EventResult) verdic
 	r.Keyspace = next
 	t.change(Change{Kind: ChangeKeyspace, Keyspace: next})
 	return applied
+}
+
+func layoutWords(l *rootv1.Layout) string {
+	switch k := l.GetKind().(type) {
+	case *rootv1.Layout_Slots_:
+		return fmt.Sprintf("%d slots", k.Slots.GetCount())
+	case *rootv1.Layout_Points_:
+		return "points"
+	default:
+		return "ranges"
+	}
 }
 
 // formerTTL is the longest ttl that owners may have been told before settings become
@@ -240,7 +253,7 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d slots, %d of them owned: --force takes them from their owners, who lose what they have not saved", k.record.GetName(), k.regions, k.owned)
 	}
 	if k.regions > 0 && !slots {
-		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned", k.record.GetName(), k.regions, k.owned)
+		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned: remove these first, see nokv region list and nokv region remove", k.record.GetName(), k.regions, k.owned)
 	}
 	regions := t.regionsOf(id, k.regions)
 	for _, r := range regions {

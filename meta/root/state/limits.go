@@ -75,6 +75,9 @@ const (
 	MaxRootPeers = 5
 	// MaxCoordinators bounds the coordinators of a cluster.
 	MaxCoordinators = 1024
+	// MaxHoldMillis bounds for how long regions are kept for their owner's next process: a
+	// day, in milliseconds.
+	MaxHoldMillis = 24 * 60 * 60 * 1000
 	// MaxMembers bounds the members that are not removed.
 	MaxMembers = 1 << 17
 	// MaxRemovedMembers bounds the removed members that are remembered; the

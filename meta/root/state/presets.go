@@ -75,6 +75,7 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 				Strategy: rootv1.Strategy_STRATEGY_RING, RingVnodes: 150, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND,
 				Rebalance: &rootv1.Rebalance{IntervalMillis: 5 * minute},
 			},
+			Start: &rootv1.Start{HoldMillis: 30 * second},
 		}
 	},
 	"kv": func() *rootv1.KeyspaceSettings {
@@ -99,6 +100,7 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 			},
 			Cadence: &rootv1.Cadence{CheckpointIntervalMillis: 10 * second},
 			Limits:  &rootv1.Limits{MaxKeysPerRegion: 2000},
+			Start:   &rootv1.Start{HoldMillis: 30 * second},
 		}
 	},
 }

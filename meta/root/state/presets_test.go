@@ -56,7 +56,7 @@ func TestA39N85R06R25R28Presets(t *testing.T) {
 
 // The numbers that the five kinds of systems come with are settings; tenants are never
 // moved to even out.
-func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testing.T) {
+func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPresets(t *testing.T) {
 	const second, minute = 1000, 60_000
 	for name, want := range map[string]*rootv1.KeyspaceSettings{
 		"tenants": {Liveness: &rootv1.Liveness{IntervalMillis: 10 * second, DeadAfterMillis: 30 * second}},
@@ -81,6 +81,13 @@ func TestC51C52C53C54C55C56C57P17P22P52A37A38R15R27R29NumbersOfPresets(t *testin
 		if s, _ := state.Preset(name); !proto.Equal(state.MergeSettings(s, want), s) {
 			t.Errorf("%s has %v, want %v", name, s, want)
 		}
+	}
+	// Of scaling the numbers of games count where nothing is set, so that the preset is of no
+	// level that an older cluster has not.
+	games, _ := state.Preset("games")
+	want := &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10, HookTimeoutMillis: second}
+	if got := state.ScalingOf(games); !proto.Equal(got, want) {
+		t.Errorf("games are scaled by %v, want %v, and not enabled", got, want)
 	}
 	if s, _ := state.Preset("tenants"); s.GetPolicy().GetRebalance() != nil {
 		t.Errorf("tenants are moved by themselves: %v", s.GetPolicy())

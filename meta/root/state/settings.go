@@ -14,7 +14,7 @@ func checkSettings(s *rootv1.KeyspaceSettings) *rootv1.ErrorDetail {
 		return invalid("the placement is missing: reported or assigned")
 	}
 	return first(checkLayout(s.GetLayout()), checkOwnership(s.GetOwnership()), checkLiveness(s.GetLiveness()),
-		checkPolicy(s.GetPolicy()), checkCadence(s.GetCadence()), checkLabels(s.GetLabels()), checkMoves(s.GetMoves()), checkGuards(s.GetGuards()),
+		checkPolicy(s.GetPolicy()), checkCadence(s.GetCadence()), checkLabels(s.GetLabels()), checkMoves(s.GetMoves()), checkGuards(s.GetGuards()), checkStart(s.GetStart()),
 		checkText("preset", s.GetPreset(), MaxNameBytes))
 }
 
@@ -153,6 +153,16 @@ func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 		return invalid("guards: %d failures, at most %d are allowed", g.GetFlapFailures(), MaxFlapFailures)
 	}
 	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis())
+}
+
+func checkStart(s *rootv1.Start) *rootv1.ErrorDetail {
+	if s.GetMembers() > MaxMembers {
+		return invalid("start: %d members, at most %d fit", s.GetMembers(), MaxMembers)
+	}
+	if s.GetHoldMillis() > MaxHoldMillis {
+		return invalid("start: regions are kept for %d ms, at most %d ms are allowed", s.GetHoldMillis(), MaxHoldMillis)
+	}
+	return nil
 }
 
 func checkMillis(what string, values ...uint64) *rootv1.ErrorDetail {

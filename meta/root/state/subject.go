@@ -78,6 +78,9 @@ func aboutAssignments(h uint64, all []*rootv1.Assignment) uint64 {
 		if a.GetSetFrontier() {
 			set = 1
 		}
+		if a.GetAcknowledged() {
+			set |= 2
+		}
 		h = aboutOwners(numbers(h, set), a.GetOwners())
 	}
 	return h

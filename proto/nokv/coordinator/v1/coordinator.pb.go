@@ -1482,6 +1482,300 @@ func (x *GetRegionResponse) GetDisclosure() *Disclosure {
 	return nil
 }
 
+// RegionNote is what a coordinator knows of a region, and not the root.
+type RegionNote struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	RegionId uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// Keys in it, by its owner. 0: not told.
+	KeyCount uint64 `protobuf:"varint,2,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
+	// More keys than the keyspace allows. 0: not more.
+	MaxKeys uint64 `protobuf:"varint,3,opt,name=max_keys,json=maxKeys,proto3" json:"max_keys,omitempty"`
+	// Why it is in quarantine, and for how many milliseconds still. Empty: it is not.
+	Quarantined      string `protobuf:"bytes,4,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	QuarantineMillis uint64 `protobuf:"varint,5,opt,name=quarantine_millis,json=quarantineMillis,proto3" json:"quarantine_millis,omitempty"`
+	// Why nothing was done for it when it was last planned, as who assigns knows. Empty:
+	// nothing was refused.
+	Refused       string `protobuf:"bytes,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionNote) Reset() {
+	*x = RegionNote{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionNote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionNote) ProtoMessage() {}
+
+func (x *RegionNote) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionNote.ProtoReflect.Descriptor instead.
+func (*RegionNote) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RegionNote) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *RegionNote) GetKeyCount() uint64 {
+	if x != nil {
+		return x.KeyCount
+	}
+	return 0
+}
+
+func (x *RegionNote) GetMaxKeys() uint64 {
+	if x != nil {
+		return x.MaxKeys
+	}
+	return 0
+}
+
+func (x *RegionNote) GetQuarantined() string {
+	if x != nil {
+		return x.Quarantined
+	}
+	return ""
+}
+
+func (x *RegionNote) GetQuarantineMillis() uint64 {
+	if x != nil {
+		return x.QuarantineMillis
+	}
+	return 0
+}
+
+func (x *RegionNote) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+type RegionNotesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One region; 0: those of the keyspace that are over a limit, in quarantine or refused, 1,024
+	// at most.
+	RegionId      uint64 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	Keyspace      string `protobuf:"bytes,2,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionNotesRequest) Reset() {
+	*x = RegionNotesRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionNotesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionNotesRequest) ProtoMessage() {}
+
+func (x *RegionNotesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionNotesRequest.ProtoReflect.Descriptor instead.
+func (*RegionNotesRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RegionNotesRequest) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *RegionNotesRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+type RegionNotesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Notes []*RegionNote          `protobuf:"bytes,1,rep,name=notes,proto3" json:"notes,omitempty"`
+	// There are more.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionNotesResponse) Reset() {
+	*x = RegionNotesResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionNotesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionNotesResponse) ProtoMessage() {}
+
+func (x *RegionNotesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionNotesResponse.ProtoReflect.Descriptor instead.
+func (*RegionNotesResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RegionNotesResponse) GetNotes() []*RegionNote {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+func (x *RegionNotesResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type ReleaseRegionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRegionRequest) Reset() {
+	*x = ReleaseRegionRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRegionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRegionRequest) ProtoMessage() {}
+
+func (x *ReleaseRegionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRegionRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseRegionRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ReleaseRegionRequest) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+type ReleaseRegionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It was in quarantine.
+	Released      bool          `protobuf:"varint,1,opt,name=released,proto3" json:"released,omitempty"`
+	Token         *v1.RootToken `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRegionResponse) Reset() {
+	*x = ReleaseRegionResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRegionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRegionResponse) ProtoMessage() {}
+
+func (x *ReleaseRegionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRegionResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseRegionResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ReleaseRegionResponse) GetReleased() bool {
+	if x != nil {
+		return x.Released
+	}
+	return false
+}
+
+func (x *ReleaseRegionResponse) GetToken() *v1.RootToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type ScanRegionsRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
@@ -1498,7 +1792,7 @@ type ScanRegionsRequest struct {
 
 func (x *ScanRegionsRequest) Reset() {
 	*x = ScanRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1804,7 @@ func (x *ScanRegionsRequest) String() string {
 func (*ScanRegionsRequest) ProtoMessage() {}
 
 func (x *ScanRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1817,7 @@ func (x *ScanRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRegionsRequest.ProtoReflect.Descriptor instead.
 func (*ScanRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ScanRegionsRequest) GetKeyspace() string {
@@ -1574,7 +1868,7 @@ type ScanRegionsResponse struct {
 
 func (x *ScanRegionsResponse) Reset() {
 	*x = ScanRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1880,7 @@ func (x *ScanRegionsResponse) String() string {
 func (*ScanRegionsResponse) ProtoMessage() {}
 
 func (x *ScanRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1893,7 @@ func (x *ScanRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRegionsResponse.ProtoReflect.Descriptor instead.
 func (*ScanRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ScanRegionsResponse) GetRegions() []*v1.Region {
@@ -1652,7 +1946,7 @@ type WatchRegionsRequest struct {
 
 func (x *WatchRegionsRequest) Reset() {
 	*x = WatchRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1664,7 +1958,7 @@ func (x *WatchRegionsRequest) String() string {
 func (*WatchRegionsRequest) ProtoMessage() {}
 
 func (x *WatchRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1677,7 +1971,7 @@ func (x *WatchRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegionsRequest.ProtoReflect.Descriptor instead.
 func (*WatchRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRegionsRequest) GetKeyspace() string {
@@ -1737,7 +2031,7 @@ type WatchRegionsResponse struct {
 
 func (x *WatchRegionsResponse) Reset() {
 	*x = WatchRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2043,7 @@ func (x *WatchRegionsResponse) String() string {
 func (*WatchRegionsResponse) ProtoMessage() {}
 
 func (x *WatchRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2056,7 @@ func (x *WatchRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRegionsResponse.ProtoReflect.Descriptor instead.
 func (*WatchRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchRegionsResponse) GetToken() *v1.RootToken {
@@ -1832,7 +2126,7 @@ type RegionChange struct {
 
 func (x *RegionChange) Reset() {
 	*x = RegionChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +2138,7 @@ func (x *RegionChange) String() string {
 func (*RegionChange) ProtoMessage() {}
 
 func (x *RegionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +2151,7 @@ func (x *RegionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionChange.ProtoReflect.Descriptor instead.
 func (*RegionChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RegionChange) GetRegion() *v1.Region {
@@ -1885,7 +2179,7 @@ type KeyspaceChange struct {
 
 func (x *KeyspaceChange) Reset() {
 	*x = KeyspaceChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2191,7 @@ func (x *KeyspaceChange) String() string {
 func (*KeyspaceChange) ProtoMessage() {}
 
 func (x *KeyspaceChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2204,7 @@ func (x *KeyspaceChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceChange.ProtoReflect.Descriptor instead.
 func (*KeyspaceChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KeyspaceChange) GetKeyspace() *v1.Keyspace {
@@ -1938,7 +2232,7 @@ type MemberChange struct {
 
 func (x *MemberChange) Reset() {
 	*x = MemberChange{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1950,7 +2244,7 @@ func (x *MemberChange) String() string {
 func (*MemberChange) ProtoMessage() {}
 
 func (x *MemberChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1963,7 +2257,7 @@ func (x *MemberChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberChange.ProtoReflect.Descriptor instead.
 func (*MemberChange) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MemberChange) GetMember() *v1.Member {
@@ -1990,7 +2284,7 @@ type AllocIDRequest struct {
 
 func (x *AllocIDRequest) Reset() {
 	*x = AllocIDRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2002,7 +2296,7 @@ func (x *AllocIDRequest) String() string {
 func (*AllocIDRequest) ProtoMessage() {}
 
 func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2309,7 @@ func (x *AllocIDRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDRequest.ProtoReflect.Descriptor instead.
 func (*AllocIDRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AllocIDRequest) GetCount() uint64 {
@@ -2041,7 +2335,7 @@ type AllocIDResponse struct {
 
 func (x *AllocIDResponse) Reset() {
 	*x = AllocIDResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2347,7 @@ func (x *AllocIDResponse) String() string {
 func (*AllocIDResponse) ProtoMessage() {}
 
 func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2360,7 @@ func (x *AllocIDResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocIDResponse.ProtoReflect.Descriptor instead.
 func (*AllocIDResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AllocIDResponse) GetFirst() uint64 {
@@ -2114,7 +2408,7 @@ type TsoRequest struct {
 
 func (x *TsoRequest) Reset() {
 	*x = TsoRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2420,7 @@ func (x *TsoRequest) String() string {
 func (*TsoRequest) ProtoMessage() {}
 
 func (x *TsoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[18]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2433,7 @@ func (x *TsoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoRequest.ProtoReflect.Descriptor instead.
 func (*TsoRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TsoRequest) GetCount() uint64 {
@@ -2166,7 +2460,7 @@ type TsoResponse struct {
 
 func (x *TsoResponse) Reset() {
 	*x = TsoResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2472,7 @@ func (x *TsoResponse) String() string {
 func (*TsoResponse) ProtoMessage() {}
 
 func (x *TsoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[19]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2485,7 @@ func (x *TsoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TsoResponse.ProtoReflect.Descriptor instead.
 func (*TsoResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TsoResponse) GetFirst() uint64 {
@@ -2239,7 +2533,7 @@ type PublishRootEventRequest struct {
 
 func (x *PublishRootEventRequest) Reset() {
 	*x = PublishRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2545,7 @@ func (x *PublishRootEventRequest) String() string {
 func (*PublishRootEventRequest) ProtoMessage() {}
 
 func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[20]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2558,7 @@ func (x *PublishRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PublishRootEventRequest) GetEvent() *v1.Event {
@@ -2292,7 +2586,7 @@ type PublishRootEventResponse struct {
 
 func (x *PublishRootEventResponse) Reset() {
 	*x = PublishRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2598,7 @@ func (x *PublishRootEventResponse) String() string {
 func (*PublishRootEventResponse) ProtoMessage() {}
 
 func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[21]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2611,7 @@ func (x *PublishRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PublishRootEventResponse) GetResult() *v1.CommandResult {
@@ -2346,7 +2640,7 @@ type PublishRootEventsRequest struct {
 
 func (x *PublishRootEventsRequest) Reset() {
 	*x = PublishRootEventsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2652,7 @@ func (x *PublishRootEventsRequest) String() string {
 func (*PublishRootEventsRequest) ProtoMessage() {}
 
 func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[22]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2665,7 @@ func (x *PublishRootEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsRequest.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PublishRootEventsRequest) GetRequestId() uint64 {
@@ -2400,7 +2694,7 @@ type PublishRootEventsResponse struct {
 
 func (x *PublishRootEventsResponse) Reset() {
 	*x = PublishRootEventsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +2706,7 @@ func (x *PublishRootEventsResponse) String() string {
 func (*PublishRootEventsResponse) ProtoMessage() {}
 
 func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[23]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +2719,7 @@ func (x *PublishRootEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishRootEventsResponse.ProtoReflect.Descriptor instead.
 func (*PublishRootEventsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PublishRootEventsResponse) GetRequestId() uint64 {
@@ -2459,7 +2753,7 @@ type AssessRootEventRequest struct {
 
 func (x *AssessRootEventRequest) Reset() {
 	*x = AssessRootEventRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2765,7 @@ func (x *AssessRootEventRequest) String() string {
 func (*AssessRootEventRequest) ProtoMessage() {}
 
 func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[24]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2778,7 @@ func (x *AssessRootEventRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventRequest.ProtoReflect.Descriptor instead.
 func (*AssessRootEventRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AssessRootEventRequest) GetEvent() *v1.Event {
@@ -2513,7 +2807,7 @@ type AssessRootEventResponse struct {
 
 func (x *AssessRootEventResponse) Reset() {
 	*x = AssessRootEventResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2819,7 @@ func (x *AssessRootEventResponse) String() string {
 func (*AssessRootEventResponse) ProtoMessage() {}
 
 func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[25]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2832,7 @@ func (x *AssessRootEventResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssessRootEventResponse.ProtoReflect.Descriptor instead.
 func (*AssessRootEventResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AssessRootEventResponse) GetResult() *v1.CommandResult {
@@ -2579,7 +2873,7 @@ type ListTransitionsRequest struct {
 
 func (x *ListTransitionsRequest) Reset() {
 	*x = ListTransitionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2885,7 @@ func (x *ListTransitionsRequest) String() string {
 func (*ListTransitionsRequest) ProtoMessage() {}
 
 func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[26]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2898,7 @@ func (x *ListTransitionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsRequest.ProtoReflect.Descriptor instead.
 func (*ListTransitionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTransitionsRequest) GetRegionId() uint64 {
@@ -2654,7 +2948,7 @@ type ListTransitionsResponse struct {
 
 func (x *ListTransitionsResponse) Reset() {
 	*x = ListTransitionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2960,7 @@ func (x *ListTransitionsResponse) String() string {
 func (*ListTransitionsResponse) ProtoMessage() {}
 
 func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[27]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2973,7 @@ func (x *ListTransitionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTransitionsResponse.ProtoReflect.Descriptor instead.
 func (*ListTransitionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListTransitionsResponse) GetTransitions() []*v1.Transition {
@@ -2715,7 +3009,7 @@ type RemoveRegionRequest struct {
 
 func (x *RemoveRegionRequest) Reset() {
 	*x = RemoveRegionRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +3021,7 @@ func (x *RemoveRegionRequest) String() string {
 func (*RemoveRegionRequest) ProtoMessage() {}
 
 func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[28]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +3034,7 @@ func (x *RemoveRegionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRegionRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RemoveRegionRequest) GetRegionId() uint64 {
@@ -2775,7 +3069,7 @@ type RemoveRegionResponse struct {
 
 func (x *RemoveRegionResponse) Reset() {
 	*x = RemoveRegionResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2787,7 +3081,7 @@ func (x *RemoveRegionResponse) String() string {
 func (*RemoveRegionResponse) ProtoMessage() {}
 
 func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[29]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2800,7 +3094,7 @@ func (x *RemoveRegionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRegionResponse.ProtoReflect.Descriptor instead.
 func (*RemoveRegionResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RemoveRegionResponse) GetRemoved() bool {
@@ -2833,7 +3127,7 @@ type CreateKeyspaceRequest struct {
 
 func (x *CreateKeyspaceRequest) Reset() {
 	*x = CreateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2845,7 +3139,7 @@ func (x *CreateKeyspaceRequest) String() string {
 func (*CreateKeyspaceRequest) ProtoMessage() {}
 
 func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[30]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2858,7 +3152,7 @@ func (x *CreateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateKeyspaceRequest) GetName() string {
@@ -2908,7 +3202,7 @@ type CreateKeyspaceResponse struct {
 
 func (x *CreateKeyspaceResponse) Reset() {
 	*x = CreateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +3214,7 @@ func (x *CreateKeyspaceResponse) String() string {
 func (*CreateKeyspaceResponse) ProtoMessage() {}
 
 func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[31]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +3227,7 @@ func (x *CreateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*CreateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -2969,7 +3263,7 @@ type UpdateKeyspaceRequest struct {
 
 func (x *UpdateKeyspaceRequest) Reset() {
 	*x = UpdateKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2981,7 +3275,7 @@ func (x *UpdateKeyspaceRequest) String() string {
 func (*UpdateKeyspaceRequest) ProtoMessage() {}
 
 func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[32]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2994,7 +3288,7 @@ func (x *UpdateKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UpdateKeyspaceRequest) GetName() string {
@@ -3035,7 +3329,7 @@ type UpdateKeyspaceResponse struct {
 
 func (x *UpdateKeyspaceResponse) Reset() {
 	*x = UpdateKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3047,7 +3341,7 @@ func (x *UpdateKeyspaceResponse) String() string {
 func (*UpdateKeyspaceResponse) ProtoMessage() {}
 
 func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[33]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3060,7 +3354,7 @@ func (x *UpdateKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*UpdateKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *UpdateKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -3089,7 +3383,7 @@ type DeleteKeyspaceRequest struct {
 
 func (x *DeleteKeyspaceRequest) Reset() {
 	*x = DeleteKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3395,7 @@ func (x *DeleteKeyspaceRequest) String() string {
 func (*DeleteKeyspaceRequest) ProtoMessage() {}
 
 func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[34]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3408,7 @@ func (x *DeleteKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteKeyspaceRequest) GetName() string {
@@ -3147,7 +3441,7 @@ type DeleteKeyspaceResponse struct {
 
 func (x *DeleteKeyspaceResponse) Reset() {
 	*x = DeleteKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3453,7 @@ func (x *DeleteKeyspaceResponse) String() string {
 func (*DeleteKeyspaceResponse) ProtoMessage() {}
 
 func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[35]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3466,7 @@ func (x *DeleteKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*DeleteKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteKeyspaceResponse) GetToken() *v1.RootToken {
@@ -3192,7 +3486,7 @@ type GetKeyspaceRequest struct {
 
 func (x *GetKeyspaceRequest) Reset() {
 	*x = GetKeyspaceRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3204,7 +3498,7 @@ func (x *GetKeyspaceRequest) String() string {
 func (*GetKeyspaceRequest) ProtoMessage() {}
 
 func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[36]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3217,7 +3511,7 @@ func (x *GetKeyspaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceRequest.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GetKeyspaceRequest) GetName() string {
@@ -3246,7 +3540,7 @@ type GetKeyspaceResponse struct {
 
 func (x *GetKeyspaceResponse) Reset() {
 	*x = GetKeyspaceResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3552,7 @@ func (x *GetKeyspaceResponse) String() string {
 func (*GetKeyspaceResponse) ProtoMessage() {}
 
 func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[37]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3565,7 @@ func (x *GetKeyspaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeyspaceResponse.ProtoReflect.Descriptor instead.
 func (*GetKeyspaceResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetKeyspaceResponse) GetKeyspace() *v1.Keyspace {
@@ -3308,7 +3602,7 @@ type ListKeyspacesRequest struct {
 
 func (x *ListKeyspacesRequest) Reset() {
 	*x = ListKeyspacesRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3614,7 @@ func (x *ListKeyspacesRequest) String() string {
 func (*ListKeyspacesRequest) ProtoMessage() {}
 
 func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[38]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3627,7 @@ func (x *ListKeyspacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesRequest.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListKeyspacesRequest) GetAfter() string {
@@ -3369,7 +3663,7 @@ type ListKeyspacesResponse struct {
 
 func (x *ListKeyspacesResponse) Reset() {
 	*x = ListKeyspacesResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3675,7 @@ func (x *ListKeyspacesResponse) String() string {
 func (*ListKeyspacesResponse) ProtoMessage() {}
 
 func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[39]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3688,7 @@ func (x *ListKeyspacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeyspacesResponse.ProtoReflect.Descriptor instead.
 func (*ListKeyspacesResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListKeyspacesResponse) GetKeyspaces() []*v1.Keyspace {
@@ -3433,7 +3727,7 @@ type RegisterMemberRequest struct {
 
 func (x *RegisterMemberRequest) Reset() {
 	*x = RegisterMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3445,7 +3739,7 @@ func (x *RegisterMemberRequest) String() string {
 func (*RegisterMemberRequest) ProtoMessage() {}
 
 func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[40]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3458,7 +3752,7 @@ func (x *RegisterMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberRequest.ProtoReflect.Descriptor instead.
 func (*RegisterMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RegisterMemberRequest) GetMember() *v1.Member {
@@ -3493,7 +3787,7 @@ type RegisterMemberResponse struct {
 
 func (x *RegisterMemberResponse) Reset() {
 	*x = RegisterMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3799,7 @@ func (x *RegisterMemberResponse) String() string {
 func (*RegisterMemberResponse) ProtoMessage() {}
 
 func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[41]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3812,7 @@ func (x *RegisterMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterMemberResponse.ProtoReflect.Descriptor instead.
 func (*RegisterMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RegisterMemberResponse) GetMember() *v1.Member {
@@ -3550,7 +3844,7 @@ type DrainMemberRequest struct {
 
 func (x *DrainMemberRequest) Reset() {
 	*x = DrainMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3562,7 +3856,7 @@ func (x *DrainMemberRequest) String() string {
 func (*DrainMemberRequest) ProtoMessage() {}
 
 func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[42]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3575,7 +3869,7 @@ func (x *DrainMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberRequest.ProtoReflect.Descriptor instead.
 func (*DrainMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DrainMemberRequest) GetMemberId() string {
@@ -3623,7 +3917,7 @@ type DrainMemberResponse struct {
 
 func (x *DrainMemberResponse) Reset() {
 	*x = DrainMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3635,7 +3929,7 @@ func (x *DrainMemberResponse) String() string {
 func (*DrainMemberResponse) ProtoMessage() {}
 
 func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[43]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3648,7 +3942,7 @@ func (x *DrainMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMemberResponse.ProtoReflect.Descriptor instead.
 func (*DrainMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{43}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DrainMemberResponse) GetMember() *v1.Member {
@@ -3680,7 +3974,7 @@ type FailMemberRequest struct {
 
 func (x *FailMemberRequest) Reset() {
 	*x = FailMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3986,7 @@ func (x *FailMemberRequest) String() string {
 func (*FailMemberRequest) ProtoMessage() {}
 
 func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[44]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3999,7 @@ func (x *FailMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberRequest.ProtoReflect.Descriptor instead.
 func (*FailMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{44}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FailMemberRequest) GetMemberId() string {
@@ -3753,7 +4047,7 @@ type FailMemberResponse struct {
 
 func (x *FailMemberResponse) Reset() {
 	*x = FailMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +4059,7 @@ func (x *FailMemberResponse) String() string {
 func (*FailMemberResponse) ProtoMessage() {}
 
 func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[45]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +4072,7 @@ func (x *FailMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailMemberResponse.ProtoReflect.Descriptor instead.
 func (*FailMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{45}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *FailMemberResponse) GetMember() *v1.Member {
@@ -3808,7 +4102,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3820,7 +4114,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[46]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3833,7 +4127,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{46}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RemoveMemberRequest) GetMemberId() string {
@@ -3874,7 +4168,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3886,7 +4180,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[47]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3899,7 +4193,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{47}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RemoveMemberResponse) GetToken() *v1.RootToken {
@@ -3929,7 +4223,7 @@ type AssignRegionsRequest struct {
 
 func (x *AssignRegionsRequest) Reset() {
 	*x = AssignRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3941,7 +4235,7 @@ func (x *AssignRegionsRequest) String() string {
 func (*AssignRegionsRequest) ProtoMessage() {}
 
 func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[48]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3954,7 +4248,7 @@ func (x *AssignRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsRequest.ProtoReflect.Descriptor instead.
 func (*AssignRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{48}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AssignRegionsRequest) GetAssignments() []*v1.Assignment {
@@ -3989,7 +4283,7 @@ type AssignRegionsResponse struct {
 
 func (x *AssignRegionsResponse) Reset() {
 	*x = AssignRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4001,7 +4295,7 @@ func (x *AssignRegionsResponse) String() string {
 func (*AssignRegionsResponse) ProtoMessage() {}
 
 func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[49]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4014,7 +4308,7 @@ func (x *AssignRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRegionsResponse.ProtoReflect.Descriptor instead.
 func (*AssignRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{49}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AssignRegionsResponse) GetToken() *v1.RootToken {
@@ -4042,7 +4336,7 @@ type RotatePinKeyRequest struct {
 
 func (x *RotatePinKeyRequest) Reset() {
 	*x = RotatePinKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4054,7 +4348,7 @@ func (x *RotatePinKeyRequest) String() string {
 func (*RotatePinKeyRequest) ProtoMessage() {}
 
 func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[50]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4067,7 +4361,7 @@ func (x *RotatePinKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{50}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RotatePinKeyRequest) GetExpectedId() uint32 {
@@ -4095,7 +4389,7 @@ type RotatePinKeyResponse struct {
 
 func (x *RotatePinKeyResponse) Reset() {
 	*x = RotatePinKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4401,7 @@ func (x *RotatePinKeyResponse) String() string {
 func (*RotatePinKeyResponse) ProtoMessage() {}
 
 func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[51]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4120,7 +4414,7 @@ func (x *RotatePinKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotatePinKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotatePinKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{51}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RotatePinKeyResponse) GetId() uint32 {
@@ -4157,7 +4451,7 @@ type StoreHeartbeatRequest struct {
 
 func (x *StoreHeartbeatRequest) Reset() {
 	*x = StoreHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4169,7 +4463,7 @@ func (x *StoreHeartbeatRequest) String() string {
 func (*StoreHeartbeatRequest) ProtoMessage() {}
 
 func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[52]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4182,7 +4476,7 @@ func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{52}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StoreHeartbeatRequest) GetMemberId() string {
@@ -4253,7 +4547,7 @@ type StoreHeartbeatResponse struct {
 
 func (x *StoreHeartbeatResponse) Reset() {
 	*x = StoreHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4265,7 +4559,7 @@ func (x *StoreHeartbeatResponse) String() string {
 func (*StoreHeartbeatResponse) ProtoMessage() {}
 
 func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[53]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4278,7 +4572,7 @@ func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{53}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *StoreHeartbeatResponse) GetOperations() []*SchedulerOperation {
@@ -4322,7 +4616,7 @@ type SchedulerOperation struct {
 
 func (x *SchedulerOperation) Reset() {
 	*x = SchedulerOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4334,7 +4628,7 @@ func (x *SchedulerOperation) String() string {
 func (*SchedulerOperation) ProtoMessage() {}
 
 func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[54]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4347,7 +4641,7 @@ func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerOperation.ProtoReflect.Descriptor instead.
 func (*SchedulerOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{54}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SchedulerOperation) GetKind() isSchedulerOperation_Kind {
@@ -4440,7 +4734,7 @@ type TransferLeader struct {
 
 func (x *TransferLeader) Reset() {
 	*x = TransferLeader{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4746,7 @@ func (x *TransferLeader) String() string {
 func (*TransferLeader) ProtoMessage() {}
 
 func (x *TransferLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[55]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4759,7 @@ func (x *TransferLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeader.ProtoReflect.Descriptor instead.
 func (*TransferLeader) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{55}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TransferLeader) GetRegionId() uint64 {
@@ -4508,7 +4802,7 @@ type SplitHint struct {
 
 func (x *SplitHint) Reset() {
 	*x = SplitHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4520,7 +4814,7 @@ func (x *SplitHint) String() string {
 func (*SplitHint) ProtoMessage() {}
 
 func (x *SplitHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[56]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4533,7 +4827,7 @@ func (x *SplitHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitHint.ProtoReflect.Descriptor instead.
 func (*SplitHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{56}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *SplitHint) GetRegionId() uint64 {
@@ -4564,7 +4858,7 @@ type MergeHint struct {
 
 func (x *MergeHint) Reset() {
 	*x = MergeHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4576,7 +4870,7 @@ func (x *MergeHint) String() string {
 func (*MergeHint) ProtoMessage() {}
 
 func (x *MergeHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4589,7 +4883,7 @@ func (x *MergeHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHint.ProtoReflect.Descriptor instead.
 func (*MergeHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *MergeHint) GetLeftRegionId() uint64 {
@@ -4637,7 +4931,7 @@ type RegionHeartbeatRequest struct {
 
 func (x *RegionHeartbeatRequest) Reset() {
 	*x = RegionHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4649,7 +4943,7 @@ func (x *RegionHeartbeatRequest) String() string {
 func (*RegionHeartbeatRequest) ProtoMessage() {}
 
 func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4662,7 +4956,7 @@ func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *RegionHeartbeatRequest) GetMemberId() string {
@@ -4719,7 +5013,7 @@ type RegionHeartbeatResponse struct {
 
 func (x *RegionHeartbeatResponse) Reset() {
 	*x = RegionHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4731,7 +5025,7 @@ func (x *RegionHeartbeatResponse) String() string {
 func (*RegionHeartbeatResponse) ProtoMessage() {}
 
 func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4744,7 +5038,7 @@ func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RegionHeartbeatResponse) GetRegion() *v1.Region {
@@ -4791,7 +5085,7 @@ type MemberFrame struct {
 
 func (x *MemberFrame) Reset() {
 	*x = MemberFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4803,7 +5097,7 @@ func (x *MemberFrame) String() string {
 func (*MemberFrame) ProtoMessage() {}
 
 func (x *MemberFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4816,7 +5110,7 @@ func (x *MemberFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberFrame.ProtoReflect.Descriptor instead.
 func (*MemberFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *MemberFrame) GetHello() *MemberHello {
@@ -4902,7 +5196,7 @@ type MemberHello struct {
 
 func (x *MemberHello) Reset() {
 	*x = MemberHello{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4914,7 +5208,7 @@ func (x *MemberHello) String() string {
 func (*MemberHello) ProtoMessage() {}
 
 func (x *MemberHello) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4927,7 +5221,7 @@ func (x *MemberHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberHello.ProtoReflect.Descriptor instead.
 func (*MemberHello) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *MemberHello) GetMemberId() string {
@@ -4964,7 +5258,7 @@ type ShownState struct {
 
 func (x *ShownState) Reset() {
 	*x = ShownState{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4976,7 +5270,7 @@ func (x *ShownState) String() string {
 func (*ShownState) ProtoMessage() {}
 
 func (x *ShownState) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4989,7 +5283,7 @@ func (x *ShownState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownState.ProtoReflect.Descriptor instead.
 func (*ShownState) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ShownState) GetToken() *v1.RootToken {
@@ -5028,7 +5322,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5040,7 +5334,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5053,7 +5347,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Goodbye) GetDeadlineMillis() uint64 {
@@ -5091,7 +5385,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5103,7 +5397,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5116,7 +5410,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *MemberLoad) GetLoad() float64 {
@@ -5167,7 +5461,7 @@ type RegionReport struct {
 
 func (x *RegionReport) Reset() {
 	*x = RegionReport{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5179,7 +5473,7 @@ func (x *RegionReport) String() string {
 func (*RegionReport) ProtoMessage() {}
 
 func (x *RegionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5192,7 +5486,7 @@ func (x *RegionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionReport.ProtoReflect.Descriptor instead.
 func (*RegionReport) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *RegionReport) GetRegionId() uint64 {
@@ -5311,7 +5605,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5323,7 +5617,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5336,7 +5630,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *HotKey) GetKey() []byte {
@@ -5381,7 +5675,7 @@ type MemberAnswer struct {
 
 func (x *MemberAnswer) Reset() {
 	*x = MemberAnswer{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5393,7 +5687,7 @@ func (x *MemberAnswer) String() string {
 func (*MemberAnswer) ProtoMessage() {}
 
 func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5406,7 +5700,7 @@ func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAnswer.ProtoReflect.Descriptor instead.
 func (*MemberAnswer) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *MemberAnswer) GetSequence() uint64 {
@@ -5488,7 +5782,7 @@ type MemberTerms struct {
 
 func (x *MemberTerms) Reset() {
 	*x = MemberTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5500,7 +5794,7 @@ func (x *MemberTerms) String() string {
 func (*MemberTerms) ProtoMessage() {}
 
 func (x *MemberTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5513,7 +5807,7 @@ func (x *MemberTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberTerms.ProtoReflect.Descriptor instead.
 func (*MemberTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *MemberTerms) GetIntervalMillis() uint64 {
@@ -5563,7 +5857,7 @@ type KeyspaceTerms struct {
 
 func (x *KeyspaceTerms) Reset() {
 	*x = KeyspaceTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5575,7 +5869,7 @@ func (x *KeyspaceTerms) String() string {
 func (*KeyspaceTerms) ProtoMessage() {}
 
 func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5588,7 +5882,7 @@ func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceTerms.ProtoReflect.Descriptor instead.
 func (*KeyspaceTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *KeyspaceTerms) GetKeyspaceId() uint32 {
@@ -5660,7 +5954,7 @@ type ShownSet struct {
 
 func (x *ShownSet) Reset() {
 	*x = ShownSet{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5672,7 +5966,7 @@ func (x *ShownSet) String() string {
 func (*ShownSet) ProtoMessage() {}
 
 func (x *ShownSet) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5685,7 +5979,7 @@ func (x *ShownSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownSet.ProtoReflect.Descriptor instead.
 func (*ShownSet) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *ShownSet) GetToken() *v1.RootToken {
@@ -5738,7 +6032,7 @@ type ShownRegion struct {
 
 func (x *ShownRegion) Reset() {
 	*x = ShownRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5750,7 +6044,7 @@ func (x *ShownRegion) String() string {
 func (*ShownRegion) ProtoMessage() {}
 
 func (x *ShownRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5763,7 +6057,7 @@ func (x *ShownRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownRegion.ProtoReflect.Descriptor instead.
 func (*ShownRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ShownRegion) GetRegion() *v1.Region {
@@ -5804,7 +6098,7 @@ type ShownMove struct {
 
 func (x *ShownMove) Reset() {
 	*x = ShownMove{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5816,7 +6110,7 @@ func (x *ShownMove) String() string {
 func (*ShownMove) ProtoMessage() {}
 
 func (x *ShownMove) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5829,7 +6123,7 @@ func (x *ShownMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownMove.ProtoReflect.Descriptor instead.
 func (*ShownMove) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ShownMove) GetTransitionId() string {
@@ -5923,7 +6217,7 @@ type MemberCommand struct {
 
 func (x *MemberCommand) Reset() {
 	*x = MemberCommand{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5935,7 +6229,7 @@ func (x *MemberCommand) String() string {
 func (*MemberCommand) ProtoMessage() {}
 
 func (x *MemberCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5948,7 +6242,7 @@ func (x *MemberCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommand.ProtoReflect.Descriptor instead.
 func (*MemberCommand) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *MemberCommand) GetEra() uint64 {
@@ -6007,14 +6301,19 @@ type MemberCommandReply struct {
 	Id    uint64                 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	Done  bool                   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
 	// Why it was not done.
-	Error         *v1.ErrorDetail `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error *v1.ErrorDetail `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Of a checkpoint that was made: the region, its epoch, and how far it goes.
+	RegionId      uint64          `protobuf:"varint,5,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	Epoch         *v1.RegionEpoch `protobuf:"bytes,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Frontier      []byte          `protobuf:"bytes,7,opt,name=frontier,proto3" json:"frontier,omitempty"`
+	SetFrontier   bool            `protobuf:"varint,8,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberCommandReply) Reset() {
 	*x = MemberCommandReply{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6026,7 +6325,7 @@ func (x *MemberCommandReply) String() string {
 func (*MemberCommandReply) ProtoMessage() {}
 
 func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6039,7 +6338,7 @@ func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommandReply.ProtoReflect.Descriptor instead.
 func (*MemberCommandReply) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *MemberCommandReply) GetEra() uint64 {
@@ -6070,6 +6369,34 @@ func (x *MemberCommandReply) GetError() *v1.ErrorDetail {
 	return nil
 }
 
+func (x *MemberCommandReply) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *MemberCommandReply) GetEpoch() *v1.RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *MemberCommandReply) GetFrontier() []byte {
+	if x != nil {
+		return x.Frontier
+	}
+	return nil
+}
+
+func (x *MemberCommandReply) GetSetFrontier() bool {
+	if x != nil {
+		return x.SetFrontier
+	}
+	return false
+}
+
 type HeardMembersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 4,096.
@@ -6080,7 +6407,7 @@ type HeardMembersRequest struct {
 
 func (x *HeardMembersRequest) Reset() {
 	*x = HeardMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6092,7 +6419,7 @@ func (x *HeardMembersRequest) String() string {
 func (*HeardMembersRequest) ProtoMessage() {}
 
 func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6105,7 +6432,7 @@ func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersRequest.ProtoReflect.Descriptor instead.
 func (*HeardMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *HeardMembersRequest) GetMemberIds() []string {
@@ -6126,7 +6453,7 @@ type HeardMembersResponse struct {
 
 func (x *HeardMembersResponse) Reset() {
 	*x = HeardMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6138,7 +6465,7 @@ func (x *HeardMembersResponse) String() string {
 func (*HeardMembersResponse) ProtoMessage() {}
 
 func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6151,7 +6478,7 @@ func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersResponse.ProtoReflect.Descriptor instead.
 func (*HeardMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *HeardMembersResponse) GetMembers() []*HeardMember {
@@ -6182,7 +6509,7 @@ type HeardMember struct {
 
 func (x *HeardMember) Reset() {
 	*x = HeardMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6194,7 +6521,7 @@ func (x *HeardMember) String() string {
 func (*HeardMember) ProtoMessage() {}
 
 func (x *HeardMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6207,7 +6534,7 @@ func (x *HeardMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMember.ProtoReflect.Descriptor instead.
 func (*HeardMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *HeardMember) GetMemberId() string {
@@ -6253,7 +6580,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6265,7 +6592,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6278,7 +6605,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -6321,7 +6648,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6333,7 +6660,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6346,7 +6673,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -6398,7 +6725,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6410,7 +6737,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6423,7 +6750,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -6516,7 +6843,7 @@ type ListCoordinatorsRequest struct {
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6528,7 +6855,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6541,7 +6868,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -6577,7 +6904,7 @@ type ListCoordinatorsResponse struct {
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6589,7 +6916,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6602,7 +6929,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -6638,7 +6965,7 @@ type RemoveCoordinatorRequest struct {
 
 func (x *RemoveCoordinatorRequest) Reset() {
 	*x = RemoveCoordinatorRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6650,7 +6977,7 @@ func (x *RemoveCoordinatorRequest) String() string {
 func (*RemoveCoordinatorRequest) ProtoMessage() {}
 
 func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6663,7 +6990,7 @@ func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *RemoveCoordinatorRequest) GetCoordinatorId() string {
@@ -6698,7 +7025,7 @@ type RemoveCoordinatorResponse struct {
 
 func (x *RemoveCoordinatorResponse) Reset() {
 	*x = RemoveCoordinatorResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6710,7 +7037,7 @@ func (x *RemoveCoordinatorResponse) String() string {
 func (*RemoveCoordinatorResponse) ProtoMessage() {}
 
 func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6723,7 +7050,7 @@ func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *RemoveCoordinatorResponse) GetToken() *v1.RootToken {
@@ -6750,7 +7077,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6762,7 +7089,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6775,7 +7102,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *StatusRequest) GetBrief() bool {
@@ -6827,14 +7154,27 @@ type StatusResponse struct {
 	InvariantViolations []uint64 `protobuf:"varint,23,rep,packed,name=invariant_violations,json=invariantViolations,proto3" json:"invariant_violations,omitempty"`
 	// The last round in which each keyspace was evened out, of those that the caller may
 	// read, newest first, 256 at most. Only who assigns has any.
-	Rounds        []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	Rounds []*BalanceRound `protobuf:"bytes,24,rep,name=rounds,proto3" json:"rounds,omitempty"`
+	// How many members keyspaces want, of those whose settings ask for that and that the caller
+	// may read, by name, 256 at most. Only who assigns has any.
+	Scaling []*ScalingSignal `protobuf:"bytes,25,rep,name=scaling,proto3" json:"scaling,omitempty"`
+	// Members by state. Only who assigns says the rest.
+	MembersActive    uint64 `protobuf:"varint,26,opt,name=members_active,json=membersActive,proto3" json:"members_active,omitempty"`
+	MembersDraining  uint64 `protobuf:"varint,27,opt,name=members_draining,json=membersDraining,proto3" json:"members_draining,omitempty"`
+	MembersFailed    uint64 `protobuf:"varint,28,opt,name=members_failed,json=membersFailed,proto3" json:"members_failed,omitempty"`
+	MembersSuspected uint64 `protobuf:"varint,29,opt,name=members_suspected,json=membersSuspected,proto3" json:"members_suspected,omitempty"`
+	// Regions of assigned keyspaces that have an owner who may act.
+	AssignedRegions uint64 `protobuf:"varint,30,opt,name=assigned_regions,json=assignedRegions,proto3" json:"assigned_regions,omitempty"`
+	// Regions and moves that nothing is done about now, by keyspace and reason, of keyspaces that
+	// the caller may read, 256 at most.
+	Stuck         []*Stuck `protobuf:"bytes,31,rep,name=stuck,proto3" json:"stuck,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6846,7 +7186,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6859,7 +7199,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -7030,6 +7370,267 @@ func (x *StatusResponse) GetRounds() []*BalanceRound {
 	return nil
 }
 
+func (x *StatusResponse) GetScaling() []*ScalingSignal {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetMembersActive() uint64 {
+	if x != nil {
+		return x.MembersActive
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetMembersDraining() uint64 {
+	if x != nil {
+		return x.MembersDraining
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetMembersFailed() uint64 {
+	if x != nil {
+		return x.MembersFailed
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetMembersSuspected() uint64 {
+	if x != nil {
+		return x.MembersSuspected
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetAssignedRegions() uint64 {
+	if x != nil {
+		return x.AssignedRegions
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetStuck() []*Stuck {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+// ScalingSignal is how many members a keyspace wants.
+type ScalingSignal struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// Identity of the wish, the same each time that it is posted. Empty: nothing is wished for.
+	Id string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Members that are active, and that there should be.
+	Active  uint64 `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
+	Desired uint64 `protobuf:"varint,4,opt,name=desired,proto3" json:"desired,omitempty"`
+	// Why, or why nothing is wished for: load, below_min, steady, at_min, at_max, members_unwell,
+	// draining, orphaned, spacing, load_unknown, no_limit, no_victim or too_full_then.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Member that is to end. It drains first; drained: nothing of any keyspace is its own.
+	Victim  string `protobuf:"bytes,6,opt,name=victim,proto3" json:"victim,omitempty"`
+	Drained bool   `protobuf:"varint,7,opt,name=drained,proto3" json:"drained,omitempty"`
+	// How full members are on average, of a thousand. 0 with reason load_unknown: not known.
+	FullPermille uint64 `protobuf:"varint,8,opt,name=full_permille,json=fullPermille,proto3" json:"full_permille,omitempty"`
+	// Milliseconds since the wish began.
+	AgeMillis uint64 `protobuf:"varint,9,opt,name=age_millis,json=ageMillis,proto3" json:"age_millis,omitempty"`
+	// The hook took it; how often it did not, and what it said last.
+	Delivered     bool   `protobuf:"varint,10,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Failures      uint64 `protobuf:"varint,11,opt,name=failures,proto3" json:"failures,omitempty"`
+	Problem       string `protobuf:"bytes,12,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScalingSignal) Reset() {
+	*x = ScalingSignal{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScalingSignal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScalingSignal) ProtoMessage() {}
+
+func (x *ScalingSignal) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScalingSignal.ProtoReflect.Descriptor instead.
+func (*ScalingSignal) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *ScalingSignal) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetActive() uint64 {
+	if x != nil {
+		return x.Active
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetDesired() uint64 {
+	if x != nil {
+		return x.Desired
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetVictim() string {
+	if x != nil {
+		return x.Victim
+	}
+	return ""
+}
+
+func (x *ScalingSignal) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *ScalingSignal) GetFullPermille() uint64 {
+	if x != nil {
+		return x.FullPermille
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetAgeMillis() uint64 {
+	if x != nil {
+		return x.AgeMillis
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetDelivered() bool {
+	if x != nil {
+		return x.Delivered
+	}
+	return false
+}
+
+func (x *ScalingSignal) GetFailures() uint64 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *ScalingSignal) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// Stuck is what a keyspace waits for.
+type Stuck struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Keyspace string                 `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// As in BalanceRefusal: no_active_members, poison_suspected, keys_over_limit, ...
+	Why   string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	Count uint64 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	// One of them.
+	RegionId      uint64 `protobuf:"varint,4,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Stuck) Reset() {
+	*x = Stuck{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stuck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stuck) ProtoMessage() {}
+
+func (x *Stuck) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stuck.ProtoReflect.Descriptor instead.
+func (*Stuck) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *Stuck) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *Stuck) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Stuck) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Stuck) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
 // BalanceRound is how a keyspace was evened out.
 type BalanceRound struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -7054,7 +7655,7 @@ type BalanceRound struct {
 
 func (x *BalanceRound) Reset() {
 	*x = BalanceRound{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7066,7 +7667,7 @@ func (x *BalanceRound) String() string {
 func (*BalanceRound) ProtoMessage() {}
 
 func (x *BalanceRound) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7079,7 +7680,7 @@ func (x *BalanceRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
 func (*BalanceRound) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *BalanceRound) GetKeyspace() string {
@@ -7150,7 +7751,7 @@ type BalanceCount struct {
 
 func (x *BalanceCount) Reset() {
 	*x = BalanceCount{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7162,7 +7763,7 @@ func (x *BalanceCount) String() string {
 func (*BalanceCount) ProtoMessage() {}
 
 func (x *BalanceCount) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7175,7 +7776,7 @@ func (x *BalanceCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
 func (*BalanceCount) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *BalanceCount) GetOperation() string {
@@ -7212,7 +7813,7 @@ type BalanceRefusal struct {
 
 func (x *BalanceRefusal) Reset() {
 	*x = BalanceRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7224,7 +7825,7 @@ func (x *BalanceRefusal) String() string {
 func (*BalanceRefusal) ProtoMessage() {}
 
 func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7237,7 +7838,7 @@ func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
 func (*BalanceRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *BalanceRefusal) GetWhy() string {
@@ -7286,7 +7887,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7298,7 +7899,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7311,7 +7912,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -7372,7 +7973,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7384,7 +7985,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7397,7 +7998,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -7433,7 +8034,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7445,7 +8046,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7458,7 +8059,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -7554,7 +8155,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7566,7 +8167,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7579,7 +8180,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *Placed) GetAssigned() uint64 {
@@ -7650,7 +8251,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7662,7 +8263,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7675,7 +8276,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -7721,7 +8322,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7733,7 +8334,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7746,7 +8347,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -7809,7 +8410,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7821,7 +8422,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7834,7 +8435,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -7862,7 +8463,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7874,7 +8475,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7887,7 +8488,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -7915,7 +8516,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7927,7 +8528,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7940,7 +8541,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -7972,7 +8573,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7984,7 +8585,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7997,7 +8598,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -8041,7 +8642,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8053,7 +8654,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8066,7 +8667,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -8112,7 +8713,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8124,7 +8725,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8137,7 +8738,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -8181,7 +8782,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8193,7 +8794,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8206,7 +8807,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -8243,7 +8844,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8255,7 +8856,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8268,7 +8869,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -8306,7 +8907,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8318,7 +8919,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8331,7 +8932,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -8376,7 +8977,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8388,7 +8989,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8401,7 +9002,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -8446,7 +9047,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8458,7 +9059,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8471,7 +9072,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -8509,7 +9110,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8521,7 +9122,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8534,7 +9135,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -8568,7 +9169,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8580,7 +9181,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8593,7 +9194,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -8621,7 +9222,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8633,7 +9234,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8646,7 +9247,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -8672,7 +9273,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8684,7 +9285,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8697,7 +9298,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -8718,7 +9319,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8730,7 +9331,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8743,7 +9344,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -8839,7 +9440,26 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x10leader_member_id\x18\x03 \x01(\tR\x0eleaderMemberId\x12?\n" +
 	"\n" +
 	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"\xb2\x01\n" +
+	"disclosure\"\xca\x01\n" +
+	"\n" +
+	"RegionNote\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1b\n" +
+	"\tkey_count\x18\x02 \x01(\x04R\bkeyCount\x12\x19\n" +
+	"\bmax_keys\x18\x03 \x01(\x04R\amaxKeys\x12 \n" +
+	"\vquarantined\x18\x04 \x01(\tR\vquarantined\x12+\n" +
+	"\x11quarantine_millis\x18\x05 \x01(\x04R\x10quarantineMillis\x12\x18\n" +
+	"\arefused\x18\x06 \x01(\tR\arefused\"M\n" +
+	"\x12RegionNotesRequest\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12\x1a\n" +
+	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\"`\n" +
+	"\x13RegionNotesResponse\x125\n" +
+	"\x05notes\x18\x01 \x03(\v2\x1f.nokv.coordinator.v1.RegionNoteR\x05notes\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"3\n" +
+	"\x14ReleaseRegionRequest\x12\x1b\n" +
+	"\tregion_id\x18\x01 \x01(\x04R\bregionId\"b\n" +
+	"\x15ReleaseRegionResponse\x12\x1a\n" +
+	"\breleased\x18\x01 \x01(\bR\breleased\x12-\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\xb2\x01\n" +
 	"\x12ScanRegionsRequest\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x1b\n" +
 	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x17\n" +
@@ -9190,12 +9810,16 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12 \n" +
 	"\fto_member_id\x18\x06 \x01(\tR\n" +
 	"toMemberId\x125\n" +
-	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"{\n" +
+	"\x06reason\x18\a \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\x88\x02\n" +
 	"\x12MemberCommandReply\x12\x10\n" +
 	"\x03era\x18\x01 \x01(\x04R\x03era\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04done\x18\x03 \x01(\bR\x04done\x12/\n" +
-	"\x05error\x18\x04 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\"4\n" +
+	"\x05error\x18\x04 \x01(\v2\x19.nokv.root.v1.ErrorDetailR\x05error\x12\x1b\n" +
+	"\tregion_id\x18\x05 \x01(\x04R\bregionId\x12/\n" +
+	"\x05epoch\x18\x06 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\x12\x1a\n" +
+	"\bfrontier\x18\a \x01(\fR\bfrontier\x12!\n" +
+	"\fset_frontier\x18\b \x01(\bR\vsetFrontier\"4\n" +
 	"\x13HeardMembersRequest\x12\x1d\n" +
 	"\n" +
 	"member_ids\x18\x01 \x03(\tR\tmemberIds\"\x81\x01\n" +
@@ -9250,7 +9874,8 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"%\n" +
 	"\rStatusRequest\x12\x14\n" +
-	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xbc\b\n" +
+	"\x05brief\x18\x01 \x01(\bR\x05brief\"\xfd\n" +
+	"\n" +
 	"\x0eStatusResponse\x12%\n" +
 	"\x0ecoordinator_id\x18\x01 \x01(\tR\rcoordinatorId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12 \n" +
@@ -9282,7 +9907,34 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x1dcertificate_ends_unix_seconds\x18\x15 \x01(\x04R\x1acertificateEndsUnixSeconds\x12)\n" +
 	"\x10orphaned_regions\x18\x16 \x01(\x04R\x0forphanedRegions\x121\n" +
 	"\x14invariant_violations\x18\x17 \x03(\x04R\x13invariantViolations\x129\n" +
-	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\"\xec\x02\n" +
+	"\x06rounds\x18\x18 \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\x06rounds\x12<\n" +
+	"\ascaling\x18\x19 \x03(\v2\".nokv.coordinator.v1.ScalingSignalR\ascaling\x12%\n" +
+	"\x0emembers_active\x18\x1a \x01(\x04R\rmembersActive\x12)\n" +
+	"\x10members_draining\x18\x1b \x01(\x04R\x0fmembersDraining\x12%\n" +
+	"\x0emembers_failed\x18\x1c \x01(\x04R\rmembersFailed\x12+\n" +
+	"\x11members_suspected\x18\x1d \x01(\x04R\x10membersSuspected\x12)\n" +
+	"\x10assigned_regions\x18\x1e \x01(\x04R\x0fassignedRegions\x120\n" +
+	"\x05stuck\x18\x1f \x03(\v2\x1a.nokv.coordinator.v1.StuckR\x05stuck\"\xcf\x02\n" +
+	"\rScalingSignal\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\x04R\x06active\x12\x18\n" +
+	"\adesired\x18\x04 \x01(\x04R\adesired\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06victim\x18\x06 \x01(\tR\x06victim\x12\x18\n" +
+	"\adrained\x18\a \x01(\bR\adrained\x12#\n" +
+	"\rfull_permille\x18\b \x01(\x04R\ffullPermille\x12\x1d\n" +
+	"\n" +
+	"age_millis\x18\t \x01(\x04R\tageMillis\x12\x1c\n" +
+	"\tdelivered\x18\n" +
+	" \x01(\bR\tdelivered\x12\x1a\n" +
+	"\bfailures\x18\v \x01(\x04R\bfailures\x12\x18\n" +
+	"\aproblem\x18\f \x01(\tR\aproblem\"h\n" +
+	"\x05Stuck\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\x12\x1b\n" +
+	"\tregion_id\x18\x04 \x01(\x04R\bregionId\"\xec\x02\n" +
 	"\fBalanceRound\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x1d\n" +
 	"\n" +
@@ -9487,7 +10139,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xef\"\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xb9$\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -9534,7 +10186,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\vCheckAccess\x12'.nokv.coordinator.v1.CheckAccessRequest\x1a(.nokv.coordinator.v1.CheckAccessResponse\x12`\n" +
 	"\vCreateToken\x12'.nokv.coordinator.v1.CreateTokenRequest\x1a(.nokv.coordinator.v1.CreateTokenResponse\x12`\n" +
 	"\vRevokeToken\x12'.nokv.coordinator.v1.RevokeTokenRequest\x1a(.nokv.coordinator.v1.RevokeTokenResponse\x12i\n" +
-	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
+	"\x0eRotateTokenKey\x12*.nokv.coordinator.v1.RotateTokenKeyRequest\x1a+.nokv.coordinator.v1.RotateTokenKeyResponse\x12`\n" +
+	"\vRegionNotes\x12'.nokv.coordinator.v1.RegionNotesRequest\x1a(.nokv.coordinator.v1.RegionNotesResponse\x12f\n" +
+	"\rReleaseRegion\x12).nokv.coordinator.v1.ReleaseRegionRequest\x1a*.nokv.coordinator.v1.ReleaseRegionResponseB>Z<github.com/nokv/nokv/proto/nokv/coordinator/v1;coordinatorv1b\x06proto3"
 
 var (
 	file_nokv_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -9549,7 +10203,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 112)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 119)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -9572,427 +10226,443 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*GetRegionsByKeysResponse)(nil),  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse
 	(*GetRegionRequest)(nil),          // 19: nokv.coordinator.v1.GetRegionRequest
 	(*GetRegionResponse)(nil),         // 20: nokv.coordinator.v1.GetRegionResponse
-	(*ScanRegionsRequest)(nil),        // 21: nokv.coordinator.v1.ScanRegionsRequest
-	(*ScanRegionsResponse)(nil),       // 22: nokv.coordinator.v1.ScanRegionsResponse
-	(*WatchRegionsRequest)(nil),       // 23: nokv.coordinator.v1.WatchRegionsRequest
-	(*WatchRegionsResponse)(nil),      // 24: nokv.coordinator.v1.WatchRegionsResponse
-	(*RegionChange)(nil),              // 25: nokv.coordinator.v1.RegionChange
-	(*KeyspaceChange)(nil),            // 26: nokv.coordinator.v1.KeyspaceChange
-	(*MemberChange)(nil),              // 27: nokv.coordinator.v1.MemberChange
-	(*AllocIDRequest)(nil),            // 28: nokv.coordinator.v1.AllocIDRequest
-	(*AllocIDResponse)(nil),           // 29: nokv.coordinator.v1.AllocIDResponse
-	(*TsoRequest)(nil),                // 30: nokv.coordinator.v1.TsoRequest
-	(*TsoResponse)(nil),               // 31: nokv.coordinator.v1.TsoResponse
-	(*PublishRootEventRequest)(nil),   // 32: nokv.coordinator.v1.PublishRootEventRequest
-	(*PublishRootEventResponse)(nil),  // 33: nokv.coordinator.v1.PublishRootEventResponse
-	(*PublishRootEventsRequest)(nil),  // 34: nokv.coordinator.v1.PublishRootEventsRequest
-	(*PublishRootEventsResponse)(nil), // 35: nokv.coordinator.v1.PublishRootEventsResponse
-	(*AssessRootEventRequest)(nil),    // 36: nokv.coordinator.v1.AssessRootEventRequest
-	(*AssessRootEventResponse)(nil),   // 37: nokv.coordinator.v1.AssessRootEventResponse
-	(*ListTransitionsRequest)(nil),    // 38: nokv.coordinator.v1.ListTransitionsRequest
-	(*ListTransitionsResponse)(nil),   // 39: nokv.coordinator.v1.ListTransitionsResponse
-	(*RemoveRegionRequest)(nil),       // 40: nokv.coordinator.v1.RemoveRegionRequest
-	(*RemoveRegionResponse)(nil),      // 41: nokv.coordinator.v1.RemoveRegionResponse
-	(*CreateKeyspaceRequest)(nil),     // 42: nokv.coordinator.v1.CreateKeyspaceRequest
-	(*CreateKeyspaceResponse)(nil),    // 43: nokv.coordinator.v1.CreateKeyspaceResponse
-	(*UpdateKeyspaceRequest)(nil),     // 44: nokv.coordinator.v1.UpdateKeyspaceRequest
-	(*UpdateKeyspaceResponse)(nil),    // 45: nokv.coordinator.v1.UpdateKeyspaceResponse
-	(*DeleteKeyspaceRequest)(nil),     // 46: nokv.coordinator.v1.DeleteKeyspaceRequest
-	(*DeleteKeyspaceResponse)(nil),    // 47: nokv.coordinator.v1.DeleteKeyspaceResponse
-	(*GetKeyspaceRequest)(nil),        // 48: nokv.coordinator.v1.GetKeyspaceRequest
-	(*GetKeyspaceResponse)(nil),       // 49: nokv.coordinator.v1.GetKeyspaceResponse
-	(*ListKeyspacesRequest)(nil),      // 50: nokv.coordinator.v1.ListKeyspacesRequest
-	(*ListKeyspacesResponse)(nil),     // 51: nokv.coordinator.v1.ListKeyspacesResponse
-	(*RegisterMemberRequest)(nil),     // 52: nokv.coordinator.v1.RegisterMemberRequest
-	(*RegisterMemberResponse)(nil),    // 53: nokv.coordinator.v1.RegisterMemberResponse
-	(*DrainMemberRequest)(nil),        // 54: nokv.coordinator.v1.DrainMemberRequest
-	(*DrainMemberResponse)(nil),       // 55: nokv.coordinator.v1.DrainMemberResponse
-	(*FailMemberRequest)(nil),         // 56: nokv.coordinator.v1.FailMemberRequest
-	(*FailMemberResponse)(nil),        // 57: nokv.coordinator.v1.FailMemberResponse
-	(*RemoveMemberRequest)(nil),       // 58: nokv.coordinator.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),      // 59: nokv.coordinator.v1.RemoveMemberResponse
-	(*AssignRegionsRequest)(nil),      // 60: nokv.coordinator.v1.AssignRegionsRequest
-	(*AssignRegionsResponse)(nil),     // 61: nokv.coordinator.v1.AssignRegionsResponse
-	(*RotatePinKeyRequest)(nil),       // 62: nokv.coordinator.v1.RotatePinKeyRequest
-	(*RotatePinKeyResponse)(nil),      // 63: nokv.coordinator.v1.RotatePinKeyResponse
-	(*StoreHeartbeatRequest)(nil),     // 64: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 65: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 66: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 67: nokv.coordinator.v1.TransferLeader
-	(*SplitHint)(nil),                 // 68: nokv.coordinator.v1.SplitHint
-	(*MergeHint)(nil),                 // 69: nokv.coordinator.v1.MergeHint
-	(*RegionHeartbeatRequest)(nil),    // 70: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 71: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*MemberFrame)(nil),               // 72: nokv.coordinator.v1.MemberFrame
-	(*MemberHello)(nil),               // 73: nokv.coordinator.v1.MemberHello
-	(*ShownState)(nil),                // 74: nokv.coordinator.v1.ShownState
-	(*Goodbye)(nil),                   // 75: nokv.coordinator.v1.Goodbye
-	(*MemberLoad)(nil),                // 76: nokv.coordinator.v1.MemberLoad
-	(*RegionReport)(nil),              // 77: nokv.coordinator.v1.RegionReport
-	(*HotKey)(nil),                    // 78: nokv.coordinator.v1.HotKey
-	(*MemberAnswer)(nil),              // 79: nokv.coordinator.v1.MemberAnswer
-	(*MemberTerms)(nil),               // 80: nokv.coordinator.v1.MemberTerms
-	(*KeyspaceTerms)(nil),             // 81: nokv.coordinator.v1.KeyspaceTerms
-	(*ShownSet)(nil),                  // 82: nokv.coordinator.v1.ShownSet
-	(*ShownRegion)(nil),               // 83: nokv.coordinator.v1.ShownRegion
-	(*ShownMove)(nil),                 // 84: nokv.coordinator.v1.ShownMove
-	(*MemberCommand)(nil),             // 85: nokv.coordinator.v1.MemberCommand
-	(*MemberCommandReply)(nil),        // 86: nokv.coordinator.v1.MemberCommandReply
-	(*HeardMembersRequest)(nil),       // 87: nokv.coordinator.v1.HeardMembersRequest
-	(*HeardMembersResponse)(nil),      // 88: nokv.coordinator.v1.HeardMembersResponse
-	(*HeardMember)(nil),               // 89: nokv.coordinator.v1.HeardMember
-	(*ListMembersRequest)(nil),        // 90: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 91: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 92: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 93: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 94: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*RemoveCoordinatorRequest)(nil),  // 95: nokv.coordinator.v1.RemoveCoordinatorRequest
-	(*RemoveCoordinatorResponse)(nil), // 96: nokv.coordinator.v1.RemoveCoordinatorResponse
-	(*StatusRequest)(nil),             // 97: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 98: nokv.coordinator.v1.StatusResponse
-	(*BalanceRound)(nil),              // 99: nokv.coordinator.v1.BalanceRound
-	(*BalanceCount)(nil),              // 100: nokv.coordinator.v1.BalanceCount
-	(*BalanceRefusal)(nil),            // 101: nokv.coordinator.v1.BalanceRefusal
-	(*RootEndpoint)(nil),              // 102: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 103: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 104: nokv.coordinator.v1.WitnessResponse
-	(*Placed)(nil),                    // 105: nokv.coordinator.v1.Placed
-	(*GuaranteeFinding)(nil),          // 106: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 107: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 108: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 109: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 110: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 111: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 112: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 113: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 114: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 115: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 116: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 117: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 118: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 119: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 120: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 121: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 122: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 123: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*v1.RootToken)(nil),              // 124: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 125: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 126: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 127: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 128: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 129: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 130: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 131: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 132: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 133: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 134: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 135: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 136: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 137: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 138: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 139: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 140: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 141: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 142: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 143: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 144: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 145: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 146: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 147: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 148: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 149: nokv.root.v1.Verb
+	(*RegionNote)(nil),                // 21: nokv.coordinator.v1.RegionNote
+	(*RegionNotesRequest)(nil),        // 22: nokv.coordinator.v1.RegionNotesRequest
+	(*RegionNotesResponse)(nil),       // 23: nokv.coordinator.v1.RegionNotesResponse
+	(*ReleaseRegionRequest)(nil),      // 24: nokv.coordinator.v1.ReleaseRegionRequest
+	(*ReleaseRegionResponse)(nil),     // 25: nokv.coordinator.v1.ReleaseRegionResponse
+	(*ScanRegionsRequest)(nil),        // 26: nokv.coordinator.v1.ScanRegionsRequest
+	(*ScanRegionsResponse)(nil),       // 27: nokv.coordinator.v1.ScanRegionsResponse
+	(*WatchRegionsRequest)(nil),       // 28: nokv.coordinator.v1.WatchRegionsRequest
+	(*WatchRegionsResponse)(nil),      // 29: nokv.coordinator.v1.WatchRegionsResponse
+	(*RegionChange)(nil),              // 30: nokv.coordinator.v1.RegionChange
+	(*KeyspaceChange)(nil),            // 31: nokv.coordinator.v1.KeyspaceChange
+	(*MemberChange)(nil),              // 32: nokv.coordinator.v1.MemberChange
+	(*AllocIDRequest)(nil),            // 33: nokv.coordinator.v1.AllocIDRequest
+	(*AllocIDResponse)(nil),           // 34: nokv.coordinator.v1.AllocIDResponse
+	(*TsoRequest)(nil),                // 35: nokv.coordinator.v1.TsoRequest
+	(*TsoResponse)(nil),               // 36: nokv.coordinator.v1.TsoResponse
+	(*PublishRootEventRequest)(nil),   // 37: nokv.coordinator.v1.PublishRootEventRequest
+	(*PublishRootEventResponse)(nil),  // 38: nokv.coordinator.v1.PublishRootEventResponse
+	(*PublishRootEventsRequest)(nil),  // 39: nokv.coordinator.v1.PublishRootEventsRequest
+	(*PublishRootEventsResponse)(nil), // 40: nokv.coordinator.v1.PublishRootEventsResponse
+	(*AssessRootEventRequest)(nil),    // 41: nokv.coordinator.v1.AssessRootEventRequest
+	(*AssessRootEventResponse)(nil),   // 42: nokv.coordinator.v1.AssessRootEventResponse
+	(*ListTransitionsRequest)(nil),    // 43: nokv.coordinator.v1.ListTransitionsRequest
+	(*ListTransitionsResponse)(nil),   // 44: nokv.coordinator.v1.ListTransitionsResponse
+	(*RemoveRegionRequest)(nil),       // 45: nokv.coordinator.v1.RemoveRegionRequest
+	(*RemoveRegionResponse)(nil),      // 46: nokv.coordinator.v1.RemoveRegionResponse
+	(*CreateKeyspaceRequest)(nil),     // 47: nokv.coordinator.v1.CreateKeyspaceRequest
+	(*CreateKeyspaceResponse)(nil),    // 48: nokv.coordinator.v1.CreateKeyspaceResponse
+	(*UpdateKeyspaceRequest)(nil),     // 49: nokv.coordinator.v1.UpdateKeyspaceRequest
+	(*UpdateKeyspaceResponse)(nil),    // 50: nokv.coordinator.v1.UpdateKeyspaceResponse
+	(*DeleteKeyspaceRequest)(nil),     // 51: nokv.coordinator.v1.DeleteKeyspaceRequest
+	(*DeleteKeyspaceResponse)(nil),    // 52: nokv.coordinator.v1.DeleteKeyspaceResponse
+	(*GetKeyspaceRequest)(nil),        // 53: nokv.coordinator.v1.GetKeyspaceRequest
+	(*GetKeyspaceResponse)(nil),       // 54: nokv.coordinator.v1.GetKeyspaceResponse
+	(*ListKeyspacesRequest)(nil),      // 55: nokv.coordinator.v1.ListKeyspacesRequest
+	(*ListKeyspacesResponse)(nil),     // 56: nokv.coordinator.v1.ListKeyspacesResponse
+	(*RegisterMemberRequest)(nil),     // 57: nokv.coordinator.v1.RegisterMemberRequest
+	(*RegisterMemberResponse)(nil),    // 58: nokv.coordinator.v1.RegisterMemberResponse
+	(*DrainMemberRequest)(nil),        // 59: nokv.coordinator.v1.DrainMemberRequest
+	(*DrainMemberResponse)(nil),       // 60: nokv.coordinator.v1.DrainMemberResponse
+	(*FailMemberRequest)(nil),         // 61: nokv.coordinator.v1.FailMemberRequest
+	(*FailMemberResponse)(nil),        // 62: nokv.coordinator.v1.FailMemberResponse
+	(*RemoveMemberRequest)(nil),       // 63: nokv.coordinator.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),      // 64: nokv.coordinator.v1.RemoveMemberResponse
+	(*AssignRegionsRequest)(nil),      // 65: nokv.coordinator.v1.AssignRegionsRequest
+	(*AssignRegionsResponse)(nil),     // 66: nokv.coordinator.v1.AssignRegionsResponse
+	(*RotatePinKeyRequest)(nil),       // 67: nokv.coordinator.v1.RotatePinKeyRequest
+	(*RotatePinKeyResponse)(nil),      // 68: nokv.coordinator.v1.RotatePinKeyResponse
+	(*StoreHeartbeatRequest)(nil),     // 69: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 70: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 71: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 72: nokv.coordinator.v1.TransferLeader
+	(*SplitHint)(nil),                 // 73: nokv.coordinator.v1.SplitHint
+	(*MergeHint)(nil),                 // 74: nokv.coordinator.v1.MergeHint
+	(*RegionHeartbeatRequest)(nil),    // 75: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 76: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*MemberFrame)(nil),               // 77: nokv.coordinator.v1.MemberFrame
+	(*MemberHello)(nil),               // 78: nokv.coordinator.v1.MemberHello
+	(*ShownState)(nil),                // 79: nokv.coordinator.v1.ShownState
+	(*Goodbye)(nil),                   // 80: nokv.coordinator.v1.Goodbye
+	(*MemberLoad)(nil),                // 81: nokv.coordinator.v1.MemberLoad
+	(*RegionReport)(nil),              // 82: nokv.coordinator.v1.RegionReport
+	(*HotKey)(nil),                    // 83: nokv.coordinator.v1.HotKey
+	(*MemberAnswer)(nil),              // 84: nokv.coordinator.v1.MemberAnswer
+	(*MemberTerms)(nil),               // 85: nokv.coordinator.v1.MemberTerms
+	(*KeyspaceTerms)(nil),             // 86: nokv.coordinator.v1.KeyspaceTerms
+	(*ShownSet)(nil),                  // 87: nokv.coordinator.v1.ShownSet
+	(*ShownRegion)(nil),               // 88: nokv.coordinator.v1.ShownRegion
+	(*ShownMove)(nil),                 // 89: nokv.coordinator.v1.ShownMove
+	(*MemberCommand)(nil),             // 90: nokv.coordinator.v1.MemberCommand
+	(*MemberCommandReply)(nil),        // 91: nokv.coordinator.v1.MemberCommandReply
+	(*HeardMembersRequest)(nil),       // 92: nokv.coordinator.v1.HeardMembersRequest
+	(*HeardMembersResponse)(nil),      // 93: nokv.coordinator.v1.HeardMembersResponse
+	(*HeardMember)(nil),               // 94: nokv.coordinator.v1.HeardMember
+	(*ListMembersRequest)(nil),        // 95: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 96: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 97: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 98: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 99: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*RemoveCoordinatorRequest)(nil),  // 100: nokv.coordinator.v1.RemoveCoordinatorRequest
+	(*RemoveCoordinatorResponse)(nil), // 101: nokv.coordinator.v1.RemoveCoordinatorResponse
+	(*StatusRequest)(nil),             // 102: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 103: nokv.coordinator.v1.StatusResponse
+	(*ScalingSignal)(nil),             // 104: nokv.coordinator.v1.ScalingSignal
+	(*Stuck)(nil),                     // 105: nokv.coordinator.v1.Stuck
+	(*BalanceRound)(nil),              // 106: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 107: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 108: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 109: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 110: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 111: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 112: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 113: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 114: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 115: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 116: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 117: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 118: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 119: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 120: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 121: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 122: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 123: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 124: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 125: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 126: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 127: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 128: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 129: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 130: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*v1.RootToken)(nil),              // 131: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 132: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 133: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 134: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 135: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 136: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 137: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 138: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 139: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 140: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 141: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 142: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 143: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 144: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 145: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 146: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 147: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 148: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 149: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 150: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 151: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 152: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 153: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 154: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 155: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 156: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	124, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	124, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	124, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	131, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	131, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	131, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	125, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	132, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	133, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	133, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	127, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	134, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	133, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	12,  // 24: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	126, // 25: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
-	14,  // 26: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	13,  // 27: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	124, // 28: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
-	12,  // 29: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	124, // 30: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	25,  // 31: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
-	26,  // 32: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
-	27,  // 33: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
-	13,  // 34: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	126, // 35: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	128, // 36: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	129, // 37: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	127, // 38: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	127, // 39: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	130, // 40: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	131, // 41: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	132, // 42: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	133, // 43: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	134, // 44: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	132, // 45: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	127, // 46: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	130, // 47: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
-	12,  // 48: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	132, // 49: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	133, // 50: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	13,  // 51: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	12,  // 52: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	135, // 53: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
-	13,  // 54: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	136, // 55: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	131, // 56: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 57: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 58: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	131, // 59: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 60: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	124, // 61: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 62: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	131, // 63: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	128, // 64: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	124, // 65: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 66: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 67: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 68: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 69: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	13,  // 70: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	12,  // 71: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	128, // 72: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
-	13,  // 73: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	129, // 74: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	131, // 75: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 76: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 77: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 78: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 79: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 80: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 81: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	129, // 82: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	124, // 83: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 84: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 85: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	129, // 86: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	138, // 87: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	131, // 88: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 89: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 90: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 91: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	66,  // 92: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	125, // 93: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	67,  // 94: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	68,  // 95: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
-	69,  // 96: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	139, // 97: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	136, // 98: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	136, // 99: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	136, // 100: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	136, // 101: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	126, // 102: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	126, // 103: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	124, // 104: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	73,  // 105: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
-	77,  // 106: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
-	76,  // 107: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
-	74,  // 108: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
-	86,  // 109: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
-	75,  // 110: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	124, // 111: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	124, // 112: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	136, // 113: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
-	6,   // 114: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
-	78,  // 115: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
-	82,  // 116: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
-	85,  // 117: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
-	80,  // 118: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	127, // 119: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	125, // 120: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
-	81,  // 121: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	140, // 122: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	141, // 123: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	142, // 124: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	124, // 125: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
-	83,  // 126: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	126, // 127: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
-	84,  // 128: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
-	7,   // 129: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
-	8,   // 130: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	136, // 131: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	139, // 132: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	127, // 133: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	89,  // 134: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	124, // 135: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 136: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	92,  // 137: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	13,  // 138: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	129, // 139: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	64,  // 140: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	9,   // 141: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
-	76,  // 142: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
-	12,  // 143: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	140, // 144: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	13,  // 145: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 146: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 147: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	143, // 148: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	144, // 149: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	145, // 150: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	146, // 151: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	13,  // 152: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	140, // 153: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	102, // 154: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	147, // 155: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	99,  // 156: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
-	100, // 157: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	101, // 158: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	139, // 159: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	147, // 160: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 161: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	106, // 162: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	143, // 163: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	144, // 164: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	145, // 165: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	146, // 166: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	107, // 167: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 168: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	105, // 169: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	124, // 170: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 171: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 172: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 173: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	124, // 174: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	131, // 175: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	144, // 176: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	124, // 177: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	148, // 178: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	131, // 179: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	148, // 180: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	124, // 181: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	149, // 182: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	131, // 183: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	148, // 184: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	124, // 185: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 186: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	148, // 187: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 188: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	149, // 189: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 190: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	148, // 191: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 192: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	131, // 193: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 194: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	131, // 195: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	124, // 196: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	15,  // 197: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 198: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 199: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 200: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	21,  // 201: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	23,  // 202: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	28,  // 203: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	28,  // 204: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	30,  // 205: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	30,  // 206: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	32,  // 207: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	34,  // 208: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	34,  // 209: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	36,  // 210: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	38,  // 211: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	40,  // 212: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	42,  // 213: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	44,  // 214: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	46,  // 215: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	48,  // 216: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	50,  // 217: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	52,  // 218: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	54,  // 219: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	56,  // 220: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	58,  // 221: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	60,  // 222: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	62,  // 223: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	64,  // 224: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	70,  // 225: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	72,  // 226: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	87,  // 227: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	90,  // 228: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	93,  // 229: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	95,  // 230: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	97,  // 231: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	103, // 232: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	108, // 233: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	110, // 234: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	112, // 235: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	114, // 236: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	116, // 237: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	118, // 238: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	120, // 239: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	122, // 240: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	16,  // 241: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 242: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 243: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 244: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	22,  // 245: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	24,  // 246: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	29,  // 247: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	29,  // 248: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	31,  // 249: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	31,  // 250: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	33,  // 251: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	35,  // 252: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	35,  // 253: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	37,  // 254: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	39,  // 255: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	41,  // 256: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	43,  // 257: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	45,  // 258: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	47,  // 259: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	49,  // 260: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	51,  // 261: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	53,  // 262: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	55,  // 263: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	57,  // 264: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	59,  // 265: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	61,  // 266: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	63,  // 267: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	65,  // 268: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	71,  // 269: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	79,  // 270: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	88,  // 271: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	91,  // 272: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	94,  // 273: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	96,  // 274: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	98,  // 275: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	104, // 276: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	109, // 277: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	111, // 278: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	113, // 279: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	115, // 280: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	117, // 281: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	119, // 282: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	121, // 283: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	123, // 284: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	241, // [241:285] is the sub-list for method output_type
-	197, // [197:241] is the sub-list for method input_type
-	197, // [197:197] is the sub-list for extension type_name
-	197, // [197:197] is the sub-list for extension extendee
-	0,   // [0:197] is the sub-list for field type_name
+	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
+	131, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	133, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	131, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	131, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
+	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
+	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
+	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	133, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	135, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	136, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	134, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	134, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	137, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	138, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	139, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	140, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	141, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	139, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	134, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	137, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	139, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	140, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	142, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	143, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	138, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	144, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	138, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	135, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	131, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	144, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	138, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	135, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	131, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	135, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	135, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	136, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	138, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	136, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	131, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	136, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	131, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	136, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	131, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	136, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	145, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	138, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	71,  // 94: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	132, // 95: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	72,  // 96: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	73,  // 97: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
+	74,  // 98: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
+	146, // 99: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	143, // 100: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	143, // 101: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	143, // 102: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	143, // 103: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	133, // 104: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	133, // 105: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	131, // 106: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	78,  // 107: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
+	82,  // 108: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
+	81,  // 109: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
+	79,  // 110: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
+	91,  // 111: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
+	80,  // 112: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
+	131, // 113: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	131, // 114: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	143, // 115: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	6,   // 116: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
+	83,  // 117: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
+	87,  // 118: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
+	90,  // 119: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
+	85,  // 120: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
+	134, // 121: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	132, // 122: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	86,  // 123: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
+	147, // 124: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	148, // 125: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	149, // 126: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	131, // 127: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	88,  // 128: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
+	133, // 129: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	89,  // 130: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
+	7,   // 131: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
+	8,   // 132: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
+	143, // 133: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	146, // 134: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	134, // 135: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	143, // 136: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	94,  // 137: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
+	131, // 138: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 139: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	97,  // 140: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	13,  // 141: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	136, // 142: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	69,  // 143: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	9,   // 144: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
+	81,  // 145: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
+	12,  // 146: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	147, // 147: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	13,  // 148: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	138, // 149: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 150: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	150, // 151: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	151, // 152: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	152, // 153: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	153, // 154: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	13,  // 155: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	147, // 156: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	109, // 157: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	154, // 158: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	106, // 159: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	104, // 160: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
+	105, // 161: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
+	107, // 162: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	108, // 163: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	146, // 164: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	154, // 165: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 166: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	113, // 167: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	150, // 168: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	151, // 169: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	152, // 170: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	153, // 171: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	114, // 172: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 173: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	112, // 174: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	131, // 175: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 176: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 177: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 178: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	131, // 179: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	138, // 180: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	151, // 181: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	131, // 182: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	155, // 183: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	138, // 184: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	155, // 185: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	131, // 186: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	156, // 187: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	138, // 188: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	155, // 189: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	131, // 190: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 191: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	155, // 192: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 193: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	156, // 194: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 195: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	155, // 196: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 197: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	138, // 198: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 199: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	138, // 200: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	131, // 201: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	15,  // 202: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 203: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 204: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 205: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	26,  // 206: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	28,  // 207: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	33,  // 208: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	33,  // 209: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	35,  // 210: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	35,  // 211: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	37,  // 212: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	39,  // 213: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	39,  // 214: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	41,  // 215: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	43,  // 216: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	45,  // 217: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	47,  // 218: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	49,  // 219: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	51,  // 220: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	53,  // 221: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	55,  // 222: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	57,  // 223: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	59,  // 224: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	61,  // 225: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	63,  // 226: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	65,  // 227: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	67,  // 228: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	69,  // 229: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	75,  // 230: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	77,  // 231: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	92,  // 232: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	95,  // 233: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	98,  // 234: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	100, // 235: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	102, // 236: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	110, // 237: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	115, // 238: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	117, // 239: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	119, // 240: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	121, // 241: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	123, // 242: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	125, // 243: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	127, // 244: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	129, // 245: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	22,  // 246: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 247: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	16,  // 248: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 249: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 250: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 251: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	27,  // 252: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 253: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 254: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 255: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 256: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 257: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 258: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 259: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 260: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 261: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 262: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 263: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 264: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 265: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 266: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 267: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 268: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 269: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 270: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 271: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 272: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 273: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 274: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 275: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	76,  // 276: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	84,  // 277: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	93,  // 278: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	96,  // 279: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	99,  // 280: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	101, // 281: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	103, // 282: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	111, // 283: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	116, // 284: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	118, // 285: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	120, // 286: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	122, // 287: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	124, // 288: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	126, // 289: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	128, // 290: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	130, // 291: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	23,  // 292: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 293: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	248, // [248:294] is the sub-list for method output_type
+	202, // [202:248] is the sub-list for method input_type
+	202, // [202:202] is the sub-list for extension type_name
+	202, // [202:202] is the sub-list for extension extendee
+	0,   // [0:202] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -10001,7 +10671,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_nokv_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_nokv_coordinator_v1_coordinator_proto_msgTypes[54].OneofWrappers = []any{
+	file_nokv_coordinator_v1_coordinator_proto_msgTypes[59].OneofWrappers = []any{
 		(*SchedulerOperation_TransferLeader)(nil),
 		(*SchedulerOperation_Split)(nil),
 		(*SchedulerOperation_Merge)(nil),
@@ -10012,7 +10682,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   112,
+			NumMessages:   119,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

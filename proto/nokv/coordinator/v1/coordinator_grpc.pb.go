@@ -65,6 +65,8 @@ const (
 	Coordinator_CreateToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/CreateToken"
 	Coordinator_RevokeToken_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RevokeToken"
 	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
+	Coordinator_RegionNotes_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RegionNotes"
+	Coordinator_ReleaseRegion_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReleaseRegion"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -184,6 +186,12 @@ type CoordinatorClient interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(ctx context.Context, in *RotateTokenKeyRequest, opts ...grpc.CallOption) (*RotateTokenKeyResponse, error)
+	// RegionNotes says what is known of regions beside the root. Served by who holds the
+	// Tenure.
+	RegionNotes(ctx context.Context, in *RegionNotesRequest, opts ...grpc.CallOption) (*RegionNotesResponse, error)
+	// ReleaseRegion gives a region another chance that is given to nobody because its owners
+	// died. Served by who holds the Tenure, in the era that it is asked in.
+	ReleaseRegion(ctx context.Context, in *ReleaseRegionRequest, opts ...grpc.CallOption) (*ReleaseRegionResponse, error)
 }
 
 type coordinatorClient struct {
@@ -658,6 +666,26 @@ func (c *coordinatorClient) RotateTokenKey(ctx context.Context, in *RotateTokenK
 	return out, nil
 }
 
+func (c *coordinatorClient) RegionNotes(ctx context.Context, in *RegionNotesRequest, opts ...grpc.CallOption) (*RegionNotesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RegionNotesResponse)
+	err := c.cc.Invoke(ctx, Coordinator_RegionNotes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ReleaseRegion(ctx context.Context, in *ReleaseRegionRequest, opts ...grpc.CallOption) (*ReleaseRegionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseRegionResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ReleaseRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -775,6 +803,12 @@ type CoordinatorServer interface {
 	// RotateTokenKey makes the next key for tokens: what the key before the newest
 	// signed ends.
 	RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error)
+	// RegionNotes says what is known of regions beside the root. Served by who holds the
+	// Tenure.
+	RegionNotes(context.Context, *RegionNotesRequest) (*RegionNotesResponse, error)
+	// ReleaseRegion gives a region another chance that is given to nobody because its owners
+	// died. Served by who holds the Tenure, in the era that it is asked in.
+	ReleaseRegion(context.Context, *ReleaseRegionRequest) (*ReleaseRegionResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -916,6 +950,12 @@ func (UnimplementedCoordinatorServer) RevokeToken(context.Context, *RevokeTokenR
 }
 func (UnimplementedCoordinatorServer) RotateTokenKey(context.Context, *RotateTokenKeyRequest) (*RotateTokenKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotateTokenKey not implemented")
+}
+func (UnimplementedCoordinatorServer) RegionNotes(context.Context, *RegionNotesRequest) (*RegionNotesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RegionNotes not implemented")
+}
+func (UnimplementedCoordinatorServer) ReleaseRegion(context.Context, *ReleaseRegionRequest) (*ReleaseRegionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseRegion not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1668,6 +1708,42 @@ func _Coordinator_RotateTokenKey_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_RegionNotes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RegionNotesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).RegionNotes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_RegionNotes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).RegionNotes(ctx, req.(*RegionNotesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ReleaseRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseRegionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ReleaseRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ReleaseRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ReleaseRegion(ctx, req.(*ReleaseRegionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1826,6 +1902,14 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotateTokenKey",
 			Handler:    _Coordinator_RotateTokenKey_Handler,
+		},
+		{
+			MethodName: "RegionNotes",
+			Handler:    _Coordinator_RegionNotes_Handler,
+		},
+		{
+			MethodName: "ReleaseRegion",
+			Handler:    _Coordinator_ReleaseRegion_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

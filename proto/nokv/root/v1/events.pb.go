@@ -2112,7 +2112,8 @@ func (x *RegionsAssigned) GetAssignments() []*Assignment {
 	return nil
 }
 
-// Assignment gives a region to its owners; its conf version rises by one.
+// Assignment gives a region to its owners; its conf version rises by one, unless it
+// only acknowledges a frontier.
 type Assignment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RegionId      uint64                 `protobuf:"varint,1,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
@@ -2123,7 +2124,12 @@ type Assignment struct {
 	Frontier    []byte `protobuf:"bytes,4,opt,name=frontier,proto3" json:"frontier,omitempty"`
 	SetFrontier bool   `protobuf:"varint,5,opt,name=set_frontier,json=setFrontier,proto3" json:"set_frontier,omitempty"`
 	// Why.
-	Reason        OperationReason `protobuf:"varint,6,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	Reason OperationReason `protobuf:"varint,6,opt,name=reason,proto3,enum=nokv.root.v1.OperationReason" json:"reason,omitempty"`
+	// The one owner of an exclusive region says how far it got and goes on: nothing but
+	// the frontier changes, and the epoch stays. It changes nothing where the region is at
+	// another epoch than expected, or that owner, in this incarnation, acts for it no more.
+	// Of feature level 4.
+	Acknowledged  bool `protobuf:"varint,7,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2198,6 +2204,13 @@ func (x *Assignment) GetReason() OperationReason {
 		return x.Reason
 	}
 	return OperationReason_OPERATION_REASON_UNSPECIFIED
+}
+
+func (x *Assignment) GetAcknowledged() bool {
+	if x != nil {
+		return x.Acknowledged
+	}
+	return false
 }
 
 // PeerChangePlanned plans to add or remove one owner of a region.
@@ -3565,7 +3578,7 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\"M\n" +
 	"\x0fRegionsAssigned\x12:\n" +
-	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\x8e\x02\n" +
+	"\vassignments\x18\x01 \x03(\v2\x18.nokv.root.v1.AssignmentR\vassignments\"\xb2\x02\n" +
 	"\n" +
 	"Assignment\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
@@ -3573,7 +3586,8 @@ const file_nokv_root_v1_events_proto_rawDesc = "" +
 	"\x06owners\x18\x03 \x03(\v2\x13.nokv.root.v1.OwnerR\x06owners\x12\x1a\n" +
 	"\bfrontier\x18\x04 \x01(\fR\bfrontier\x12!\n" +
 	"\fset_frontier\x18\x05 \x01(\bR\vsetFrontier\x125\n" +
-	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\"\x86\x02\n" +
+	"\x06reason\x18\x06 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\"\n" +
+	"\facknowledged\x18\a \x01(\bR\facknowledged\"\x86\x02\n" +
 	"\x11PeerChangePlanned\x12\x1b\n" +
 	"\tregion_id\x18\x01 \x01(\x04R\bregionId\x12@\n" +
 	"\x0eexpected_epoch\x18\x02 \x01(\v2\x19.nokv.root.v1.RegionEpochR\rexpectedEpoch\x120\n" +

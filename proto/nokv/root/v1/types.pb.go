@@ -2986,7 +2986,11 @@ type KeyspaceSettings struct {
 	// Of feature level 4.
 	Moves *Moves `protobuf:"bytes,10,opt,name=moves,proto3" json:"moves,omitempty"`
 	// Of feature level 4.
-	Guards        *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
+	Guards *Guards `protobuf:"bytes,11,opt,name=guards,proto3" json:"guards,omitempty"`
+	// Of feature level 4.
+	Scaling *Scaling `protobuf:"bytes,12,opt,name=scaling,proto3" json:"scaling,omitempty"`
+	// Of feature level 4.
+	Start         *Start `protobuf:"bytes,13,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3094,6 +3098,20 @@ func (x *KeyspaceSettings) GetMoves() *Moves {
 func (x *KeyspaceSettings) GetGuards() *Guards {
 	if x != nil {
 		return x.Guards
+	}
+	return nil
+}
+
+func (x *KeyspaceSettings) GetScaling() *Scaling {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
+func (x *KeyspaceSettings) GetStart() *Start {
+	if x != nil {
+		return x.Start
 	}
 	return nil
 }
@@ -3518,6 +3536,117 @@ func (x *Guards) GetNoMoveBackMillis() uint64 {
 	return 0
 }
 
+// Scaling says when an assigned keyspace wants more members, or fewer. Loads count if they do
+// in rebalance, else numbers of regions.
+type Scaling struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Wishes are published, and the hook is told of them.
+	Enabled bool `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	// One member more when they are so full on average, one fewer when they are less full than
+	// that: of a thousand of limits.max_regions_per_member, else of rebalance.absolute_limit;
+	// by load, of the capacity that members report. 0 counts as 800, and 300.
+	UpPermille   uint64 `protobuf:"varint,2,opt,name=up_permille,json=upPermille,proto3" json:"up_permille,omitempty"`
+	DownPermille uint64 `protobuf:"varint,3,opt,name=down_permille,json=downPermille,proto3" json:"down_permille,omitempty"`
+	// Least time between two changes of how many members there are, in milliseconds. 0 counts
+	// as 120,000.
+	SpacingMillis uint64 `protobuf:"varint,4,opt,name=spacing_millis,json=spacingMillis,proto3" json:"spacing_millis,omitempty"`
+	// 0 counts as 2, and 10, or min_members if that is more.
+	MinMembers uint64 `protobuf:"varint,5,opt,name=min_members,json=minMembers,proto3" json:"min_members,omitempty"`
+	MaxMembers uint64 `protobuf:"varint,6,opt,name=max_members,json=maxMembers,proto3" json:"max_members,omitempty"`
+	// URL that wishes are posted to. Empty: they are published only.
+	HookUrl string `protobuf:"bytes,7,opt,name=hook_url,json=hookUrl,proto3" json:"hook_url,omitempty"`
+	// Time the hook has to answer, in milliseconds. 0 counts as 1,000.
+	HookTimeoutMillis uint64 `protobuf:"varint,8,opt,name=hook_timeout_millis,json=hookTimeoutMillis,proto3" json:"hook_timeout_millis,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Scaling) Reset() {
+	*x = Scaling{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Scaling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Scaling) ProtoMessage() {}
+
+func (x *Scaling) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Scaling.ProtoReflect.Descriptor instead.
+func (*Scaling) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Scaling) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+func (x *Scaling) GetUpPermille() uint64 {
+	if x != nil {
+		return x.UpPermille
+	}
+	return 0
+}
+
+func (x *Scaling) GetDownPermille() uint64 {
+	if x != nil {
+		return x.DownPermille
+	}
+	return 0
+}
+
+func (x *Scaling) GetSpacingMillis() uint64 {
+	if x != nil {
+		return x.SpacingMillis
+	}
+	return 0
+}
+
+func (x *Scaling) GetMinMembers() uint64 {
+	if x != nil {
+		return x.MinMembers
+	}
+	return 0
+}
+
+func (x *Scaling) GetMaxMembers() uint64 {
+	if x != nil {
+		return x.MaxMembers
+	}
+	return 0
+}
+
+func (x *Scaling) GetHookUrl() string {
+	if x != nil {
+		return x.HookUrl
+	}
+	return ""
+}
+
+func (x *Scaling) GetHookTimeoutMillis() uint64 {
+	if x != nil {
+		return x.HookTimeoutMillis
+	}
+	return 0
+}
+
 // Policy is the planner's setting.
 type Policy struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -3530,18 +3659,21 @@ type Policy struct {
 	LabelRules []*LabelRule `protobuf:"bytes,5,rep,name=label_rules,json=labelRules,proto3" json:"label_rules,omitempty"`
 	// URL asked by STRATEGY_HOOK.
 	HookUrl string `protobuf:"bytes,6,opt,name=hook_url,json=hookUrl,proto3" json:"hook_url,omitempty"`
-	// Time the hook has to answer, in milliseconds.
+	// Time the hook has to answer, in milliseconds. 0 counts as 1,000.
 	HookTimeoutMillis uint64 `protobuf:"varint,7,opt,name=hook_timeout_millis,json=hookTimeoutMillis,proto3" json:"hook_timeout_millis,omitempty"`
 	// Name of a label of members: no two owners of a region have the same value of it.
 	// Empty: they may. Of feature level 4.
-	Spread        string `protobuf:"bytes,8,opt,name=spread,proto3" json:"spread,omitempty"`
+	Spread string `protobuf:"bytes,8,opt,name=spread,proto3" json:"spread,omitempty"`
+	// Strategy where the hook does not answer, or names nobody who may take the region; not
+	// the hook. Unspecified counts as balanced. Of feature level 4.
+	HookFallback  Strategy `protobuf:"varint,9,opt,name=hook_fallback,json=hookFallback,proto3,enum=nokv.root.v1.Strategy" json:"hook_fallback,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3685,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[24]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3698,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{24}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Policy) GetStrategy() Strategy {
@@ -3625,6 +3757,13 @@ func (x *Policy) GetSpread() string {
 	return ""
 }
 
+func (x *Policy) GetHookFallback() Strategy {
+	if x != nil {
+		return x.HookFallback
+	}
+	return Strategy_STRATEGY_UNSPECIFIED
+}
+
 // Rebalance holds the thresholds for moving regions.
 type Rebalance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3676,7 +3815,7 @@ type Rebalance struct {
 
 func (x *Rebalance) Reset() {
 	*x = Rebalance{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3688,7 +3827,7 @@ func (x *Rebalance) String() string {
 func (*Rebalance) ProtoMessage() {}
 
 func (x *Rebalance) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[25]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3701,7 +3840,7 @@ func (x *Rebalance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rebalance.ProtoReflect.Descriptor instead.
 func (*Rebalance) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{25}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Rebalance) GetAbsoluteLimit() uint64 {
@@ -3843,7 +3982,7 @@ type LabelRule struct {
 
 func (x *LabelRule) Reset() {
 	*x = LabelRule{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3855,7 +3994,7 @@ func (x *LabelRule) String() string {
 func (*LabelRule) ProtoMessage() {}
 
 func (x *LabelRule) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[26]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3868,7 +4007,7 @@ func (x *LabelRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelRule.ProtoReflect.Descriptor instead.
 func (*LabelRule) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{26}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LabelRule) GetKeyPrefix() []byte {
@@ -3900,7 +4039,7 @@ type Cadence struct {
 
 func (x *Cadence) Reset() {
 	*x = Cadence{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +4051,7 @@ func (x *Cadence) String() string {
 func (*Cadence) ProtoMessage() {}
 
 func (x *Cadence) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[27]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +4064,7 @@ func (x *Cadence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cadence.ProtoReflect.Descriptor instead.
 func (*Cadence) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{27}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Cadence) GetCheckpointIntervalMillis() uint64 {
@@ -3949,19 +4088,81 @@ func (x *Cadence) GetIdleScanMillis() uint64 {
 	return 0
 }
 
+// Start says how a keyspace begins, and who has what after a restart.
+type Start struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Members that the first plan of a new keyspace waits for, 1 s at most, so that the
+	// first one does not get everything.
+	Members uint64 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	// How long the regions of a member whose process ended are kept for the next process of
+	// that id, in milliseconds; with FENCE_TTL the ttl is waited for at the same time. Of
+	// exclusive regions. 0: not at all.
+	HoldMillis    uint64 `protobuf:"varint,2,opt,name=hold_millis,json=holdMillis,proto3" json:"hold_millis,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Start) Reset() {
+	*x = Start{}
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Start) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Start) ProtoMessage() {}
+
+func (x *Start) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Start.ProtoReflect.Descriptor instead.
+func (*Start) Descriptor() ([]byte, []int) {
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Start) GetMembers() uint64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Start) GetHoldMillis() uint64 {
+	if x != nil {
+		return x.HoldMillis
+	}
+	return 0
+}
+
 // Limits are the bounds of a keyspace. 0: the root's own bound only.
 type Limits struct {
 	state               protoimpl.MessageState `protogen:"open.v1"`
 	MaxRegions          uint64                 `protobuf:"varint,1,opt,name=max_regions,json=maxRegions,proto3" json:"max_regions,omitempty"`
 	MaxRegionsPerMember uint64                 `protobuf:"varint,2,opt,name=max_regions_per_member,json=maxRegionsPerMember,proto3" json:"max_regions_per_member,omitempty"`
 	MaxKeysPerRegion    uint64                 `protobuf:"varint,3,opt,name=max_keys_per_region,json=maxKeysPerRegion,proto3" json:"max_keys_per_region,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// A region that has more keys is not let be: ranges that are reshaped are split, and of
+	// others it is refused, visibly, to give them to another owner to even out. Of feature
+	// level 4.
+	RefuseKeys    bool `protobuf:"varint,4,opt,name=refuse_keys,json=refuseKeys,proto3" json:"refuse_keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4174,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[28]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4187,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{28}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Limits) GetMaxRegions() uint64 {
@@ -4010,6 +4211,13 @@ func (x *Limits) GetMaxKeysPerRegion() uint64 {
 	return 0
 }
 
+func (x *Limits) GetRefuseKeys() bool {
+	if x != nil {
+		return x.RefuseKeys
+	}
+	return false
+}
+
 // RegionEpoch orders the descriptors of one region.
 type RegionEpoch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4023,7 +4231,7 @@ type RegionEpoch struct {
 
 func (x *RegionEpoch) Reset() {
 	*x = RegionEpoch{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4035,7 +4243,7 @@ func (x *RegionEpoch) String() string {
 func (*RegionEpoch) ProtoMessage() {}
 
 func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[29]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4048,7 +4256,7 @@ func (x *RegionEpoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionEpoch.ProtoReflect.Descriptor instead.
 func (*RegionEpoch) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{29}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RegionEpoch) GetVersion() uint64 {
@@ -4080,7 +4288,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4092,7 +4300,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[30]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4105,7 +4313,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{30}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Owner) GetMemberId() string {
@@ -4161,7 +4369,7 @@ type Region struct {
 
 func (x *Region) Reset() {
 	*x = Region{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4173,7 +4381,7 @@ func (x *Region) String() string {
 func (*Region) ProtoMessage() {}
 
 func (x *Region) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[31]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4186,7 +4394,7 @@ func (x *Region) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Region.ProtoReflect.Descriptor instead.
 func (*Region) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{31}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Region) GetId() uint64 {
@@ -4267,7 +4475,7 @@ type FormerOwner struct {
 
 func (x *FormerOwner) Reset() {
 	*x = FormerOwner{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4279,7 +4487,7 @@ func (x *FormerOwner) String() string {
 func (*FormerOwner) ProtoMessage() {}
 
 func (x *FormerOwner) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[32]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4292,7 +4500,7 @@ func (x *FormerOwner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FormerOwner.ProtoReflect.Descriptor instead.
 func (*FormerOwner) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{32}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FormerOwner) GetMemberId() string {
@@ -4357,7 +4565,7 @@ type Transition struct {
 
 func (x *Transition) Reset() {
 	*x = Transition{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4369,7 +4577,7 @@ func (x *Transition) String() string {
 func (*Transition) ProtoMessage() {}
 
 func (x *Transition) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[33]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4382,7 +4590,7 @@ func (x *Transition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Transition.ProtoReflect.Descriptor instead.
 func (*Transition) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{33}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Transition) GetId() string {
@@ -4530,7 +4738,7 @@ type PinKey struct {
 
 func (x *PinKey) Reset() {
 	*x = PinKey{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4542,7 +4750,7 @@ func (x *PinKey) String() string {
 func (*PinKey) ProtoMessage() {}
 
 func (x *PinKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[34]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4555,7 +4763,7 @@ func (x *PinKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinKey.ProtoReflect.Descriptor instead.
 func (*PinKey) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{34}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PinKey) GetId() uint32 {
@@ -4608,7 +4816,7 @@ type RemovedRegion struct {
 
 func (x *RemovedRegion) Reset() {
 	*x = RemovedRegion{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4620,7 +4828,7 @@ func (x *RemovedRegion) String() string {
 func (*RemovedRegion) ProtoMessage() {}
 
 func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[35]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4633,7 +4841,7 @@ func (x *RemovedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemovedRegion.ProtoReflect.Descriptor instead.
 func (*RemovedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{35}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RemovedRegion) GetId() uint64 {
@@ -4683,7 +4891,7 @@ type RememberedCommands struct {
 
 func (x *RememberedCommands) Reset() {
 	*x = RememberedCommands{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4695,7 +4903,7 @@ func (x *RememberedCommands) String() string {
 func (*RememberedCommands) ProtoMessage() {}
 
 func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[36]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4708,7 +4916,7 @@ func (x *RememberedCommands) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RememberedCommands.ProtoReflect.Descriptor instead.
 func (*RememberedCommands) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{36}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RememberedCommands) GetFirst() uint64 {
@@ -4774,7 +4982,7 @@ type Counters struct {
 
 func (x *Counters) Reset() {
 	*x = Counters{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4786,7 +4994,7 @@ func (x *Counters) String() string {
 func (*Counters) ProtoMessage() {}
 
 func (x *Counters) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[37]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4799,7 +5007,7 @@ func (x *Counters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counters.ProtoReflect.Descriptor instead.
 func (*Counters) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{37}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Counters) GetKeyspaceId() uint32 {
@@ -4867,7 +5075,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4879,7 +5087,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[38]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4892,7 +5100,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{38}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Record) GetKind() isRecord_Kind {
@@ -5175,7 +5383,7 @@ type RevokedToken struct {
 
 func (x *RevokedToken) Reset() {
 	*x = RevokedToken{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5187,7 +5395,7 @@ func (x *RevokedToken) String() string {
 func (*RevokedToken) ProtoMessage() {}
 
 func (x *RevokedToken) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[39]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5200,7 +5408,7 @@ func (x *RevokedToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokedToken.ProtoReflect.Descriptor instead.
 func (*RevokedToken) Descriptor() ([]byte, []int) {
-	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{39}
+	return file_nokv_root_v1_types_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RevokedToken) GetKeyId() uint32 {
@@ -5232,7 +5440,7 @@ type Layout_Ranges struct {
 
 func (x *Layout_Ranges) Reset() {
 	*x = Layout_Ranges{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5244,7 +5452,7 @@ func (x *Layout_Ranges) String() string {
 func (*Layout_Ranges) ProtoMessage() {}
 
 func (x *Layout_Ranges) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[42]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5270,7 +5478,7 @@ type Layout_Slots struct {
 
 func (x *Layout_Slots) Reset() {
 	*x = Layout_Slots{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5282,7 +5490,7 @@ func (x *Layout_Slots) String() string {
 func (*Layout_Slots) ProtoMessage() {}
 
 func (x *Layout_Slots) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[43]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5313,7 +5521,7 @@ type Layout_Points struct {
 
 func (x *Layout_Points) Reset() {
 	*x = Layout_Points{}
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5325,7 +5533,7 @@ func (x *Layout_Points) String() string {
 func (*Layout_Points) ProtoMessage() {}
 
 func (x *Layout_Points) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_root_v1_types_proto_msgTypes[44]
+	mi := &file_nokv_root_v1_types_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5710,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12:\n" +
 	"\bsettings\x18\x04 \x01(\v2\x1e.nokv.root.v1.KeyspaceSettingsR\bsettings\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12*\n" +
-	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\xdf\x04\n" +
+	"\x11former_ttl_millis\x18\x06 \x01(\x04R\x0fformerTtlMillis\"\xbb\x05\n" +
 	"\x10KeyspaceSettings\x12,\n" +
 	"\x06layout\x18\x01 \x01(\v2\x14.nokv.root.v1.LayoutR\x06layout\x125\n" +
 	"\tplacement\x18\x02 \x01(\x0e2\x17.nokv.root.v1.PlacementR\tplacement\x125\n" +
@@ -5515,7 +5723,9 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x06preset\x18\t \x01(\tR\x06preset\x12)\n" +
 	"\x05moves\x18\n" +
 	" \x01(\v2\x13.nokv.root.v1.MovesR\x05moves\x12,\n" +
-	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x1a9\n" +
+	"\x06guards\x18\v \x01(\v2\x14.nokv.root.v1.GuardsR\x06guards\x12/\n" +
+	"\ascaling\x18\f \x01(\v2\x15.nokv.root.v1.ScalingR\ascaling\x12)\n" +
+	"\x05start\x18\r \x01(\v2\x13.nokv.root.v1.StartR\x05start\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe5\x01\n" +
@@ -5552,7 +5762,19 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\x12mass_window_millis\x18\x02 \x01(\x04R\x10massWindowMillis\x12#\n" +
 	"\rflap_failures\x18\x03 \x01(\x04R\fflapFailures\x12,\n" +
 	"\x12flap_window_millis\x18\x04 \x01(\x04R\x10flapWindowMillis\x12-\n" +
-	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\xe0\x02\n" +
+	"\x13no_move_back_millis\x18\x05 \x01(\x04R\x10noMoveBackMillis\"\x9d\x02\n" +
+	"\aScaling\x12\x18\n" +
+	"\aenabled\x18\x01 \x01(\bR\aenabled\x12\x1f\n" +
+	"\vup_permille\x18\x02 \x01(\x04R\n" +
+	"upPermille\x12#\n" +
+	"\rdown_permille\x18\x03 \x01(\x04R\fdownPermille\x12%\n" +
+	"\x0espacing_millis\x18\x04 \x01(\x04R\rspacingMillis\x12\x1f\n" +
+	"\vmin_members\x18\x05 \x01(\x04R\n" +
+	"minMembers\x12\x1f\n" +
+	"\vmax_members\x18\x06 \x01(\x04R\n" +
+	"maxMembers\x12\x19\n" +
+	"\bhook_url\x18\a \x01(\tR\ahookUrl\x12.\n" +
+	"\x13hook_timeout_millis\x18\b \x01(\x04R\x11hookTimeoutMillis\"\x9d\x03\n" +
 	"\x06Policy\x122\n" +
 	"\bstrategy\x18\x01 \x01(\x0e2\x16.nokv.root.v1.StrategyR\bstrategy\x12\x1f\n" +
 	"\vring_vnodes\x18\x02 \x01(\rR\n" +
@@ -5563,7 +5785,8 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"labelRules\x12\x19\n" +
 	"\bhook_url\x18\x06 \x01(\tR\ahookUrl\x12.\n" +
 	"\x13hook_timeout_millis\x18\a \x01(\x04R\x11hookTimeoutMillis\x12\x16\n" +
-	"\x06spread\x18\b \x01(\tR\x06spread\"\x9a\x05\n" +
+	"\x06spread\x18\b \x01(\tR\x06spread\x12;\n" +
+	"\rhook_fallback\x18\t \x01(\x0e2\x16.nokv.root.v1.StrategyR\fhookFallback\"\x9a\x05\n" +
 	"\tRebalance\x12%\n" +
 	"\x0eabsolute_limit\x18\x01 \x01(\x04R\rabsoluteLimit\x12#\n" +
 	"\rmean_permille\x18\x02 \x01(\x04R\fmeanPermille\x12\x17\n" +
@@ -5595,12 +5818,18 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\aCadence\x12<\n" +
 	"\x1acheckpoint_interval_millis\x18\x01 \x01(\x04R\x18checkpointIntervalMillis\x12*\n" +
 	"\x11idle_evict_millis\x18\x02 \x01(\x04R\x0fidleEvictMillis\x12(\n" +
-	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"\x8d\x01\n" +
+	"\x10idle_scan_millis\x18\x03 \x01(\x04R\x0eidleScanMillis\"B\n" +
+	"\x05Start\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\x04R\amembers\x12\x1f\n" +
+	"\vhold_millis\x18\x02 \x01(\x04R\n" +
+	"holdMillis\"\xae\x01\n" +
 	"\x06Limits\x12\x1f\n" +
 	"\vmax_regions\x18\x01 \x01(\x04R\n" +
 	"maxRegions\x123\n" +
 	"\x16max_regions_per_member\x18\x02 \x01(\x04R\x13maxRegionsPerMember\x12-\n" +
-	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\"J\n" +
+	"\x13max_keys_per_region\x18\x03 \x01(\x04R\x10maxKeysPerRegion\x12\x1f\n" +
+	"\vrefuse_keys\x18\x04 \x01(\bR\n" +
+	"refuseKeys\"J\n" +
 	"\vRegionEpoch\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12!\n" +
 	"\fconf_version\x18\x02 \x01(\x04R\vconfVersion\"\x8c\x01\n" +
@@ -5864,7 +6093,7 @@ func file_nokv_root_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_root_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 17)
-var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_nokv_root_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_nokv_root_v1_types_proto_goTypes = []any{
 	(Reason)(0),                // 0: nokv.root.v1.Reason
 	(RootPeerRole)(0),          // 1: nokv.root.v1.RootPeerRole
@@ -5907,34 +6136,36 @@ var file_nokv_root_v1_types_proto_goTypes = []any{
 	(*Liveness)(nil),           // 38: nokv.root.v1.Liveness
 	(*Moves)(nil),              // 39: nokv.root.v1.Moves
 	(*Guards)(nil),             // 40: nokv.root.v1.Guards
-	(*Policy)(nil),             // 41: nokv.root.v1.Policy
-	(*Rebalance)(nil),          // 42: nokv.root.v1.Rebalance
-	(*LabelRule)(nil),          // 43: nokv.root.v1.LabelRule
-	(*Cadence)(nil),            // 44: nokv.root.v1.Cadence
-	(*Limits)(nil),             // 45: nokv.root.v1.Limits
-	(*RegionEpoch)(nil),        // 46: nokv.root.v1.RegionEpoch
-	(*Owner)(nil),              // 47: nokv.root.v1.Owner
-	(*Region)(nil),             // 48: nokv.root.v1.Region
-	(*FormerOwner)(nil),        // 49: nokv.root.v1.FormerOwner
-	(*Transition)(nil),         // 50: nokv.root.v1.Transition
-	(*PinKey)(nil),             // 51: nokv.root.v1.PinKey
-	(*RemovedRegion)(nil),      // 52: nokv.root.v1.RemovedRegion
-	(*RememberedCommands)(nil), // 53: nokv.root.v1.RememberedCommands
-	(*Counters)(nil),           // 54: nokv.root.v1.Counters
-	(*Record)(nil),             // 55: nokv.root.v1.Record
-	(*RevokedToken)(nil),       // 56: nokv.root.v1.RevokedToken
-	nil,                        // 57: nokv.root.v1.Member.LabelsEntry
-	nil,                        // 58: nokv.root.v1.KeyspaceSettings.LabelsEntry
-	(*Layout_Ranges)(nil),      // 59: nokv.root.v1.Layout.Ranges
-	(*Layout_Slots)(nil),       // 60: nokv.root.v1.Layout.Slots
-	(*Layout_Points)(nil),      // 61: nokv.root.v1.Layout.Points
-	nil,                        // 62: nokv.root.v1.LabelRule.LabelsEntry
+	(*Scaling)(nil),            // 41: nokv.root.v1.Scaling
+	(*Policy)(nil),             // 42: nokv.root.v1.Policy
+	(*Rebalance)(nil),          // 43: nokv.root.v1.Rebalance
+	(*LabelRule)(nil),          // 44: nokv.root.v1.LabelRule
+	(*Cadence)(nil),            // 45: nokv.root.v1.Cadence
+	(*Start)(nil),              // 46: nokv.root.v1.Start
+	(*Limits)(nil),             // 47: nokv.root.v1.Limits
+	(*RegionEpoch)(nil),        // 48: nokv.root.v1.RegionEpoch
+	(*Owner)(nil),              // 49: nokv.root.v1.Owner
+	(*Region)(nil),             // 50: nokv.root.v1.Region
+	(*FormerOwner)(nil),        // 51: nokv.root.v1.FormerOwner
+	(*Transition)(nil),         // 52: nokv.root.v1.Transition
+	(*PinKey)(nil),             // 53: nokv.root.v1.PinKey
+	(*RemovedRegion)(nil),      // 54: nokv.root.v1.RemovedRegion
+	(*RememberedCommands)(nil), // 55: nokv.root.v1.RememberedCommands
+	(*Counters)(nil),           // 56: nokv.root.v1.Counters
+	(*Record)(nil),             // 57: nokv.root.v1.Record
+	(*RevokedToken)(nil),       // 58: nokv.root.v1.RevokedToken
+	nil,                        // 59: nokv.root.v1.Member.LabelsEntry
+	nil,                        // 60: nokv.root.v1.KeyspaceSettings.LabelsEntry
+	(*Layout_Ranges)(nil),      // 61: nokv.root.v1.Layout.Ranges
+	(*Layout_Slots)(nil),       // 62: nokv.root.v1.Layout.Slots
+	(*Layout_Points)(nil),      // 63: nokv.root.v1.Layout.Points
+	nil,                        // 64: nokv.root.v1.LabelRule.LabelsEntry
 }
 var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
-	48, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
+	50, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	46, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
 	22, // 4: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
 	21, // 5: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
 	22, // 6: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
@@ -5957,68 +6188,71 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	17, // 23: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
 	17, // 24: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
 	17, // 25: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	57, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	59, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
 	5,  // 27: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
 	35, // 28: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
 	36, // 29: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
 	6,  // 30: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
 	37, // 31: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
 	38, // 32: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	41, // 33: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	44, // 34: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	45, // 35: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	58, // 36: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	42, // 33: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	45, // 34: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	47, // 35: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	60, // 36: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
 	39, // 37: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
 	40, // 38: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	59, // 39: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	60, // 40: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	61, // 41: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 42: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 43: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 44: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 45: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	42, // 46: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	43, // 47: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	11, // 48: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	62, // 49: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 50: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	46, // 51: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 52: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	49, // 53: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 54: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 55: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	46, // 56: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	47, // 57: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	46, // 58: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 59: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 60: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	47, // 61: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 62: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 63: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	46, // 64: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	46, // 65: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 66: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 67: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	54, // 68: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 69: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 70: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 71: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 72: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 73: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	48, // 74: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	50, // 75: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	51, // 76: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	53, // 77: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	52, // 78: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 79: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 80: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	51, // 81: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	56, // 82: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	83, // [83:83] is the sub-list for method output_type
-	83, // [83:83] is the sub-list for method input_type
-	83, // [83:83] is the sub-list for extension type_name
-	83, // [83:83] is the sub-list for extension extendee
-	0,  // [0:83] is the sub-list for field type_name
+	41, // 39: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
+	46, // 40: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
+	61, // 41: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	62, // 42: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	63, // 43: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 44: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 45: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 46: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 47: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	43, // 48: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	44, // 49: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	9,  // 50: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
+	11, // 51: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	64, // 52: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 53: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	48, // 54: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 55: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	51, // 56: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 57: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 58: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	48, // 59: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 60: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	48, // 61: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 62: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 63: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	49, // 64: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 65: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 66: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	48, // 67: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 68: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 69: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 70: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	56, // 71: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 72: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 73: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 74: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 75: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 76: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	50, // 77: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	52, // 78: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	53, // 79: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	55, // 80: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	54, // 81: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 82: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 83: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	53, // 84: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	58, // 85: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	86, // [86:86] is the sub-list for method output_type
+	86, // [86:86] is the sub-list for method input_type
+	86, // [86:86] is the sub-list for extension type_name
+	86, // [86:86] is the sub-list for extension extendee
+	0,  // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }
@@ -6031,7 +6265,7 @@ func file_nokv_root_v1_types_proto_init() {
 		(*Layout_Slots_)(nil),
 		(*Layout_Points_)(nil),
 	}
-	file_nokv_root_v1_types_proto_msgTypes[38].OneofWrappers = []any{
+	file_nokv_root_v1_types_proto_msgTypes[40].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Allocators)(nil),
 		(*Record_Counters)(nil),
@@ -6056,7 +6290,7 @@ func file_nokv_root_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_root_v1_types_proto_rawDesc), len(file_nokv_root_v1_types_proto_rawDesc)),
 			NumEnums:      17,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
