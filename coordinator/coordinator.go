@@ -22,8 +22,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/assigner"
 	"github.com/nokv/nokv/coordinator/catalog"
+	"github.com/nokv/nokv/coordinator/claims"
 	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/idalloc"
+	"github.com/nokv/nokv/coordinator/idle"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/coordinator/tenure"
@@ -93,6 +95,8 @@ type Coordinator struct {
 	prober   *prober
 	assigner *assigner.Assigner
 	hooks    *hook.Client
+	claims   *claims.Desk
+	idle     *idle.Releaser
 	others   *others
 	clock    clock.Clock
 	started  clock.Instant
@@ -159,16 +163,31 @@ func New(cfg Config) (*Coordinator, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.claims, err = claims.New(claims.Config{
+		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Observed: c.assigner.Observed(),
+		Load:  func(id state.MemberID, incarnation uint64) (float64, bool) { return c.server.SaidLoad(id, incarnation) },
+		Clock: c.clock, Logger: cfg.Logger.Named("claims"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
 		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
-		Soft: soft, Members: c.assigner, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner,
+		Soft: soft, Members: hearers{c.assigner, c}, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner, Claims: c.claims,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.assigner.UseStreams(c.server)
+	c.idle, err = idle.New(idle.Config{
+		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft, Commands: c.server,
+		Clock: c.clock, Logger: cfg.Logger.Named("idle"),
+	})
+	if err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -190,6 +209,8 @@ func (c *Coordinator) Run(ctx context.Context, lis net.Listener) error {
 	serving.Go(func() { c.fatal(stopWork, "serve "+c.cfg.Advertise, c.server.Run(serveCtx, lis)) })
 	work.Go(func() { c.fatal(stopWork, "tenure", c.holder.Run(workCtx)) })
 	work.Go(func() { c.fatal(stopWork, "assigner", c.assigner.Run(workCtx)) })
+	work.Go(func() { c.fatal(stopWork, "claims", c.claims.Run(workCtx)) })
+	work.Go(func() { c.fatal(stopWork, "idle", c.idle.Run(workCtx)) })
 	work.Go(func() { c.register(workCtx, stopWork) })
 	work.Go(func() { c.reach.watch(workCtx) })
 
@@ -228,6 +249,18 @@ func (c *Coordinator) Healthy(ctx context.Context) error {
 // Verify is whose a bearer token is, by the newest view.
 func (c *Coordinator) Verify(token string) (principal.Principal, error) {
 	return bearer.Verify(token, c.follower.View().State, c.cfg.Secret)
+}
+
+// hearers are those who hear of members' streams.
+type hearers struct {
+	*assigner.Assigner
+	of *Coordinator
+}
+
+// Frame implements server.MemberEvents.
+func (h hearers) Frame(f server.HeardFrame) {
+	h.Assigner.Frame(f)
+	h.of.idle.Frame(f)
 }
 
 // rootSource is the root client as a source of views.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/assigner"
+	"github.com/nokv/nokv/coordinator/claims"
+	"github.com/nokv/nokv/coordinator/idle"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/access"
 	"github.com/nokv/nokv/internal/budget"
@@ -52,6 +54,9 @@ type Vars struct {
 	Members  int            `json:"members"`
 	// Assigner is about members that host regions, and what becomes of those.
 	Assigner assigner.Vars `json:"assigner"`
+	// Claims made regions at first touch, Idle releases those that nobody uses.
+	Claims claims.Vars `json:"claims"`
+	Idle   idle.Vars   `json:"idle"`
 	// MemberStreams are open here.
 	MemberStreams int `json:"member_streams"`
 	// RPC counts requests by method.
@@ -117,7 +122,7 @@ func (c *Coordinator) Vars() any {
 		},
 		Invariants: invariants, Guarantees: c.server.Guarantees(),
 		Follower: c.follower.Stats(), Regions: view.State.RegionCount(), Members: view.State.MemberCount(),
-		Assigner: c.assigner.Vars(), MemberStreams: c.server.MemberStreams(),
+		Assigner: c.assigner.Vars(), Claims: c.claims.Vars(), Idle: c.idle.Vars(), MemberStreams: c.server.MemberStreams(),
 		RPC: c.stats.Snapshot(), Access: c.server.Access(), Budget: c.cfg.Budget.Vars(), Gate: c.server.GateVars(),
 	}
 }

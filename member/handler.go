@@ -56,7 +56,8 @@ type Checkpointer interface {
 
 // IdleReleaser is a Handler that knows whether anybody uses a region.
 type IdleReleaser interface {
-	// Idle says whether the region may be released; Release follows then.
+	// Idle says whether the region may be released; Release follows then. Without it a
+	// region may be that no Do used for the time that the keyspace says.
 	Idle(ctx context.Context, r Region) (bool, error)
 }
 
@@ -194,6 +195,8 @@ func (m *Member) call(ctx context.Context, h Handler, c held.Call) (res held.Res
 	case held.Idle:
 		if i, ok := h.(IdleReleaser); ok {
 			res.Idle, err = i.Idle(ctx, r)
+		} else {
+			res.Idle = c.Keyspace.Idle > 0 // by what Do has seen
 		}
 	case held.TransferLeader:
 		if l, ok := h.(LeaderTransferrer); ok {

@@ -20,10 +20,11 @@ func benchCommand() *command {
 		children: []*command{
 			benchWorkload("publish", "root region descriptors, one a caller at a time"),
 			benchWorkload("watches", "publish while many watch"),
+			benchWorkload("claim", "claim new keys, beside publish"),
 			benchWorkload("route", "look regions up"),
 			benchWorkload("id", "allocate ids"),
 			benchWorkload("tso", "get timestamps"),
-			benchFailover(), benchMove(), benchHeartbeat(), benchPlacement(), benchEcho(),
+			benchIdle(), benchFailover(), benchMove(), benchHeartbeat(), benchPlacement(), benchEcho(),
 		},
 	}
 }
@@ -50,6 +51,8 @@ func benchWorkload(name, summary string) *command {
 				f.IntVar(&o.Watches.Connections, "connections", 10, "connections that they share")
 				f.IntVar(&o.Watches.Slow, "slow", 10, "one in so many reads one message a second; 0: none")
 				f.IntVar(&o.Watches.Rate, "rate", 500, "changes a second; 0: as many as the callers get done")
+			case "claim":
+				f.IntVar(&o.Members, "members", 4, "members of this process that get them")
 			case "id":
 				f.StringVar(&o.Against, "against", "", "`pd=HOST:PORT`: ids of PD instead of NoKV")
 			case "tso":
@@ -86,6 +89,10 @@ Looks up random keys of keyspace "bench-route", which is made when it is missing
 Each caller roots descriptors as in bench publish, at --rate a second together, while
 --watches streams watch them. Latencies are the publishers'; the second line is how
 long behind the answer to the publisher a change was with the watches that read.`,
+	"claim": `
+Each caller claims key after key that nobody has touched, in a keyspace of points that is
+made for it, and removed at the end with all its regions. Before that, publish is measured
+under the same callers, for as long.`,
 	"id":  `Callers share one client, which merges their calls.`,
 	"tso": `Callers share one client, which merges their calls. With --batch N each call asks for N timestamps.`,
 }
@@ -150,6 +157,9 @@ func benchTable(m *bench.Result, w *tabwriter.Writer) {
 	if a := m.Watches; a != nil {
 		row(w, fmt.Sprintf("# watches: open after %.1f s, %d messages, %d MB, %d cut; a change came after p50 %.1f ms, p99 %.1f ms, max %.1f ms",
 			a.OpenSeconds, a.Messages, a.Bytes>>20, a.Cut, a.P50Ms, a.P99Ms, a.MaxMs))
+	}
+	if b := m.Against; b != nil {
+		row(w, fmt.Sprintf("# %s by the same callers: %.0f a second, p50 %.0f us, p99 %.0f us; this p99 is %.2f times that one", b.What, b.OpsPerSec, b.P50Us, b.P99Us, b.P99Ratio))
 	}
 	for addr, methods := range m.Server {
 		for method, l := range methods {

@@ -36,7 +36,7 @@ func TestScenario23QuarantineIsSeenAndReleased(t *testing.T) {
 		if s := c.a.Stuck(); len(s) != 1 || s[0].GetWhy() != "poison_suspected" || s[0].GetCount() != 1 || s[0].GetRegionId() != uint64(poisonous) {
 			t.Errorf("it waits for %v", s)
 		}
-		if whys := c.whys(""); len(whys) != 1 || !strings.Contains(whys[0], "poison_suspected") {
+		if whys := c.whysOf(""); len(whys) != 1 || !strings.Contains(whys[0], "poison_suspected") {
 			t.Errorf("the log says %q", whys)
 		}
 		if released, _, err := c.a.ReleaseRegion(t.Context(), c.owned("m5")[0].ID, "", ""); released || err != nil {
@@ -52,7 +52,7 @@ func TestScenario23QuarantineIsSeenAndReleased(t *testing.T) {
 		if x := c.now().Region(poisonous); !c.now().Acts(x.Owners[0]) || c.a.RegionNote(poisonous) != nil || len(c.a.Stuck()) != 0 {
 			t.Errorf("released, it is %v's, %v", x.Owners, c.a.RegionNote(poisonous))
 		}
-		if whys := c.whys("operator/anna"); len(whys) != 1 || !strings.Contains(whys[0], "ticket 7") {
+		if whys := c.whysOf("operator/anna"); len(whys) != 1 || !strings.Contains(whys[0], "ticket 7") {
 			t.Errorf("the log says %q", whys)
 		}
 		c.claim("other", 9)
@@ -63,8 +63,8 @@ func TestScenario23QuarantineIsSeenAndReleased(t *testing.T) {
 	})
 }
 
-// whys are those of commands that an actor asked for, of those that have one.
-func (c *crowd) whys(actor string) (all []string) {
+// whysOf are those of commands that an actor asked for, of those that have one.
+func (c *crowd) whysOf(actor string) (all []string) {
 	for _, cmd := range c.commands() {
 		if cmd.GetWhy() != "" && cmd.GetActor() == actor {
 			all = append(all, cmd.GetWhy())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/nokv/nokv/coordinator/liveness"
+	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/coordinator/server"
 	"github.com/nokv/nokv/internal/clock"
@@ -92,6 +93,9 @@ func (a *Assigner) Answered(id state.MemberID, incarnation uint64, now clock.Ins
 
 // Standing says what is thought of a member.
 func (a *Assigner) Standing(id state.MemberID) liveness.Standing { return a.raw.Standing(id) }
+
+// Observed is what is known of members beside the root.
+func (a *Assigner) Observed() placement.Observed { return observed{a.raw} }
 
 // Rounds are how keyspaces were evened out last, newest first, while the Tenure is held.
 func (a *Assigner) Rounds() []*coordinatorv1.BalanceRound { return a.raw.Rounds() }

@@ -31,6 +31,7 @@ type Client struct {
 	publish *publisher
 	routes  *pipe[keysRequest, keysReply]
 	lookups *lookups
+	claims  *claimers
 
 	// ctx ends with Close.
 	ctx    context.Context
@@ -58,6 +59,7 @@ func New(cfg Config) (*Client, error) {
 	c.publish = newPublisher(c)
 	c.routes = newRouteStream(c)
 	c.lookups = &lookups{c: c, kinds: map[lookupKind]*lookupQueue{}}
+	c.claims = &claimers{c: c, kinds: map[claimKind]*claimQueue{}}
 	c.tenureTTL.Store(int64(guessedTTL))
 	if cfg.DiscoverEvery > 0 {
 		c.spawn(c.discover)
@@ -137,6 +139,8 @@ type Stats struct {
 	// merged callers; the Callers counts say for how many calls.
 	TsoRequests, AllocIDRequests, PublishRequests uint64
 	TsoCallers, AllocIDCallers, PublishCallers    uint64
+	// ClaimRequests and ClaimCallers are the same of Claim.
+	ClaimRequests, ClaimCallers uint64
 	// StreamBreaks counts streams for timestamps, routes and publishing that ended in an error.
 	StreamBreaks uint64
 	// WatchResumes counts watches continued after a break, WatchRestarts those
@@ -156,6 +160,7 @@ type counters struct {
 	lowerEras, orderViolations, otherClusters     atomic.Uint64
 	tsoRequests, allocIDRequests, publishRequests atomic.Uint64
 	tsoCallers, allocIDCallers, publishCallers    atomic.Uint64
+	claimRequests, claimCallers                   atomic.Uint64
 	streamBreaks, watchResumes, watchRestarts     atomic.Uint64
 	cacheSkipped                                  atomic.Uint64
 }
@@ -168,6 +173,7 @@ func (c *Client) Stats() Stats {
 		LowerEras: n.lowerEras.Load(), OrderViolations: n.orderViolations.Load(), OtherClusters: n.otherClusters.Load(),
 		TsoRequests: n.tsoRequests.Load(), AllocIDRequests: n.allocIDRequests.Load(), PublishRequests: n.publishRequests.Load(),
 		TsoCallers: n.tsoCallers.Load(), AllocIDCallers: n.allocIDCallers.Load(), PublishCallers: n.publishCallers.Load(),
+		ClaimRequests: n.claimRequests.Load(), ClaimCallers: n.claimCallers.Load(),
 		StreamBreaks: n.streamBreaks.Load(), WatchResumes: n.watchResumes.Load(), WatchRestarts: n.watchRestarts.Load(),
 		CacheSkipped: n.cacheSkipped.Load(), Era: c.era.Load(), ClusterID: c.cluster.Load(),
 	}

@@ -13,10 +13,7 @@ import (
 
 // Make says what to do about the regions and draining members of an Input.
 func Make(in Input) Plan {
-	p := &planner{
-		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
-		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{},
-	}
+	p := newPlanner(in)
 	for _, id := range sorted(in.Regions) {
 		p.look(id)
 	}
@@ -30,6 +27,13 @@ func Make(in Input) Plan {
 		return cmp.Or(cmp.Compare(a.Region, b.Region), cmp.Compare(a.Member, b.Member), cmp.Compare(a.Keyspace, b.Keyspace))
 	})
 	return p.plan
+}
+
+func newPlanner(in Input) *planner {
+	return &planner{
+		Input: in, keyspaces: map[state.KeyspaceID]*settings{}, targets: map[state.KeyspaceID]*targets{},
+		homeless: map[state.KeyspaceID][]homeless{}, gives: map[state.MemberID]int{}, takes: map[state.MemberID]int{}, begun: map[state.RegionID]int{},
+	}
 }
 
 // planner makes one Plan.
@@ -49,6 +53,8 @@ type planner struct {
 	// begun are the regions that this plan is done with, with the number of the operation
 	// that it has for them, from 1 on; 0: none.
 	begun map[state.RegionID]int
+	// claims is set where no regions are looked at, but some are made.
+	claims *Claims
 }
 
 // homeless is a region with owners that are gone.

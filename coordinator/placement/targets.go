@@ -103,10 +103,12 @@ func (p *planner) targetsOf(k *settings) *targets {
 	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
 	t.field = balance.NewField(k.id, k.policy, members)
 	for _, c := range t.candidates {
-		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id)
+		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + p.claims.booked(c.id)
 		has := load.Same(load.One * load.Amount(count))
 		if p.byLoad(k) {
 			has = load.Same(p.Loads.Member(c.record.GetIncarnation(), p.Now).Now)
+		} else if said, known := p.claims.said(c.id); known {
+			has = load.Same(said)
 		}
 		t.field.Has(c.id, has, count)
 	}
@@ -146,7 +148,9 @@ func (p *planner) strategy(k *settings, t *targets) {
 		})
 	}
 	if ring {
-		t.strategy = propose.NewRing(k.id, t.seen, k.vnodes)
+		if t.strategy = p.claims.ring(k, t.seen); t.strategy == nil {
+			t.strategy = propose.NewRing(k.id, t.seen, k.vnodes)
+		}
 	}
 }
 

@@ -163,13 +163,27 @@ func (t *members) answer(m *memberStream) *coordinatorv1.MemberAnswer {
 	}
 	a.Set = t.core.Next(m.shown)
 	t.mu.Lock()
-	a.ReportAgain = m.caughtUp(a.Set) || a.ReportAgain
+	if m.caughtUp(a.Set) {
+		m.askAgain(a)
+	}
 	t.mu.Unlock()
 	a.Terms = t.terms.of(t.core, m, member, a.Set)
-	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 {
+	if a.Set == nil && a.Terms == nil && a.GetSequence() == m.answered && len(a.Commands) == 0 && !a.ReportAgain && len(a.ReportAgainRegions) == 0 {
 		return nil
 	}
 	return a
+}
+
+// askAgain asks for reports that were refused: of their regions, as far as these are known.
+// members.mu is held.
+func (m *memberStream) askAgain(a *coordinatorv1.MemberAnswer) {
+	if a.ReportAgain = a.ReportAgain || len(m.early) == 0 || len(m.early) > maxEarly; !a.ReportAgain {
+		for id := range m.early {
+			a.ReportAgainRegions = append(a.ReportAgainRegions, uint64(id))
+		}
+		slices.Sort(a.ReportAgainRegions)
+	}
+	m.early = nil
 }
 
 // caughtUp reports whether what a member said too early may be its own by now, so that it
@@ -303,6 +317,9 @@ func keyspaceTerms(k *rootv1.Keyspace) *coordinatorv1.KeyspaceTerms {
 	p := &coordinatorv1.KeyspaceTerms{
 		KeyspaceId: k.GetId(), Name: k.GetName(), Layout: s.GetLayout(), Fence: s.GetOwnership().GetFence(),
 		HoldRequestsMillis: state.MovesOf(s).GetHoldRequestsMillis(), Shared: s.GetOwnership().GetMaxOwners() > 1,
+	}
+	if s.GetLayout().GetPoints() != nil {
+		p.IdleEvictMillis = s.GetCadence().GetIdleEvictMillis()
 	}
 	if p.Fence == rootv1.Fence_FENCE_TTL {
 		p.TtlMillis = s.GetOwnership().GetTtlMillis()

@@ -23,6 +23,8 @@ import (
 const (
 	// MaxFrameBytes bounds one frame of a member, in bytes.
 	MaxFrameBytes = 256 << 10
+	// maxEarly bounds the regions that a member is asked to report again one by one.
+	maxEarly = 4096
 	// maxRefusals bounds what is said of bad input in one answer.
 	maxRefusals = 64
 	// maxCommands bounds the commands that wait for one member, of about 50 bytes each.
@@ -115,10 +117,11 @@ type memberStream struct {
 	unwritten time.Time
 	waits     bool // there is something to be sent when that is written
 	has       *coordinatorv1.ShownState
-	showed    state.Token // of the newest set that reports here are about
-	again     bool        // a complete report is to be asked for
-	missed    state.Token // of the newest view by which reports were refused of regions that are not its own; zero: none
-	setAt     state.Token // of the newest set that was shown here
+	showed    state.Token                 // of the newest set that reports here are about
+	again     bool                        // a complete report is to be asked for
+	missed    state.Token                 // of the newest view by which reports were refused of regions that are not its own; zero: none
+	setAt     state.Token                 // of the newest set that was shown here
+	early     map[state.RegionID]struct{} // what was said of them was refused so; more than maxEarly: of others too
 	refusals  []*rootv1.ErrorDetail
 	commands  []*coordinatorv1.MemberCommand
 }
@@ -237,6 +240,7 @@ func (m *memberStream) take(f *coordinatorv1.MemberFrame) error {
 			said.refuse(err)
 			if reason.Of(err) != rootv1.Reason_REASON_INVALID_REQUEST {
 				said.missed = view.Token
+				said.early = append(said.early, state.RegionID(p.GetRegionId()))
 			}
 			continue
 		}
@@ -268,6 +272,7 @@ type words struct {
 	has      *coordinatorv1.ShownState
 	again    bool
 	missed   state.Token
+	early    []state.RegionID
 	refusals []*rootv1.ErrorDetail
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -301,7 +302,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 		}
 		// What was refused for it was not the member's is asked for once it is.
 		w.must(t, assign(1, "m2"))
-		if a := m.hear(); !a.GetReportAgain() {
+		if a := m.hear(); a.GetReportAgain() || !slices.Contains(a.GetReportAgainRegions(), 1) {
 			t.Errorf("the region that it spoke of is its own now, and it is told %v", a)
 		}
 	})

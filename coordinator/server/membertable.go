@@ -143,6 +143,14 @@ func (t *members) took(m *memberStream, said words, f HeardFrame) {
 	if said.missed.Compare(m.missed) > 0 {
 		m.missed = said.missed
 	}
+	for _, id := range said.early {
+		if m.early == nil {
+			m.early = map[state.RegionID]struct{}{}
+		}
+		if len(m.early) <= maxEarly {
+			m.early[id] = struct{}{}
+		}
+	}
 	if said.has != nil {
 		m.has = said.has
 	}
@@ -200,6 +208,12 @@ func (s *Server) Load(id state.MemberID, incarnation uint64) *coordinatorv1.Memb
 		return h.load
 	}
 	return nil
+}
+
+// SaidLoad is the load that an incarnation last said on a stream here.
+func (s *Server) SaidLoad(id state.MemberID, incarnation uint64) (float64, bool) {
+	l := s.Load(id, incarnation)
+	return l.GetLoad(), l != nil
 }
 
 // Command sends a command to a member that has a stream here, once, with the next

@@ -90,6 +90,8 @@ type Config struct {
 	// Answers asks who answers at another coordinator's address. Nil: nobody is asked.
 	Answers func(ctx context.Context, address string) (state.CoordinatorID, error)
 
+	// Claims makes regions at first touch. Nil: nobody does here.
+	Claims Claims
 	// Members hears of members' streams. Nil: nobody does.
 	Members MemberEvents
 	// Standing says what is thought of a member. Nil: nothing is.

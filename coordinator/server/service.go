@@ -33,6 +33,7 @@ func Changes(method string) bool {
 		coordinatorv1.Coordinator_RevokeToken_FullMethodName,
 		coordinatorv1.Coordinator_RotateTokenKey_FullMethodName,
 		coordinatorv1.Coordinator_ReleaseRegion_FullMethodName,
+		coordinatorv1.Coordinator_ClaimRegions_FullMethodName,
 		coordinatorv1.Coordinator_StoreHeartbeat_FullMethodName,
 		coordinatorv1.Coordinator_MemberStream_FullMethodName,
 		coordinatorv1.Coordinator_RegionHeartbeat_FullMethodName:

@@ -65,6 +65,8 @@ var calls = map[string]rules{
 	coordinatorv1.Coordinator_GetKeyspace_FullMethodName:      row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_ListKeyspaces_FullMethodName:    row(No, No, Allowed, Allowed, Allowed),
 
+	coordinatorv1.Coordinator_ClaimRegions_FullMethodName: row(No, No, Allowed, Allowed, Allowed), // judged by the grants of the keyspace
+
 	coordinatorv1.Coordinator_AllocID_FullMethodName:       row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_AllocIDStream_FullMethodName: row(No, No, Allowed, Allowed, Allowed),
 	coordinatorv1.Coordinator_Tso_FullMethodName:           row(No, No, Allowed, Allowed, Allowed),

@@ -26,7 +26,7 @@ import (
 
 // Config says what is measured.
 type Config struct {
-	// Workload is publish, watches, route, id or tso.
+	// Workload is publish, watches, claim, route, id or tso.
 	Workload string
 	// Duration is measured; Warmup comes before it.
 	Duration, Warmup time.Duration
@@ -44,6 +44,8 @@ type Config struct {
 	Progress io.Writer
 	// Watches are open while watches is measured.
 	Watches Watches
+	// Members of this process take what claim claims.
+	Members int
 
 	audience *audience
 	pace     func(context.Context) // before each call; nil: none
@@ -69,6 +71,8 @@ type Result struct {
 	Server map[string]map[string]rpcstats.Latency `json:"server,omitempty"`
 	// Watches is what the watches of workload watches got.
 	Watches *Arrivals `json:"watches,omitempty"`
+	// Against is what claim is measured beside.
+	Against *Compared `json:"against,omitempty"`
 	// LastErr is that of a failed call; nil: none failed.
 	LastErr error `json:"-"`
 }
@@ -78,6 +82,7 @@ var modes = map[string][]string{
 	"publish": {""},
 	"watches": {""},
 	"route":   {"unary", "batch", "strong", "bounded", "cache"},
+	"claim":   {""},
 	"id":      {""},
 	"tso":     {"merged", "single"},
 }
@@ -86,6 +91,13 @@ var modes = map[string][]string{
 // fails with a *mtls.Refusal as soon as no call can be made any more, and when ctx
 // ends too early to measure; calls that wait longer than that are errors.
 func Run(ctx context.Context, cl *client.Client, c Config) (*Result, error) {
+	if c.Workload == "claim" {
+		out, err := c.claimed(ctx, cl)
+		if err == nil {
+			out.Server = c.serverLatencies(ctx)
+		}
+		return out, err
+	}
 	op, done, err := c.prepare(ctx, cl)
 	if err != nil {
 		return nil, err

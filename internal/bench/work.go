@@ -17,6 +17,9 @@ import (
 
 func nothing() {}
 
+// MaxBenchMembers bounds the members that a bench runs.
+const MaxBenchMembers = 1000
+
 // work is one call of one worker; it returns how many operations it was.
 type work func(ctx context.Context, worker int) (uint64, error)
 
@@ -26,7 +29,7 @@ func (c *Config) Validate() error {
 	most := map[string]int{"id": client.MaxIDCount, "tso": client.MaxTsoCount}[c.Workload]
 	switch {
 	case !ok:
-		return fmt.Errorf("workload %q: use publish, watches, route, id or tso", c.Workload)
+		return fmt.Errorf("workload %q: use publish, watches, claim, route, id or tso", c.Workload)
 	case c.Concurrency < 1 || c.Concurrency > 100_000:
 		return fmt.Errorf("concurrency %d: want 1 to 100,000", c.Concurrency)
 	case c.Batch < 1 || c.Duration <= 0:
@@ -37,6 +40,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("regions %d: want 1 to 10,000,000", c.Regions)
 	case c.Workload == "watches" && (c.Watches.Count < 1 || c.Watches.Connections < 1 || c.Watches.Slow < 0 || c.Watches.Rate < 0):
 		return errors.New("want 1 watch and 1 connection or more, and no negative rate or share")
+	case c.Workload == "claim" && (c.Members < 1 || c.Members > MaxBenchMembers):
+		return fmt.Errorf("members %d: want 1 to %d", c.Members, MaxBenchMembers)
 	case c.Mode != "" && len(known) == 1:
 		return fmt.Errorf("mode %q: %s has none", c.Mode, c.Workload)
 	case !slices.Contains(known, c.Mode):

@@ -199,6 +199,7 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 	switch kind {
 	case Acquire:
 		r.phase, r.gate = phaseServing, &gate{}
+		c.watchUse(r, now)
 	case Release:
 		c.released(r, res.Frontier, now)
 		if r.command != nil {
@@ -218,7 +219,8 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 		ref.made, r.command = &checkpoint{r.id, r.at.Epoch, res.Frontier}, &ref
 		c.reply(r, "")
 	case Idle:
-		if r.idle = res.Idle; !r.idle {
+		// Who comes from here on finds it closed, or is served before it is released.
+		if r.idle = res.Idle && !c.inUse(r); !r.idle {
 			c.reply(r, "it is in use")
 		}
 	case TransferLeader:
@@ -305,6 +307,7 @@ func (c *Core) Tick(now clock.Instant) {
 			c.settle(r, now)
 		}
 	}
+	c.lookAtUse(now)
 	for _, k := range c.keyspaces {
 		c.tell(k, now)
 	}
@@ -314,6 +317,9 @@ func (c *Core) Tick(now clock.Instant) {
 func (c *Core) Next() (at clock.Instant) {
 	if len(c.timers) > 0 {
 		at = c.timers[0].at
+	}
+	if len(c.looks) > 0 && (at == 0 || c.looks[0].at < at) {
+		at = c.looks[0].at
 	}
 	confirmed := clock.Instant(c.table.confirmed.Load())
 	for _, k := range c.keyspaces {

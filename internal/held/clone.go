@@ -30,6 +30,7 @@ func (c *Core) CloneWith(admitted []*Grant) (*Core, []*Grant) {
 	n.table.past, n.table.order = maps.Clone(c.table.past), slices.Clone(c.table.order)
 	c.table.mu.Unlock()
 	n.queue, n.cancels, n.timers, n.calls = slices.Clone(c.queue), slices.Clone(c.cancels), slices.Clone(c.timers), maps.Clone(c.calls)
+	n.looks = slices.Clone(c.looks)
 	n.answers.replies, n.answers.order = maps.Clone(c.answers.replies), slices.Clone(c.answers.order)
 	n.keyspaces = make(map[rooted.KeyspaceID]*keyspace, len(c.keyspaces))
 	for id, k := range c.keyspaces {
@@ -69,6 +70,7 @@ func (g *gate) clone(known map[*gate]*gate) *gate {
 	}
 	n := &gate{}
 	n.state.Store(g.state.Load())
+	n.used.Store(g.used.Load())
 	known[g] = n
 	return n
 }
@@ -137,6 +139,10 @@ func (c *Core) AppendFingerprint(b []byte, now clock.Instant) []byte {
 		}
 		if r.gate != nil {
 			word(r.gate.state.Load())
+		}
+		if c.idleAfter(r) > 0 {
+			flag(r.unused, r.gate != nil && r.gate.used.Load())
+			age(r.quiet, c.idleAfter(r))
 		}
 		if s := r.shown; s != nil {
 			epoch(s.region.Epoch)

@@ -50,6 +50,9 @@ func (c *Core) Report(id rooted.RegionID, s Stats) bool {
 		return false
 	}
 	s.Load = finite(s.Load)
+	if idle := c.idleAfter(r); r.gate != nil && (s.Load > 0 || s.Idle > 0 && s.Idle < idle) {
+		r.gate.used.Store(true)
+	}
 	hot := s.Load > 0 && s.Load*hotShare > c.load.Load && r.phase == phaseServing
 	if hot != (r.hot != nil) {
 		r.hot = nil
@@ -138,6 +141,7 @@ func (c *Core) Frame(id int, now clock.Instant) *coordinatorv1.MemberFrame {
 		return nil
 	}
 	s.sequence++
+	c.saying = now
 	f := &coordinatorv1.MemberFrame{Sequence: s.sequence, Complete: s.whole, Shown: s.shownState(), Goodbye: c.goodbye.frame(now)}
 	if s.sequence == 1 {
 		f.Hello = &coordinatorv1.MemberHello{MemberId: string(c.cfg.Member), Incarnation: c.cfg.Incarnation}
@@ -225,8 +229,8 @@ func (c *Core) report(r *region) *coordinatorv1.RegionReport {
 	}
 	if s := r.stats; s != nil {
 		p.Load, p.KeyCount, p.Bytes, p.Leader, p.Saturated = s.Load, s.Keys, s.Bytes, s.Leader, s.Saturated
-		p.IdleMillis = uint64(s.Idle.Milliseconds())
 	}
+	p.IdleMillis = c.idleMillis(r)
 	if r.hot != nil {
 		hot, median := r.hot.Top(MaxHotKeys)
 		for _, h := range hot {
@@ -313,6 +317,8 @@ func (c *Core) carryOut(stream int, m *coordinatorv1.MemberCommand, now clock.In
 		c.send(ref, rootv1.Reason_REASON_NOT_FOUND, "the region is not served here")
 	case r.at.Epoch != rooted.EpochFromProto(m.GetEpoch()):
 		c.send(ref, rootv1.Reason_REASON_EPOCH_STALE, "the region is served at epoch "+r.at.Epoch.String())
+	case kind == Idle && c.inUse(r):
+		c.send(ref, rootv1.Reason_REASON_UNSPECIFIED, "it is in use")
 	case r.call != 0:
 		c.send(ref, rootv1.Reason_REASON_OVERLOADED, "the application is busy with the region")
 	default:

@@ -94,8 +94,11 @@ type Core struct {
 	lastID    uint64
 	calls     map[uint64]callRef
 	timers    []timer // a heap, the first is due first
-	answers   commandLog
-	counts    Counts
+	looks     []look  // in about the order of time
+	// saying is when the frame that is being made is sent.
+	saying  clock.Instant
+	answers commandLog
+	counts  Counts
 }
 
 // Counts are sums since the Core was made.
@@ -152,6 +155,10 @@ type region struct {
 	whole  string
 	// idle: released because nobody uses it; at this epoch it is not acquired again.
 	idle bool
+	// watched: it is in Core.looks. quiet is since when nobody used it, as far as that
+	// tells; unused: that is long.
+	watched, unused bool
+	quiet           clock.Instant
 
 	// held: it is counted in Core.holding.
 	held bool
@@ -447,7 +454,7 @@ func (c *Core) joins(r *region) bool {
 // leave forgets what was made of a region, and looks at what is wanted now. What it
 // was released at is known until it is acquired again.
 func (c *Core) leave(r *region) bool {
-	r.phase, r.gate, r.evicted, r.transition, r.joined, r.idle, r.err, r.tries, r.retryAt = phaseNone, nil, false, "", false, false, "", 0, 0
+	r.phase, r.gate, r.evicted, r.transition, r.joined, r.idle, r.unused, r.err, r.tries, r.retryAt = phaseNone, nil, false, "", false, false, false, "", 0, 0
 	if !r.fits() {
 		r.at, r.fronted, r.frontier = nil, false, ""
 	}

@@ -122,6 +122,12 @@ func (c *Core) Answer(id int, a *coordinatorv1.MemberAnswer, now clock.Instant) 
 	if a.GetReportAgain() {
 		s.whole, s.begun = true, false
 	}
+	for _, at := range a.GetReportAgainRegions() {
+		if r := c.regions[rooted.RegionID(at)]; r != nil && r.dirty&(1<<id) == 0 {
+			r.dirty |= 1 << id
+			s.dirty, s.urgent = append(s.dirty, r.id), true
+		}
+	}
 	return nil
 }
 
@@ -263,6 +269,8 @@ func (c *Core) setShown(id rooted.RegionID, s *shown, now clock.Instant) {
 			r.went = &Refusal{Verdict: Moved, Region: id, Epoch: next(old.region.Epoch), To: old.peer.Member, Address: old.peer.Address}
 		case old.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES: // its neighbour has taken it in
 			r.went = &Refusal{Verdict: NotOwned, Region: id, Epoch: old.region.Epoch}
+		case r.idle: // it is gone, and its key may have another region
+			r.went = &Refusal{Verdict: NotOwned, Region: id, Epoch: old.region.Epoch}
 		}
 	}
 	r.shown = s
@@ -296,7 +304,7 @@ func (c *Core) take(s *stream, t *coordinatorv1.MemberTerms, now clock.Instant) 
 	for _, p := range t.GetKeyspaces() {
 		k := &Keyspace{
 			ID: rooted.KeyspaceID(p.GetKeyspaceId()), Name: p.GetName(), Layout: p.GetLayout(), Shared: p.GetShared(),
-			Hold: millis(p.GetHoldRequestsMillis()),
+			Hold: millis(p.GetHoldRequestsMillis()), Idle: time.Duration(min(p.GetIdleEvictMillis(), mostIdle)) * time.Millisecond,
 		}
 		if p.GetFence() == rootv1.Fence_FENCE_TTL && !k.Shared {
 			if k.TTL = millis(p.GetTtlMillis()); k.TTL == 0 {
@@ -327,16 +335,19 @@ func (c *Core) mergeTerms(now clock.Instant) {
 			if m.TTL == 0 || k.TTL != 0 && k.TTL < m.TTL {
 				m.TTL = k.TTL
 			}
-			m.Hold = max(m.Hold, k.Hold)
+			m.Hold, m.Idle = max(m.Hold, k.Hold), max(m.Idle, k.Idle)
 		}
 	}
-	changed := c.dropKeyspaces(merged)
+	changed, watch := c.dropKeyspaces(merged), false
 	for id, m := range merged {
 		k := c.keyspaces[id]
 		if k == nil {
 			k = &keyspace{stopped: true, exact: map[string]*Grant{}, ranges: btree.NewMap[string, *Grant](0)}
 			c.keyspaces[id] = k
 			changed = true
+		}
+		if old := k.now.Load(); old != nil && old.Idle == 0 && m.Idle > 0 {
+			watch = true
 		}
 		k.become(m, now)
 		c.table.hold.Store(max(c.table.hold.Load(), int64(m.Hold)))
@@ -348,7 +359,13 @@ func (c *Core) mergeTerms(now clock.Instant) {
 		c.name()
 		c.settleAll(now)
 	}
+	if watch {
+		c.watchAll(now)
+	}
 }
+
+// mostIdle bounds the time that a region is unused, in milliseconds: as settings do.
+const mostIdle = 366 * 24 * 60 * 60 * 1000
 
 // become takes new terms. A longer ttl is kept to from the next confirmation on: who gave
 // those before reckoned with the shorter one, and may have given regions to others that

@@ -130,7 +130,9 @@ type Keyspace struct {
 	// TTL is the time that a confirmation is good for; 0: the epoch is the fence.
 	TTL time.Duration
 	// Hold is how long requests wait for a region that is on its way.
-	Hold   time.Duration
+	Hold time.Duration
+	// Idle is how long nobody has to use a region for it to be reported as unused; 0: none is.
+	Idle   time.Duration
 	Shared bool
 }
 
@@ -156,6 +158,8 @@ func (g *Grant) Keyspace() *Keyspace { return g.space.now.Load() }
 // has lost its right.
 type gate struct {
 	state atomic.Uint64
+	// used: work was admitted since the Core looked last.
+	used atomic.Bool
 
 	mu sync.Mutex
 	// Guarded by mu: leaving is made when somebody asks for it, and closed with the gate.
@@ -177,6 +181,9 @@ func (g *gate) enter() bool {
 			return false
 		}
 		if g.state.CompareAndSwap(n, n+1) {
+			if !g.used.Load() {
+				g.used.Store(true)
+			}
 			return true
 		}
 	}
@@ -481,7 +488,7 @@ func (c *Core) whyNot(r *region, w want, k *keyspace) *Refusal {
 		no.Verdict, no.Epoch, no.To, no.Address = Moved, next(s.region.Epoch), s.peer.Member, s.peer.Address
 	case w == wantTake:
 		no.Verdict, no.Epoch, no.Hold, no.To, no.Address = Wait, s.region.Epoch, k.now.Load().Hold, s.peer.Member, s.peer.Address
-	case w == wantOwn || w == wantGive && s.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES && !c.stopping:
+	case w == wantOwn || w == wantGive && (s.role == coordinatorv1.MoveRole_MOVE_ROLE_RESHAPES || r.idle) && !c.stopping:
 		no.Verdict, no.Epoch, no.Hold = Wait, s.region.Epoch, k.now.Load().Hold
 	case r.went != nil:
 		return r.went
@@ -561,7 +568,7 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	old := s.at[id]
 	delete(s.at, id)
 	s.mu.Unlock()
-	t.wake(id)
+	defer t.wake(id) // behind the index: who waits for a key looks there
 	if old == nil {
 		return
 	}
@@ -572,6 +579,11 @@ func (t *Table) drop(id rooted.RegionID, went *Refusal) {
 	if went == nil || went.Verdict == Wait {
 		return
 	}
+	t.remember(id, went)
+}
+
+// remember keeps where a region went.
+func (t *Table) remember(id rooted.RegionID, went *Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.order) == maxPast {

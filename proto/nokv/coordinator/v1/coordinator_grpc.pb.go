@@ -67,6 +67,7 @@ const (
 	Coordinator_RotateTokenKey_FullMethodName    = "/nokv.coordinator.v1.Coordinator/RotateTokenKey"
 	Coordinator_RegionNotes_FullMethodName       = "/nokv.coordinator.v1.Coordinator/RegionNotes"
 	Coordinator_ReleaseRegion_FullMethodName     = "/nokv.coordinator.v1.Coordinator/ReleaseRegion"
+	Coordinator_ClaimRegions_FullMethodName      = "/nokv.coordinator.v1.Coordinator/ClaimRegions"
 )
 
 // CoordinatorClient is the client API for Coordinator service.
@@ -192,6 +193,12 @@ type CoordinatorClient interface {
 	// ReleaseRegion gives a region another chance that is given to nobody because its owners
 	// died. Served by who holds the Tenure, in the era that it is asked in.
 	ReleaseRegion(ctx context.Context, in *ReleaseRegionRequest, opts ...grpc.CallOption) (*ReleaseRegionResponse, error)
+	// ClaimRegions finds the regions of keys of a keyspace of points, and makes those that
+	// are not there, each with an owner, if the keyspace's policy.on_miss says so. Regions that
+	// are there are answered by any coordinator; they are made only by the holder of the
+	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
+	// Who claims a key again finds its region.
+	ClaimRegions(ctx context.Context, in *ClaimRegionsRequest, opts ...grpc.CallOption) (*ClaimRegionsResponse, error)
 }
 
 type coordinatorClient struct {
@@ -686,6 +693,16 @@ func (c *coordinatorClient) ReleaseRegion(ctx context.Context, in *ReleaseRegion
 	return out, nil
 }
 
+func (c *coordinatorClient) ClaimRegions(ctx context.Context, in *ClaimRegionsRequest, opts ...grpc.CallOption) (*ClaimRegionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClaimRegionsResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ClaimRegions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CoordinatorServer is the server API for Coordinator service.
 // All implementations must embed UnimplementedCoordinatorServer
 // for forward compatibility.
@@ -809,6 +826,12 @@ type CoordinatorServer interface {
 	// ReleaseRegion gives a region another chance that is given to nobody because its owners
 	// died. Served by who holds the Tenure, in the era that it is asked in.
 	ReleaseRegion(context.Context, *ReleaseRegionRequest) (*ReleaseRegionResponse, error)
+	// ClaimRegions finds the regions of keys of a keyspace of points, and makes those that
+	// are not there, each with an owner, if the keyspace's policy.on_miss says so. Regions that
+	// are there are answered by any coordinator; they are made only by the holder of the
+	// Tenure, others refuse with REASON_TENURE_NOT_HELD. Each key has an answer of its own.
+	// Who claims a key again finds its region.
+	ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error)
 	mustEmbedUnimplementedCoordinatorServer()
 }
 
@@ -956,6 +979,9 @@ func (UnimplementedCoordinatorServer) RegionNotes(context.Context, *RegionNotesR
 }
 func (UnimplementedCoordinatorServer) ReleaseRegion(context.Context, *ReleaseRegionRequest) (*ReleaseRegionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseRegion not implemented")
+}
+func (UnimplementedCoordinatorServer) ClaimRegions(context.Context, *ClaimRegionsRequest) (*ClaimRegionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClaimRegions not implemented")
 }
 func (UnimplementedCoordinatorServer) mustEmbedUnimplementedCoordinatorServer() {}
 func (UnimplementedCoordinatorServer) testEmbeddedByValue()                     {}
@@ -1744,6 +1770,24 @@ func _Coordinator_ReleaseRegion_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_ClaimRegions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClaimRegionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ClaimRegions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ClaimRegions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ClaimRegions(ctx, req.(*ClaimRegionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Coordinator_ServiceDesc is the grpc.ServiceDesc for Coordinator service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1910,6 +1954,10 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseRegion",
 			Handler:    _Coordinator_ReleaseRegion_Handler,
+		},
+		{
+			MethodName: "ClaimRegions",
+			Handler:    _Coordinator_ClaimRegions_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

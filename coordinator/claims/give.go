@@ -1,0 +1,216 @@
+package claims
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// next makes a call of what waits; nil: nothing does.
+func (d *Desk) next(v *rootview.View) *batch {
+	b := &batch{era: d.era(v)}
+	bytes := 0
+	for len(b.claims) < maxCommands && bytes < maxBytes {
+		d.mu.Lock()
+		if len(d.queue) == 0 {
+			d.queue = nil
+			d.mu.Unlock()
+			break
+		}
+		c := d.queue[0]
+		d.queue[0], d.queue = nil, d.queue[1:]
+		d.mu.Unlock()
+		if d.deserted(c) {
+			continue
+		}
+		if cmd := d.command(v, b.era, c); cmd != nil {
+			bytes += proto.Size(cmd)
+			b.claims, b.commands = append(b.claims, c), append(b.commands, cmd)
+		}
+	}
+	if len(b.claims) == 0 {
+		return nil
+	}
+	d.counts.entries.Add(1)
+	return b
+}
+
+// command is what makes the region of a claim; nil: the claim is answered.
+func (d *Desk) command(v *rootview.View, era state.Era, c *claim) *rootv1.Command {
+	if r := v.State.RegionAt(c.at.keyspace, c.at.key); r != nil && r.Start == c.at.key {
+		d.finish(c, Answer{Region: r.Proto(), Token: v.Token, Made: c.made})
+		return nil
+	}
+	if era == 0 {
+		d.finish(c, Answer{Err: reason.New(rootv1.Reason_REASON_TENURE_NOT_HELD, "another coordinator makes regions")})
+		return nil
+	}
+	if err := Claimable(v.State, c.at.keyspace); err != nil {
+		d.finish(c, Answer{Err: err})
+		return nil
+	}
+	owner, err := d.give(v, c)
+	if err != nil {
+		d.finish(c, Answer{Err: err})
+		return nil
+	}
+	cmd := &rootv1.Command{
+		Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+			KeyspaceId: uint32(c.at.keyspace), StartKey: []byte(c.at.key), Owners: []*rootv1.Owner{owner.Proto()},
+		}}}}},
+		RequireEra: uint64(era), Identity: d.cfg.Identities.Next(max(v.Known.Index, v.Token.Index)), Why: c.why,
+	}
+	if refused := state.CheckCommand(cmd); refused != nil { // which would refuse those beside it
+		d.unbook(c)
+		d.finish(c, Answer{Err: &reason.Error{Detail: refused}})
+		return nil
+	}
+	return cmd
+}
+
+// Claimable says why no region of a keyspace is made by a claim; nil: some are.
+func Claimable(st *state.State, id state.KeyspaceID) error {
+	k := st.Keyspace(id)
+	s := k.GetSettings()
+	refuse := func(format string, args ...any) error {
+		return reason.New(rootv1.Reason_REASON_LAYOUT_MISMATCH, format, args...)
+	}
+	limit := cmp.Or(s.GetLimits().GetMaxRegions(), uint64(state.MaxRegions))
+	switch name := k.GetName(); {
+	case k == nil:
+		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "there is no keyspace %d any more", id)
+	case s.GetLayout().GetPoints() == nil:
+		return refuse("keyspace %q has no points: only their regions are claimed; a keyspace of points is made by `nokv keyspace create --layout points`", name)
+	case s.GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED:
+		return refuse("keyspace %q is reported: its members publish their own regions; claims need placement assigned", name)
+	case s.GetPolicy().GetOnMiss() != rootv1.OnMiss_ON_MISS_CLAIM:
+		return refuse("keyspace %q has policy.on_miss not_found: its regions are made by `nokv region publish`; to have them claimed, set policy.on_miss to claim", name)
+	case uint64(st.KeyspaceRegionCount(id)) >= limit:
+		e := reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED, "keyspace %q has %d regions, no more fit: raise limits.max_regions, or remove some", name, limit)
+		e.Detail.Limit = limit
+		return e
+	}
+	return nil
+}
+
+// field is what is known of the members of a keyspace.
+type field struct {
+	claims *placement.Claims
+	made   clock.Instant
+	// settings it was made with, and how many members there were.
+	settings *rootv1.Keyspace
+	members  int
+	stale    bool
+}
+
+// give says who gets the region of a claim.
+func (d *Desk) give(v *rootview.View, c *claim) (state.Owner, error) {
+	ks := c.at.keyspace
+	now := d.cfg.Clock.Now()
+	f, looked := d.fields[ks], false
+	if f == nil || f.stale || f.settings != v.State.Keyspace(ks) || now.Sub(f.made) > freshFor+freshEach*time.Duration(f.members) {
+		f, looked = d.look(v, ks, now), true
+	}
+	for gone := 0; ; {
+		owner, why := f.claims.Take(c.at.key)
+		if why == 0 && d.takes(v, owner) {
+			c.grant = d.given.add(ks, owner.Member)
+			return owner, nil
+		}
+		switch {
+		case !looked && (why == 0 || now.Sub(f.made) > sureFor+sureEach*time.Duration(f.members)):
+			f, looked = d.look(v, ks, now), true
+		case why == 0 && gone < maxTries:
+			gone++ // since it was looked at, just now
+		default:
+			return state.Owner{}, refusal(v.State, ks, why)
+		}
+	}
+}
+
+// takes reports whether a member is still what it was when it was looked at.
+func (d *Desk) takes(v *rootview.View, o state.Owner) bool {
+	m := v.State.Member(o.Member)
+	return m.GetIncarnation() == o.Incarnation && m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE &&
+		(d.cfg.Observed.Takes(o.Member) || d.cfg.Observed.Damped(o.Member))
+}
+
+// refusal is why nobody gets a region.
+func refusal(st *state.State, ks state.KeyspaceID, why placement.Why) error {
+	k := st.Keyspace(ks)
+	if why == placement.MembersFull {
+		limit := k.GetSettings().GetLimits().GetMaxRegionsPerMember()
+		e := reason.New(rootv1.Reason_REASON_CAPACITY_EXCEEDED,
+			"all members that take regions of keyspace %q have %d: register more, or raise limits.max_regions_per_member", k.GetName(), limit)
+		e.Detail.Limit = limit
+		return e
+	}
+	return reason.New(rootv1.Reason_REASON_NO_ACTIVE_MEMBERS,
+		"no member takes the region in keyspace %q: none is active, heard and fit for its label rules; `nokv member list` shows them", k.GetName())
+}
+
+// look looks at all members.
+func (d *Desk) look(v *rootview.View, ks state.KeyspaceID, now clock.Instant) *field {
+	if len(d.fields) >= maxFields && d.fields[ks] == nil {
+		clear(d.fields)
+	}
+	d.given.forget(v.Token)
+	var old *placement.Claims
+	if f := d.fields[ks]; f != nil {
+		old = f.claims
+	}
+	in := placement.Input{State: v.State, Observed: d.cfg.Observed, Now: now}
+	said := func(m *rootv1.Member) (float64, bool) {
+		return d.cfg.Load(state.MemberID(m.GetId()), m.GetIncarnation())
+	}
+	f := &field{
+		claims: placement.NewClaims(in, ks, d.given.of(ks), said, old), made: now,
+		settings: v.State.Keyspace(ks), members: v.State.MemberCount(),
+	}
+	d.fields[ks] = f
+	return f
+}
+
+// given are regions that were given and may not be in a view yet.
+type given struct{ all []*grant }
+
+// grant is a region that was given to a member.
+type grant struct {
+	keyspace state.KeyspaceID
+	member   state.MemberID
+	// at is where it was made; zero: it is not known yet. over: it was not.
+	at   state.Token
+	over bool
+}
+
+func (g *given) add(ks state.KeyspaceID, id state.MemberID) *grant {
+	x := &grant{keyspace: ks, member: id}
+	g.all = append(g.all, x)
+	return x
+}
+
+// forget drops what a view at a position has, and what is over.
+func (g *given) forget(at state.Token) {
+	g.all = slices.DeleteFunc(g.all, func(x *grant) bool {
+		return x.over || x.at != (state.Token{}) && x.at.Compare(at) <= 0
+	})
+}
+
+// of is how many regions of a keyspace members were given.
+func (g *given) of(ks state.KeyspaceID) map[state.MemberID]int {
+	counts := map[state.MemberID]int{}
+	for _, x := range g.all {
+		if x.keyspace == ks {
+			counts[x.member]++
+		}
+	}
+	return counts
+}

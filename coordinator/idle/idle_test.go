@@ -1,0 +1,261 @@
+package idle_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nokv/nokv/internal/held"
+	"github.com/nokv/nokv/meta/root/state"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+)
+
+func within(t *testing.T, members int, fn func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, members)
+		stop := w.run()
+		defer func() { stop() }()
+		fn(t, w)
+	})
+}
+
+// What nobody uses for the idle time is released and removed, and not before; what is used
+// stays.
+func TestC37C38C67UnusedRegionsAreReleased(t *testing.T) {
+	within(t, 2, func(t *testing.T, w *world) {
+		w.claim("m0", "a", "b")
+		w.claim("m1", "c")
+		for range 40 { // 4 s
+			time.Sleep(100 * time.Millisecond)
+			if done, no := w.members["m0"].touch("a"); no == nil {
+				done()
+			}
+			if w.clock.Now() < 1_900_000_000 && w.regions() != 3 {
+				t.Fatalf("%d regions after %v", w.regions(), time.Duration(w.clock.Now()))
+			}
+		}
+		if r := w.View().State.RegionAt(w.ks, "a"); r == nil || w.regions() != 1 {
+			t.Errorf("%d regions are left", w.regions())
+		}
+		if _, no := w.members["m1"].touch("c"); no == nil || no.Verdict != held.NotOwned {
+			t.Errorf("what is gone answers %v", no)
+		}
+		time.Sleep(4 * time.Second)
+		if w.regions() != 0 {
+			t.Error("what is not used any more stays")
+		}
+		w.claim("m1", "a")
+		time.Sleep(100 * time.Millisecond)
+		if done, no := w.members["m1"].touch("a"); no != nil {
+			t.Errorf("claimed again: %v", no)
+		} else {
+			done()
+		}
+	})
+}
+
+// The application may say no, and is asked again each scan.
+func TestC38TheOwnerMaySayNo(t *testing.T) {
+	within(t, 1, func(t *testing.T, w *world) {
+		w.members["m0"].busy = func(*held.Call) bool { return true }
+		w.claim("m0", "a")
+		time.Sleep(10 * time.Second)
+		w.mu.Lock()
+		asked := w.members["m0"].asked
+		w.members["m0"].busy = nil
+		w.mu.Unlock()
+		if w.regions() != 1 || asked < 5 || asked > 20 {
+			t.Errorf("%d regions, asked %d times", w.regions(), asked)
+		}
+		time.Sleep(2 * time.Second)
+		if w.regions() != 0 {
+			t.Error("it is not released when the owner says yes")
+		}
+	})
+}
+
+// Whoever touches a region while it is released is served by its owner, waits, or finds
+// that it is gone and its key free for a new one: no touch is served by a right that ends,
+// and none is refused for ever.
+func TestC38NoTouchIsLostWhileARegionIsReleased(t *testing.T) {
+	within(t, 1, func(t *testing.T, w *world) {
+		m := w.members["m0"]
+		w.slow = 200 * time.Millisecond
+		all := keys(50)
+		w.claim("m0", all...)
+		served, waited, again := 0, 0, 0
+		for range 4000 {
+			time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
+			key := all[rand.IntN(len(all))]
+			for try := 0; ; try++ {
+				done, no := m.touch(key)
+				if no == nil {
+					time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
+					done()
+					served++
+					break
+				}
+				if no.Verdict == held.Wait {
+					waited++
+				} else if w.View().State.RegionAt(w.ks, key) == nil {
+					again++
+					w.claim("m0", key)
+				}
+				if try > 300 {
+					t.Fatalf("%s is %v for 3 s", key, no.Verdict)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if rand.IntN(300) == 0 {
+				time.Sleep(idleAfter + time.Duration(rand.IntN(1500))*time.Millisecond) // a lull, in which some go
+			}
+		}
+		if served != 4000 || waited == 0 || again == 0 {
+			t.Errorf("%d touches are served, %d waited, %d found a new region", served, waited, again)
+		}
+	})
+}
+
+// What one holder had stopped the next one removes: nobody is refused for ever because a
+// holder ended in between.
+func TestA22C38TheNextHolderRemovesWhatIsStopped(t *testing.T) {
+	within(t, 1, func(t *testing.T, w *world) {
+		w.slow = 200 * time.Millisecond
+		w.claim("m0", keys(100)...)
+		w.mu.Lock()
+		w.spoil = func(int) error { return errLost }
+		w.mu.Unlock()
+		w.hold("c2", 5)
+		time.Sleep(3 * time.Second)
+		if w.regions() != 100 {
+			t.Fatal("one who does not hold the Tenure removed regions")
+		}
+		w.hold("c1", life)
+		for w.stopped() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		w.hold("c2", 5) // nothing is removed in the name of an era that is over
+		time.Sleep(time.Second)
+		if w.stopped() == 0 || w.regions() != 100 {
+			t.Fatalf("%d are stopped, %d regions", w.stopped(), w.regions())
+		}
+		w.mu.Lock()
+		w.spoil = nil
+		w.mu.Unlock()
+		time.Sleep(time.Second)
+		w.hold("c1", life)
+		time.Sleep(time.Second)
+		if w.stopped() > 0 {
+			t.Errorf("%d are stopped and there", w.stopped())
+		}
+	})
+}
+
+// Many at once: what is asked and removed at a time is bounded, and all of it goes soon.
+func TestC37C67ManyAtOnceAreReleasedInParts(t *testing.T) {
+	within(t, 4, func(t *testing.T, w *world) {
+		const n = 5000
+		for i, id := range []string{"m0", "m1", "m2", "m3"} {
+			var own []string
+			for j, key := range keys(4 * n) {
+				if j%4 == i {
+					own = append(own, key)
+				}
+			}
+			w.claim(state.MemberID(id), own...)
+		}
+		time.Sleep(idleAfter)
+		began := time.Now()
+		for w.regions() > 0 && time.Since(began) < time.Minute {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if w.regions() > 0 || time.Since(began) > 10*time.Second {
+			t.Errorf("%d are left after %v", w.regions(), time.Since(began))
+		}
+		for id, m := range w.members {
+			if m.most > 64 || m.asked > n+n/10 {
+				t.Errorf("%s was asked %d times, %d waited at once", id, m.asked, m.most)
+			}
+		}
+		if w.most > 512 {
+			t.Errorf("%d are removed by one call", w.most)
+		}
+	})
+}
+
+// One that the root does not remove, because it has gone to another epoch, keeps none of
+// those beside it.
+func TestC38OneThatIsRefusedKeepsNobody(t *testing.T) {
+	within(t, 2, func(t *testing.T, w *world) {
+		w.slow = 200 * time.Millisecond
+		w.claim("m0", keys(20)...)
+		r := w.View().State.RegionAt(w.ks, "key000007")
+		for w.stopped() < 20 {
+			time.Sleep(time.Millisecond)
+		}
+		w.must(&rootv1.Event{Kind: &rootv1.Event_RegionsAssigned{RegionsAssigned: &rootv1.RegionsAssigned{Assignments: []*rootv1.Assignment{{
+			RegionId: uint64(r.ID), Owners: []*rootv1.Owner{{MemberId: "m1"}}, Reason: rootv1.OperationReason_OPERATION_REASON_OPERATOR,
+		}}}}})
+		time.Sleep(time.Second)
+		if at := w.View().State.Region(r.ID); w.regions() != 1 || at == nil || at.Owners[0].Member != "m1" {
+			t.Errorf("%d regions are left, one of them %v", w.regions(), at)
+		}
+	})
+}
+
+// Answers that are lost are asked for again under the same identity: a region that somebody
+// made of the same key meanwhile stays.
+func TestC38ALostAnswerRemovesNothingTwice(t *testing.T) {
+	within(t, 1, func(t *testing.T, w *world) {
+		w.claim("m0", "a")
+		made := false
+		w.mu.Lock()
+		w.spoil = func(call int) error {
+			if call > 3 {
+				return nil
+			}
+			if !made {
+				made = true
+				w.appendLocked(&rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+					KeyspaceId: uint32(w.ks), StartKey: []byte("a"), Owners: []*rootv1.Owner{{MemberId: "m0"}},
+				}}}}}})
+			}
+			return errLost
+		}
+		w.mu.Unlock()
+		for range 40 {
+			time.Sleep(100 * time.Millisecond)
+			if made {
+				break
+			}
+		}
+		time.Sleep(time.Second)
+		if w.regions() != 1 || !made {
+			t.Errorf("%d regions, the other one is made: %v", w.regions(), made)
+		}
+	})
+}
+
+// A member that does not answer, or has no stream here, is left alone, and asked when it is back.
+func TestC38AMemberThatIsSilent(t *testing.T) {
+	within(t, 1, func(t *testing.T, w *world) {
+		w.claim("m0", "a")
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		w.members["m0"].deaf = true
+		w.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if w.regions() != 1 {
+			t.Error("it was removed without its owner's word")
+		}
+		w.mu.Lock()
+		w.members["m0"].deaf = false
+		w.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if w.regions() != 0 {
+			t.Error("it is not released")
+		}
+	})
+}

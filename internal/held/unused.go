@@ -1,0 +1,104 @@
+package held
+
+import (
+	"time"
+
+	"github.com/nokv/nokv/internal/clock"
+	"github.com/nokv/nokv/rooted"
+)
+
+const (
+	// looksPerIdle is how often within the time of a keyspace a region is looked at: what
+	// nobody uses is known as that after so much more at the latest.
+	looksPerIdle = 4
+	leastLook    = 10 * time.Millisecond
+	// maxLooks bounds the regions that one Tick looks at.
+	maxLooks = 4096
+)
+
+// look is when it is looked at whether a region was used since the last time.
+type look struct {
+	at     clock.Instant
+	region rooted.RegionID
+}
+
+// idleAfter is how long nobody has to use a region for it to count as unused; 0: none does.
+func (c *Core) idleAfter(r *region) time.Duration {
+	if k := c.keyspaceOf(r); k != nil {
+		return k.now.Load().Idle
+	}
+	return 0
+}
+
+func lookEvery(idle time.Duration) time.Duration { return max(idle/looksPerIdle, leastLook) }
+
+// watchUse has a region looked at that is served from now on, if its keyspace says so.
+func (c *Core) watchUse(r *region, now clock.Instant) {
+	idle := c.idleAfter(r)
+	if idle == 0 || r.gate == nil {
+		return
+	}
+	r.gate.used.Store(false)
+	r.quiet, r.unused = now, false
+	if !r.watched {
+		r.watched = true
+		c.looks = append(c.looks, look{now.Add(lookEvery(idle)), r.id})
+	}
+}
+
+// watchAll is watchUse for all regions that are served and are not looked at.
+func (c *Core) watchAll(now clock.Instant) {
+	for _, id := range c.ids() {
+		if r := c.regions[id]; r.phase == phaseServing && !r.watched {
+			c.watchUse(r, now)
+		}
+	}
+}
+
+// lookAtUse looks at regions whose time has come.
+func (c *Core) lookAtUse(now clock.Instant) {
+	for n := 0; n < maxLooks && len(c.looks) > 0 && c.looks[0].at <= now; n++ {
+		r := c.regions[c.looks[0].region]
+		c.looks = c.looks[1:]
+		if r == nil {
+			continue
+		}
+		idle := c.idleAfter(r)
+		if r.watched = idle > 0 && r.phase == phaseServing; !r.watched {
+			continue
+		}
+		unused := r.unused
+		if r.gate.used.Swap(false) || r.gate.busy() {
+			r.quiet, unused = now, false
+		} else if now.Sub(r.quiet) >= idle {
+			unused = true
+		}
+		if unused != r.unused {
+			r.unused = unused
+			c.mark(r, false)
+		}
+		c.looks = append(c.looks, look{now.Add(lookEvery(idle)), r.id})
+	}
+	if len(c.looks) == 0 {
+		c.looks = nil
+	}
+}
+
+// inUse reports whether somebody uses a region that is asked for because nobody does.
+func (c *Core) inUse(r *region) bool {
+	return c.idleAfter(r) > 0 && (!r.unused || r.gate.used.Load() || r.gate.busy())
+}
+
+// idleMillis is what a report says of how long nobody has used a region: what is released
+// says so only if that is why.
+func (c *Core) idleMillis(r *region) uint64 {
+	switch {
+	case r.phase == phaseReleased && !r.idle, r.phase != phaseReleased && c.idleAfter(r) > 0 && !r.unused:
+		return 0
+	case r.phase == phaseReleased || r.unused:
+		return uint64(max(c.saying.Sub(r.quiet).Milliseconds(), 1))
+	case r.stats != nil:
+		return uint64(r.stats.Idle.Milliseconds())
+	}
+	return 0
+}
