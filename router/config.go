@@ -33,7 +33,7 @@ type Config struct {
 	Load func(client.Member) int64
 
 	// Claim makes regions of keys that have none, where Options.ClaimOnMiss asks for it.
-	// nil: that is an error.
+	// nil: Client.Claim does.
 	Claim Claimer
 	// MaxAge is that of calls whose Options have none. 0: any.
 	MaxAge time.Duration
@@ -53,6 +53,15 @@ type Config struct {
 // claims a key again finds its region.
 type Claimer interface {
 	Claim(ctx context.Context, keyspace string, key []byte) (r client.Route, made bool, err error)
+}
+
+// byClient is the Claimer that a Config has by itself.
+type byClient struct{ c *client.Client }
+
+// Claim implements Claimer.
+func (b byClient) Claim(ctx context.Context, keyspace string, key []byte) (client.Route, bool, error) {
+	claimed, err := b.c.Claim(ctx, keyspace, key)
+	return claimed.Route, claimed.Made, err
 }
 
 // Strategy is a way to choose one of several owners.
@@ -108,6 +117,9 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	if len(c.Keyspaces) == 0 {
 		c.Keyspaces = []string{"default"}
+	}
+	if c.Claim == nil {
+		c.Claim = byClient{c.Client}
 	}
 	if c.Hold == 0 {
 		c.Hold = 5 * time.Second

@@ -26,12 +26,14 @@ type coordinator struct {
 	listen *bufconn.Listener
 	server *grpc.Server
 
-	mu     sync.Mutex
-	gone   bool // no such keyspace
-	begun  time.Time
-	index  uint64
-	asked  int
-	lookup func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
+	mu    sync.Mutex
+	gone  bool // no such keyspace
+	begun time.Time
+	index uint64
+	asked int
+	// claimed is what every claim makes, of owners m1 to m4.
+	claimed *rootv1.Region
+	lookup  func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error)
 }
 
 func (c *coordinator) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
@@ -69,6 +71,14 @@ func (c *coordinator) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRe
 			return err
 		}
 	}
+}
+
+func (c *coordinator) ClaimRegions(context.Context, *coordinatorv1.ClaimRegionsRequest) (*coordinatorv1.ClaimRegionsResponse, error) {
+	owners, _ := answer(c.claimed)
+	return &coordinatorv1.ClaimRegionsResponse{
+		Regions: []*coordinatorv1.ClaimedRegion{{Region: c.claimed, Made: true, Token: at(c.index)}},
+		Owners:  owners.GetOwners(), Disclosure: c.says(),
+	}, nil
 }
 
 func (c *coordinator) questions() int {

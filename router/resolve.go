@@ -224,9 +224,6 @@ func (v *view) ask(ctx context.Context, key []byte, o *Options, demands bool) (f
 	route, err := v.cache.Route(ctx, key, opts...)
 	f := found{}
 	if err != nil && o.ClaimOnMiss && errors.Is(err, client.ErrNotFound) {
-		if v.r.cfg.Claim == nil {
-			return found{}, refuse(rootv1.Reason_REASON_INVALID_REQUEST, nil, "ClaimOnMiss needs Config.Claim")
-		}
 		asked = time.Now()
 		if route, f.made, err = v.r.cfg.Claim.Claim(ctx, v.keyspace, key); err == nil {
 			v.cache.Keep(route)

@@ -209,10 +209,11 @@ func TestResolveBadInput(t *testing.T) {
 		if _, err := b.Resolve(t.Context(), []byte(strings.Repeat("k", rooted.MaxKeyBytes)), router.Options{}); err != nil {
 			t.Error(err)
 		}
-		// A claim that nobody can make.
+		// Without a Claimer the client's is asked.
 		b.regions(region(2, "y", "", 5, 2))
-		if _, err := b.Resolve(t.Context(), []byte("x"), router.Options{ClaimOnMiss: true}); !errors.Is(err, client.ErrInvalidRequest) {
-			t.Errorf("without a claimer: %v", err)
+		b.c.claimed = region(91, "x", "x\x00", 6, 1)
+		if got, err := b.Resolve(t.Context(), []byte("x"), router.Options{ClaimOnMiss: true}); err != nil || !got.Claimed || got.Member != "m1" {
+			t.Errorf("without a claimer: %+v %v", got, err)
 		}
 	})
 }
