@@ -22,6 +22,7 @@ import (
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/mtls"
 	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
 )
 
 func workerCommand() *command {
@@ -404,12 +405,12 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			d.id, key, region.ID, showEpoch(region.Epoch), d.request(region), d.member.Status().Incarnation)
 		return nil
 	})
-	if moved, ok := errors.AsType[*member.Moved](err); ok {
-		w.Header().Set("Nokv-Member-Address", moved.Address)
-		w.Header().Set("Nokv-Epoch", showEpoch(moved.Epoch))
+	if no := router.RefusalOf(err); no != nil { // also when the right was lost behind the work: nothing was said yet
+		no.WriteHTTP(w)
+		return
 	}
-	if err != nil { // also when the right was lost behind the work: nothing was said yet
-		http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = io.WriteString(w, answer)

@@ -1,12 +1,14 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/nokv/nokv/rooted"
@@ -27,8 +29,17 @@ type Cache struct {
 
 	arriving changeset // Run's alone
 
-	mu   sync.Mutex // guards what follows and the writing of table
-	byID map[rooted.RegionID]*rooted.Region
+	takers atomic.Int64 // members that may be given regions
+
+	mu    sync.Mutex // guards what follows and the writing of table
+	byID  map[rooted.RegionID]*rooted.Region
+	bytes int // of byID
+	peers map[rooted.MemberID]*Peer
+	// answers are the regions that are here beyond the bounds, because they were asked
+	// for: those used last.
+	answers answers
+	// changed is closed at the next change; nil: nobody waits for one.
+	changed chan struct{}
 	// refuted are revisions of regions that a member said were out of date.
 	refuted map[rooted.RegionID]uint64
 	// untold are the regions that are not what OnChange heard of last, as it heard
@@ -45,9 +56,13 @@ const maxRefuted = 4096
 type CacheConfig struct {
 	// Keyspace is its name. Empty: "default".
 	Keyspace string
-	// MaxRegions bounds the regions held; the others are asked for one by one.
-	// Default 1,048,576.
-	MaxRegions int
+	// MaxRegions and MaxBytes bound the regions held; the others are asked for one by
+	// one. Defaults 1,048,576 and 1 GiB.
+	MaxRegions, MaxBytes int
+	// MaxAnswers bounds how many of these others are held too, with an eighth of MaxBytes:
+	// those used last. The watch keeps them current like all, so that they need no time
+	// to live. Default 10,000; below 0: none.
+	MaxAnswers int
 	// OnChange, if set, hears of every batch after the cache shows it, in order and
 	// signs of life among them, on the goroutine of Run, which goes on when it
 	// returns. With a batch it hears of what Route and Invalidate changed since the
@@ -63,7 +78,14 @@ func (c *Client) NewCache(cfg CacheConfig) *Cache {
 	if cfg.MaxRegions <= 0 {
 		cfg.MaxRegions = 1 << 20
 	}
+	if cfg.MaxBytes <= 0 {
+		cfg.MaxBytes = 1 << 30
+	}
+	if cfg.MaxAnswers == 0 {
+		cfg.MaxAnswers = 10_000
+	}
 	k := &Cache{
+		peers: map[rooted.MemberID]*Peer{}, answers: answers{byID: map[rooted.RegionID]*answer{}},
 		c: c, cfg: cfg, ready: make(chan struct{}),
 		byID: map[rooted.RegionID]*rooted.Region{}, refuted: map[rooted.RegionID]uint64{}, untold: map[rooted.RegionID]*rooted.Region{},
 	}
@@ -81,7 +103,7 @@ func (k *Cache) Run(ctx context.Context) error {
 		if err != nil {
 			return ended(ctx, err)
 		}
-		if whole := k.arriving.take(b, k.cfg.MaxRegions); whole != nil {
+		if whole := k.arriving.take(b, k.cfg.MaxRegions, k.cfg.MaxBytes); whole != nil {
 			k.apply(whole)
 		}
 	}
@@ -112,19 +134,79 @@ func (k *Cache) Len() int { return k.table.Load().count }
 func (k *Cache) All() iter.Seq[Route] {
 	return func(yield func(Route) bool) {
 		t := k.table.Load()
-		for _, c := range t.chunks {
-			for _, r := range c.regions {
-				if !yield(Route{Region: r, At: t.at.Token, cached: t.members}) {
-					return
-				}
-			}
-		}
+		t.scan(func(e *entry) bool { return yield(Route{Region: e.region, At: t.at.Token, peers: e.peers}) })
+	}
+}
+
+// Held is what a cache holds of a key, from where a caller who is in a hurry finds it.
+type Held struct {
+	Region *rooted.Region
+	// Epoch of the region, and the incarnation of its first owner that it was granted to.
+	Epoch       rooted.Epoch
+	Incarnation uint64
+	// Peers are the owners, in the order of the region.
+	Peers []*Peer
+
+	table *table
+}
+
+// Route is what is held as a route.
+func (h Held) Route() Route { return Route{Region: h.Region, At: h.table.at.Token, peers: h.Peers} }
+
+// At is the position that it reflects.
+func (h Held) At() rooted.Token { return h.table.at.Token }
+
+// AsOf is when that position was the newest, at the latest; see Batch.AsOf.
+func (h Held) AsOf() time.Time { return h.table.level }
+
+// Replicas says that the owners of the region are replicas of which the first leads,
+// and not equal.
+func (h Held) Replicas() bool { return h.table.replicas }
+
+// AsOf is when what the cache shows was the newest, at the latest; see Batch.AsOf.
+func (k *Cache) AsOf() time.Time { return k.table.Load().level }
+
+// Takers is how many members may be given regions of the keyspace, as rooted.
+func (k *Cache) Takers() int { return int(k.takers.Load()) }
+
+// Bytes is about how much memory the regions take.
+func (k *Cache) Bytes() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.bytes
+}
+
+// Changed returns a channel that is closed when the cache shows something else than now.
+func (k *Cache) Changed() <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.changed == nil {
+		k.changed = make(chan struct{})
+	}
+	return k.changed
+}
+
+// show makes t the table. Called with mu held.
+func (k *Cache) show(t *table) {
+	k.table.Store(t)
+	if k.changed != nil {
+		close(k.changed)
+		k.changed = nil
 	}
 }
 
 // Lookup finds the region that holds a key. false: the cache does not know,
 // which does not mean that there is none; see Route.
 func (k *Cache) Lookup(key []byte) (Route, bool) {
+	h, ok := k.Find(key)
+	if !ok {
+		return Route{}, false
+	}
+	return h.Route(), true
+}
+
+// Find is Lookup for a caller in a hurry.
+func (k *Cache) Find(key []byte) (Held, bool) {
 	t := k.table.Load()
 	var slot [8]byte
 	routeKey := unsafe.String(unsafe.SliceData(key), len(key)) // lives only in this call
@@ -132,11 +214,14 @@ func (k *Cache) Lookup(key []byte) (Route, bool) {
 		b := rooted.AppendRouteKey(slot[:0], t.slots, key)
 		routeKey = unsafe.String(unsafe.SliceData(b), len(b))
 	}
-	r := t.find(routeKey)
-	if r == nil {
-		return Route{}, false
+	e := t.find(routeKey)
+	if e == nil {
+		return Held{}, false
 	}
-	return Route{Region: r, At: t.at.Token, cached: t.members}, true
+	if a := e.answer; a != nil && !a.used.Load() {
+		a.used.Store(true)
+	}
+	return Held{Region: e.region, Epoch: e.epoch, Incarnation: e.incarnation, Peers: e.peers, table: t}, true
 }
 
 // Route finds the region that holds a key, here or, if it is not here, at a
@@ -184,6 +269,14 @@ func (k *Cache) confirm(r *rooted.Region) {
 	}
 }
 
+// Keep takes in a route that was found otherwise, such as by a claim, unless the cache
+// is ahead of it or has none yet.
+func (k *Cache) Keep(r Route) {
+	if r.Region != nil {
+		k.keep(r)
+	}
+}
+
 // keep takes in an answer that is not older than the cache.
 func (k *Cache) keep(r Route) {
 	k.mu.Lock()
@@ -193,18 +286,15 @@ func (k *Cache) keep(r Route) {
 		return
 	}
 	e := t.edit()
-	k.put(e, r.Region)
-	next := e.done(t)
-	var owners []memberChange
+	k.put(e, r.Region, true)
 	for _, o := range r.Region.Owners {
-		if m, ok := r.member(o.Member); ok {
-			if had, _ := t.members.get(o.Member); had != m {
-				owners = append(owners, memberChange{member: m})
+		if p := k.peers[o.Member]; p != nil {
+			if m, ok := r.member(o.Member); ok {
+				p.learn(m)
 			}
 		}
 	}
-	next.members = t.members.with(owners)
-	k.table.Store(next)
+	k.show(e.done(t))
 }
 
 // Invalidate drops a route that a member refused as stale, unless the cache
@@ -229,7 +319,7 @@ func (k *Cache) Invalidate(stale Route) {
 	t := k.table.Load()
 	e := t.edit()
 	k.drop(e, mine)
-	k.table.Store(e.done(t))
+	k.show(e.done(t))
 }
 
 // apply takes in one batch of the watch, and shows it all at once.
@@ -255,12 +345,15 @@ func (k *Cache) applied(n *changeset) Update {
 	}
 	update := Update{At: n.at}
 	t := k.renamed(k.table.Load(), n)
+	for _, c := range n.members {
+		k.learn(c)
+	}
 	e := t.edit()
 	for _, c := range n.regions {
 		mine := k.byID[c.region.ID]
 		switch {
 		case !c.removed && c.region.Keyspace == t.keyspace:
-			k.put(e, c.region)
+			k.put(e, c.region, false)
 		case c.removed && mine != nil && mine.Revision <= c.region.Revision:
 			k.drop(e, mine)
 		}
@@ -270,9 +363,8 @@ func (k *Cache) applied(n *changeset) Update {
 	}
 	clear(k.untold)
 	next := e.done(t)
-	next.members = t.members.with(n.members)
-	next.at = n.at
-	k.table.Store(next)
+	next.at, next.level = n.at, newest(n.asOf, t.level)
+	k.show(next)
 	return update
 }
 
@@ -285,8 +377,9 @@ func (k *Cache) renamed(t *table, n *changeset) *table {
 			continue
 		}
 		if c.removed || id != t.keyspace {
-			t = &table{at: t.at, members: t.members, complete: t.complete}
+			t = &table{at: t.at, level: t.level, complete: t.complete}
 			for id := range k.byID {
+				k.answers.forget(id)
 				k.set(id, nil)
 			}
 		}
@@ -301,7 +394,7 @@ func (k *Cache) renamed(t *table, n *changeset) *table {
 
 // swap makes a complete snapshot the table. Answers that are newer stay.
 func (k *Cache) swap(n *changeset) {
-	next := &table{at: n.at, complete: true, members: memberTable{}.with(n.members)}
+	next := &table{at: n.at, level: newest(n.asOf, k.table.Load().level), complete: true}
 	for _, c := range n.keyspaces {
 		if c.keyspace.GetName() == k.cfg.Keyspace {
 			next.describe(c.keyspace)
@@ -314,20 +407,28 @@ func (k *Cache) swap(n *changeset) {
 		}
 	}
 	clear(k.byID)
+	k.bytes, k.answers = 0, answers{byID: map[rooted.RegionID]*answer{}}
+	k.meet(n.members)
 	k.c.count.cacheSkipped.Add(uint64(n.skipped))
-	var kept []*rooted.Region
+	kept := make([]entry, 0, len(n.regions))
 	for _, c := range n.regions {
 		if r := c.region; r.Keyspace == next.keyspace && r.Revision > k.refuted[r.ID] {
-			kept = append(kept, r)
 			k.byID[r.ID] = r
+			k.bytes += sizeOf(r)
+			k.refer(r, 1)
+			kept = append(kept, k.entryOf(r))
 		}
+	}
+	byStart := func(a, b entry) int { return cmp.Compare(a.start(), b.start()) }
+	if !slices.IsSortedFunc(kept, byStart) {
+		slices.SortFunc(kept, byStart)
 	}
 	next.fill(kept)
 	e := next.edit()
 	for _, r := range newer {
-		k.put(e, r)
+		k.put(e, r, false)
 	}
-	k.table.Store(e.done(next))
+	k.show(e.done(next))
 	select {
 	case <-k.ready:
 	default:
@@ -335,9 +436,33 @@ func (k *Cache) swap(n *changeset) {
 	}
 }
 
+// meet makes the members of a snapshot those that there are. No region has an owner yet.
+func (k *Cache) meet(all []memberChange) {
+	gone := k.peers
+	k.peers = make(map[rooted.MemberID]*Peer, len(all))
+	for _, c := range all {
+		if p := gone[c.member.ID]; p != nil {
+			k.peers[c.member.ID], p.refs = p, 0
+			delete(gone, c.member.ID)
+		}
+		k.learn(c)
+	}
+	for id, p := range gone {
+		k.lose(id, p)
+	}
+}
+
+func newest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
 // put takes in a descriptor, newest revision first: what it overlaps and is
-// newer keeps it out, what is older goes.
-func (k *Cache) put(e *edit, r *rooted.Region) {
+// newer keeps it out, what is older goes. Beyond the bounds only what was asked for
+// is taken in.
+func (k *Cache) put(e *edit, r *rooted.Region, asked bool) {
 	if wrong, ok := k.refuted[r.ID]; ok {
 		if r.Revision <= wrong {
 			return
@@ -349,8 +474,8 @@ func (k *Cache) put(e *edit, r *rooted.Region) {
 			return
 		}
 		if mine.Start == r.Start && mine.End == r.End {
-			e.replace(r)
 			k.set(r.ID, r)
+			e.replace(k.entryOf(r))
 			return
 		}
 		k.drop(e, mine)
@@ -364,26 +489,37 @@ func (k *Cache) put(e *edit, r *rooted.Region) {
 	for _, o := range old {
 		k.drop(e, o)
 	}
-	if len(k.byID) >= k.cfg.MaxRegions {
+	if k.full() && !(asked && k.admit(e, r)) {
 		k.c.count.cacheSkipped.Add(1)
 		return
 	}
-	e.insert(r)
 	k.set(r.ID, r)
+	e.insert(k.entryOf(r))
+}
+
+// full says that there is no room for what nobody asked for.
+func (k *Cache) full() bool {
+	return len(k.byID)-len(k.answers.byID) >= k.cfg.MaxRegions || k.bytes-k.answers.bytes > k.cfg.MaxBytes
 }
 
 func (k *Cache) drop(e *edit, r *rooted.Region) {
 	e.remove(r)
+	k.answers.forget(r.ID)
 	k.set(r.ID, nil)
 }
 
 // set makes r the region of an id; nil: there is none.
 func (k *Cache) set(id rooted.RegionID, r *rooted.Region) {
 	was := k.byID[id]
+	k.bytes += sizeOf(r) - sizeOf(was)
 	if r != nil {
 		k.byID[id] = r
+		k.refer(r, 1)
 	} else {
 		delete(k.byID, id)
+	}
+	if was != nil {
+		k.refer(was, -1)
 	}
 	if k.cfg.OnChange == nil {
 		return

@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 
@@ -95,7 +96,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 		if err != nil {
 			return ended(ctx, err)
 		}
-		whole := m.arriving.take(b, m.cfg.MaxRegions)
+		whole := m.arriving.take(b, m.cfg.MaxRegions, math.MaxInt)
 		if whole == nil {
 			continue
 		}
@@ -346,7 +347,7 @@ func (m *Mirror) loadFrom(in *summing) (*changeset, error) {
 			return nil, fmt.Errorf("%w: %w", ErrSaved, err)
 		}
 		b := Batch{WatchRegionsResponse: part, First: first, Last: !part.GetPartial(), cluster: part.GetDisclosure().GetClusterId()}
-		if whole := gathered.take(b, m.cfg.MaxRegions); whole != nil {
+		if whole := gathered.take(b, m.cfg.MaxRegions, math.MaxInt); whole != nil {
 			return whole, in.check()
 		}
 	}

@@ -108,7 +108,7 @@ func (r *read) saw(d *coordinatorv1.Disclosure) {
 }
 
 // Route tells who has a region. It is read only, and stays as it was when the
-// region moves on.
+// region moves on; of the addresses of its owners one from a cache has those of now.
 type Route struct {
 	// Region is the descriptor. nil: there is no such region.
 	Region *rooted.Region
@@ -116,7 +116,7 @@ type Route struct {
 	At rooted.Token
 
 	members directory
-	cached  memberTable // of a route from a cache
+	peers   []*Peer // the owners, of a route from a cache
 	leader  rooted.MemberID
 	from    *coordinatorv1.Disclosure
 }
@@ -138,7 +138,13 @@ func (r *Route) member(id rooted.MemberID) (Member, bool) {
 	if m, ok := r.members[id]; ok {
 		return m, true
 	}
-	return r.cached.get(id)
+	for i, p := range r.peers {
+		if r.Region.Owners[i].Member == id {
+			m := p.Member()
+			return m, m != Member{ID: id}
+		}
+	}
+	return Member{}, false
 }
 
 // Found says whether there is a region.

@@ -1,273 +1,371 @@
 package client
 
 import (
-	"cmp"
 	"slices"
 	"sort"
+	"time"
+	"unsafe"
 
 	"github.com/nokv/nokv/internal/cow"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 )
 
-// Regions of one chunk: at most, and as a snapshot fills them.
-const (
-	chunkMost = 128
-	chunkFill = 96
-)
-
-// table is a keyspace's regions in key order, in chunks. Immutable once it is
-// a Cache's table: a change copies the chunks it touches and the top.
+// table is a keyspace's regions in key order: leaves of regions, in an index.
+// Immutable once it is a Cache's table: a change copies the leaves it touches, and
+// of the index the path to them.
 type table struct {
-	top      column // first key of each chunk
-	chunks   []*chunk
+	leaves   cow.Index[*leaf]
 	count    int
-	members  memberTable
 	keyspace rooted.KeyspaceID
 	slots    *rootv1.Layout // layout whose route key is not the key itself; else nil
+	replicas bool           // the owners of a region are not equal: the first one leads
 	at       Position
-	complete bool // a snapshot has been taken in
+	level    time.Time // when at was the newest, at the latest; see Batch.AsOf
+	complete bool      // a snapshot has been taken in
 }
 
-// chunk is a run of regions. Immutable once its edit is done.
-type chunk struct {
-	starts  column
-	regions []*rooted.Region
-	// meets has bit i set where region i reaches to the start of region i+1:
-	// a key in between needs no look at the end.
-	meets [(chunkMost + 63) / 64]uint64
-	by    *edit // that made it; it may change it until done
+// Regions of one leaf: at most, as a snapshot fills them, and below which it joins
+// a neighbour.
+const (
+	leafMost  = 64
+	leafFill  = 48
+	leafLeast = leafMost / 4
+)
+
+// leaf is a run of regions, laid out for a search that waits for memory as seldom
+// as possible: the part that all their first keys share is compared once, the eight
+// bytes behind it as numbers, all of them at once, and whole keys only where these
+// are equal. That is 640 bytes, which stay together in memory and in caches; what a
+// caller wants of a region is in one line elsewhere. Immutable once its edit is done.
+type leaf struct {
+	first   string // key of the first region: its place in the index
+	by      *edit  // that made it; it may change it until done
+	entries *[leafMost]entry
+
+	count  int32
+	shared int32 // bytes that all keys begin with
+	// width of what is behind these, where it is the same for all and fits a head;
+	// else -1.
+	width int32
+	// meets has bit i set where region i reaches to the start of region i+1: a key
+	// in between needs no look at the end. points: where it holds one key.
+	meets, points uint64
+	prefix        [leafPrefix]byte // as much of what is shared as there is room for
+	heads         [leafMost]uint64
 }
 
-// find returns the region that holds a route key; nil: none here does.
-func (t *table) find(routeKey string) *rooted.Region {
-	i := t.top.floor(routeKey)
-	if i < 0 {
+const leafPrefix = 64
+
+// newLeaf makes one of entries, 1 to leafMost, of which the first one comes first.
+func newLeaf(by *edit, entries []entry) *leaf {
+	l := &leaf{by: by, first: entries[0].start(), count: int32(len(entries)), entries: new([leafMost]entry)}
+	copy(l.entries[:], entries)
+	return l
+}
+
+// entry is a region in a leaf, of 64 bytes.
+type entry struct {
+	region *rooted.Region
+	// Of the region: its owners in order, the incarnation of the first one that it was
+	// granted to, and its epoch.
+	peers       []*Peer
+	incarnation uint64
+	epoch       rooted.Epoch
+	answer      *answer // not nil: it is here because somebody asked
+}
+
+func (e *entry) start() string { return e.region.Start }
+
+// find returns what holds a route key; nil: nothing here does.
+func (t *table) find(routeKey string) *entry {
+	l, ok := t.leaves.Floor(cow.Key{Text: routeKey})
+	if !ok {
 		return nil
 	}
-	c := t.chunks[i]
-	j := c.starts.floor(routeKey)
-	r := c.regions[j]
-	if c.meets[j/64]&(1<<(j%64)) == 0 && r.End != "" && routeKey >= r.End {
+	i, exact := l.floor(routeKey)
+	e := &l.entries[i]
+	bit := uint64(1) << (i & 63)
+	switch {
+	case exact || l.meets&bit != 0:
+		return e
+	case l.points&bit != 0:
 		return nil
 	}
-	return r
+	if r := e.region; r.End != "" && routeKey >= r.End {
+		return nil
+	}
+	return e
+}
+
+// floor is the last region whose start is not above a key, which is not below the
+// first one, and whether it starts there.
+func (l *leaf) floor(key string) (int, bool) {
+	n := int(l.shared)
+	if n > 0 && (len(key) < n || key[:n] != l.common()) {
+		return int(l.count) - 1, false
+	}
+	tail := key[n:]
+	h := cow.Head(tail)
+	i := max(cow.NotAbove(l.heads[:l.count], h)-1, 0)
+	if l.heads[i] != h {
+		return i, false
+	}
+	if w := int(l.width); w >= 0 {
+		switch { // no other start has this head
+		case len(tail) == w:
+			return i, true
+		case len(tail) < w && i > 0:
+			return i - 1, false
+		default:
+			return i, false
+		}
+	}
+	for i > 0 && l.heads[i-1] == h && l.entries[i].start() > key {
+		i--
+	}
+	switch start := l.entries[i].start(); {
+	case start == key:
+		return i, true
+	case start > key && i > 0:
+		return i - 1, false
+	default:
+		return i, false
+	}
+}
+
+func (l *leaf) common() string {
+	if l.shared <= leafPrefix {
+		return unsafe.String(&l.prefix[0], l.shared)
+	}
+	return l.first[:l.shared]
+}
+
+// index makes what a search needs of the entries.
+func (l *leaf) index() {
+	n := int(l.count)
+	first, last := l.entries[0].start(), l.entries[n-1].start()
+	shared := len(cow.SharedPrefix(first, last))
+	l.shared, l.meets, l.points = int32(shared), 0, 0
+	copy(l.prefix[:], first[:shared])
+	l.width = int32(len(first) - shared)
+	for i := range n {
+		r := l.entries[i].region
+		l.heads[i] = cow.Head(r.Start[shared:])
+		if int32(len(r.Start)-shared) != l.width || l.width > 8 {
+			l.width = -1
+		}
+		if i > 0 && l.entries[i-1].region.End == r.Start {
+			l.meets |= 1 << (i - 1)
+		}
+		if len(r.End) == len(r.Start)+1 && r.End[len(r.Start)] == 0 && r.End[:len(r.Start)] == r.Start {
+			l.points |= 1 << i
+		}
+	}
 }
 
 func (t *table) describe(k *rootv1.Keyspace) {
 	t.keyspace, t.slots = rooted.KeyspaceID(k.GetId()), nil
+	t.replicas = k.GetSettings().GetPlacement() != rootv1.Placement_PLACEMENT_ASSIGNED
 	if l := k.GetSettings().GetLayout(); l.GetSlots() != nil {
 		t.slots = l
 	}
 }
 
-// memberTable is the members that a cache knows. Immutable once its table is a
-// Cache's: a change shares all of it but the path to the member.
-type memberTable struct {
-	byID cow.Map[rooted.MemberID, Member]
-	made bool
-}
-
-func (t memberTable) get(id rooted.MemberID) (Member, bool) {
-	if !t.made {
-		return Member{}, false
-	}
-	return t.byID.Get(id)
-}
-
-// with returns the table with changes made.
-func (t memberTable) with(changes []memberChange) memberTable {
-	if len(changes) == 0 {
-		return t
-	}
-	next := memberTable{made: true}
-	if t.made {
-		next.byID = t.byID.Branch()
-	} else {
-		next.byID = cow.New[rooted.MemberID, Member]()
-	}
-	for _, c := range changes {
-		if c.removed {
-			next.byID.Delete(c.member.ID)
-		} else {
-			next.byID.Set(c.member.ID, c.member)
+// scan calls fn for all entries in key order, until it returns false.
+func (t *table) scan(fn func(*entry) bool) {
+	t.leaves.Scan(func(l *leaf) bool {
+		for i := range l.count {
+			if !fn(&l.entries[i]) {
+				return false
+			}
 		}
-	}
-	return next
+		return true
+	})
 }
 
-// fill takes in the regions of a snapshot.
-func (t *table) fill(regions []*rooted.Region) {
-	byStart := func(a, b *rooted.Region) int { return cmp.Compare(a.Start, b.Start) }
-	if !slices.IsSortedFunc(regions, byStart) {
-		slices.SortFunc(regions, byStart)
+func keyOfLeaf(l *leaf) cow.Key { return cow.Key{Text: l.first} }
+
+// fill takes in the entries of a snapshot, in the order of their keys.
+func (t *table) fill(entries []entry) {
+	leaves := make([]*leaf, 0, len(entries)/leafFill+1)
+	for part := range slices.Chunk(entries, leafFill) {
+		l := newLeaf(nil, part)
+		l.index()
+		leaves = append(leaves, l)
 	}
-	e := &edit{}
-	for part := range slices.Chunk(regions, chunkFill) {
-		e.chunks = append(e.chunks, &chunk{regions: slices.Clone(part), by: e})
-	}
-	next := e.done(t)
-	t.top, t.chunks, t.count = next.top, next.chunks, next.count
+	t.leaves, t.count = cow.LoadIndex(keyOfLeaf, leaves), len(entries)
 }
 
 // edit is a change of a table in the making.
 type edit struct {
-	chunks  []*chunk
-	touched bool
+	leaves cow.Index[*leaf]
+	count  int
+	made   []*leaf // whose index is to be made
 }
 
-func (t *table) edit() *edit { return &edit{chunks: t.chunks} }
+func (t *table) edit() *edit {
+	if t.count == 0 {
+		return &edit{leaves: cow.NewIndex(keyOfLeaf)}
+	}
+	return &edit{leaves: t.leaves.Branch(), count: t.count}
+}
 
 // done makes the changed table.
 func (e *edit) done(t *table) *table {
 	next := *t
-	if !e.touched && t.chunks != nil {
-		return &next
-	}
-	next.chunks, next.count = e.chunks, 0
-	firsts := make([]string, len(e.chunks))
-	for i, c := range e.chunks {
-		if c.by == e {
-			c.index()
-			c.by = nil
+	for _, l := range e.made {
+		if l.count > 0 {
+			l.index()
 		}
-		firsts[i] = c.regions[0].Start
-		next.count += len(c.regions)
+		l.by = nil
 	}
-	next.top = newColumn(firsts)
+	next.leaves, next.count = e.leaves, e.count
 	return &next
 }
 
-func (c *chunk) index() {
-	starts := make([]string, len(c.regions))
-	for j, r := range c.regions {
-		starts[j] = r.Start
-		if j > 0 && c.regions[j-1].End == r.Start {
-			c.meets[(j-1)/64] |= 1 << ((j - 1) % 64)
-		}
+// own is l, or a copy of it in its place, that this edit may change.
+func (e *edit) own(l *leaf) *leaf {
+	if l.by == e {
+		return l
 	}
-	c.starts = newColumn(starts)
+	c, entries := *l, *l.entries
+	c.by, c.entries = e, &entries
+	e.made = append(e.made, &c)
+	e.leaves.Set(&c)
+	return &c
 }
 
-// own makes the chunks this edit's, and chunk i too.
-func (e *edit) own(i int) *chunk {
-	if !e.touched {
-		e.chunks, e.touched = slices.Clone(e.chunks), true
+// seek returns the leaf that start is or would be in, its place there, and whether
+// it is there; nil: there is no leaf.
+func (e *edit) seek(start string) (l *leaf, i int, there bool) {
+	l, ok := e.leaves.Floor(cow.Key{Text: start})
+	if !ok {
+		e.leaves.Scan(func(first *leaf) bool { l = first; return false })
+		return l, 0, false
 	}
-	c := e.chunks[i]
-	if c.by != e {
-		c = &chunk{regions: append(make([]*rooted.Region, 0, len(c.regions)+1), c.regions...), by: e}
-		e.chunks[i] = c
-	}
-	return c
-}
-
-// seek returns the chunk that start is or would be in, its place there, and
-// whether it is there.
-func (e *edit) seek(start string) (i, j int, there bool) {
-	i = max(sort.Search(len(e.chunks), func(i int) bool { return e.chunks[i].regions[0].Start > start })-1, 0)
-	if len(e.chunks) == 0 {
-		return 0, 0, false
-	}
-	j, there = slices.BinarySearchFunc(e.chunks[i].regions, start, func(r *rooted.Region, s string) int { return cmp.Compare(r.Start, s) })
-	return i, j, there
+	i = sort.Search(int(l.count), func(i int) bool { return l.entries[i].start() >= start })
+	return l, i, i < int(l.count) && l.entries[i].start() == start
 }
 
 // overlaps returns the regions that have keys in common with r.
 func (e *edit) overlaps(r *rooted.Region) []*rooted.Region {
+	l, i, there := e.seek(r.Start)
+	if l == nil {
+		return nil
+	}
 	var out []*rooted.Region
-	i, j, there := e.seek(r.Start)
-	if !there && j > 0 {
-		if before := e.chunks[i].regions[j-1]; before.End == "" || before.End > r.Start {
+	if !there && i > 0 {
+		if before := l.entries[i-1].region; before.End == "" || before.End > r.Start {
 			out = append(out, before)
 		}
 	}
-	for ; i < len(e.chunks); i, j = i+1, 0 {
-		for _, o := range e.chunks[i].regions[j:] {
+	e.leaves.Ascend(keyOfLeaf(l), func(l *leaf) bool {
+		for ; i < int(l.count); i++ {
+			o := l.entries[i].region
 			if r.End != "" && o.Start >= r.End {
-				return out
+				return false
 			}
 			out = append(out, o)
 		}
-	}
+		i = 0
+		return true
+	})
 	return out
 }
 
-func (e *edit) replace(r *rooted.Region) {
-	if i, j, there := e.seek(r.Start); there {
-		e.own(i).regions[j] = r
+// replace puts an entry in the place of the one that starts where it does.
+func (e *edit) replace(with entry) {
+	if l, i, there := e.seek(with.start()); there {
+		e.own(l).entries[i] = with
 	}
 }
 
-func (e *edit) insert(r *rooted.Region) {
-	if len(e.chunks) == 0 {
-		e.chunks, e.touched = []*chunk{{regions: []*rooted.Region{r}, by: e}}, true
+func (e *edit) insert(with entry) {
+	e.count++
+	l, i, _ := e.seek(with.start())
+	if l == nil {
+		e.add(newLeaf(e, []entry{with}))
 		return
 	}
-	i, j, _ := e.seek(r.Start)
-	c := e.own(i)
-	c.regions = slices.Insert(c.regions, j, r)
-	if n := len(c.regions); n > chunkMost {
-		right := &chunk{regions: slices.Clone(c.regions[n/2:]), by: e}
-		c.regions = slices.Clip(c.regions[:n/2])
-		e.chunks = slices.Insert(e.chunks, i+1, right)
+	l = e.own(l)
+	if l.count == leafMost {
+		right := newLeaf(e, l.entries[leafMost/2:])
+		l.truncate(leafMost / 2)
+		e.add(right)
+		if i > int(l.count) {
+			i -= int(l.count)
+			l = right
+		}
 	}
+	copy(l.entries[i+1:], l.entries[i:l.count])
+	l.entries[i] = with
+	l.count++
+	e.place(l)
+}
+
+// add puts in a leaf that this edit has made.
+func (e *edit) add(l *leaf) {
+	e.made = append(e.made, l)
+	e.leaves.Set(l)
+}
+
+// place puts a leaf whose first region is another one where it belongs.
+func (e *edit) place(l *leaf) {
+	if first := l.entries[0].start(); first != l.first {
+		e.leaves.Delete(keyOfLeaf(l))
+		l.first = first
+		e.leaves.Set(l)
+	}
+}
+
+// truncate keeps the first entries of a leaf, and nothing of the others.
+func (l *leaf) truncate(count int) {
+	clear(l.entries[count:l.count])
+	l.count = int32(count)
 }
 
 func (e *edit) remove(r *rooted.Region) {
-	i, j, there := e.seek(r.Start)
-	if !there || e.chunks[i].regions[j].ID != r.ID {
+	l, i, there := e.seek(r.Start)
+	if !there || l.entries[i].region.ID != r.ID {
 		return
 	}
-	c := e.own(i)
-	c.regions = slices.Delete(c.regions, j, j+1)
-	if len(c.regions) == 0 {
-		e.chunks = slices.Delete(e.chunks, i, i+1)
+	e.count--
+	l = e.own(l)
+	copy(l.entries[i:], l.entries[i+1:l.count])
+	l.truncate(int(l.count) - 1)
+	if l.count == 0 {
+		e.leaves.Delete(keyOfLeaf(l))
+		return
+	}
+	e.place(l)
+	if l.count < leafLeast {
+		e.join(l)
 	}
 }
 
-// column is sorted keys, laid out for search: the part that all of them share
-// is compared once, the eight bytes behind it as a number, and whole keys only
-// where these are equal. Immutable.
-type column struct {
-	shared string
-	heads  []uint64
-	keys   []string
-}
-
-func newColumn(keys []string) column {
-	c := column{keys: keys, heads: make([]uint64, len(keys))}
-	if len(keys) > 0 {
-		c.shared = cow.SharedPrefix(keys[0], keys[len(keys)-1])
+// join puts a small leaf and a neighbour of it together, if they fit well.
+func (e *edit) join(l *leaf) {
+	left, right := l, (*leaf)(nil)
+	e.leaves.Ascend(keyOfLeaf(l), func(n *leaf) bool {
+		right = n
+		return n == l
+	})
+	if right == l || right.count+l.count > leafFill {
+		e.leaves.Descend(keyOfLeaf(l), func(n *leaf) bool {
+			left = n
+			return n == l
+		})
+		right = l
 	}
-	for i, k := range keys {
-		c.heads[i] = cow.Head(k[len(c.shared):])
+	if left == right || left.count+right.count > leafFill {
+		return
 	}
-	return c
-}
-
-// floor is the position of the last key that is not above key; -1: all are.
-func (c *column) floor(key string) int {
-	if n := len(c.shared); n > 0 {
-		if len(key) < n || key[:n] != c.shared {
-			if key < c.shared {
-				return -1
-			}
-			return len(c.keys) - 1
-		}
-		key = key[n:]
+	e.leaves.Delete(keyOfLeaf(right))
+	left = e.own(left)
+	copy(left.entries[left.count:], right.entries[:right.count])
+	left.count += right.count
+	if right.by == e {
+		right.count = 0 // nobody has it
 	}
-	h := cow.Head(key)
-	lo := sort.Search(len(c.heads), func(i int) bool { return c.heads[i] > h })
-	// Heads before lo are not above h; among those equal to it, whole keys decide.
-	if lo == 0 || c.heads[lo-1] != h {
-		return lo - 1
-	}
-	skip := len(c.shared)
-	if c.keys[lo-1][skip:] <= key {
-		return lo - 1
-	}
-	from := sort.Search(lo, func(i int) bool { return c.heads[i] >= h })
-	n := sort.Search(lo-from, func(i int) bool { return c.keys[from+i][skip:] > key })
-	return from + n - 1
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"time"
+	"unsafe"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -31,7 +33,14 @@ type Batch struct {
 	Last bool
 
 	cluster uint64
+	asOf    time.Time
 }
+
+// AsOf is when the position that the reader stands at with this batch was the newest
+// that there was, at the latest: by the clock of this process, from before the
+// coordinator was called, so that it does not rise while one of the two stands
+// still. The zero Time: not known.
+func (b Batch) AsOf() time.Time { return b.asOf }
 
 // Position is where a reader stands who has applied everything up to the last
 // batch that is whole: a watch behind it loses nothing. The zero Position: there
@@ -114,6 +123,12 @@ type watch struct {
 	inside  bool         // a batch, on this stream: a snapshot or not
 	whole   bool
 	movedAt time.Time // left a coordinator that was cut off
+
+	called time.Time // when the stream was opened
+	// asOf is Batch.AsOf of the last one. What a coordinator says of itself is of a
+	// position that the reader may only come to: ahead, which was the newest at aheadOf.
+	asOf, aheadOf time.Time
+	ahead         rooted.Token
 }
 
 // follow watches at one coordinator until the stream breaks.
@@ -133,6 +148,7 @@ func (w *watch) follow(ctx context.Context, e *endpoint) error {
 	w.inside = false
 	guard := time.AfterFunc(w.c.cfg.WatchSilence, func() { cancel(errSilent) })
 	defer guard.Stop()
+	w.called, w.ahead = time.Now(), rooted.Token{}
 	stream, err := e.rpc.WatchRegions(ctx, req)
 	if err != nil {
 		return err
@@ -203,7 +219,28 @@ func (w *watch) give(m *coordinatorv1.WatchRegionsResponse) bool {
 			w.read.session.Saw(w.at)
 		}
 	}
+	w.age(m)
+	b.asOf = w.asOf
 	return w.yield(b, nil)
+}
+
+// age finds out how old what the reader has is.
+func (w *watch) age(m *coordinatorv1.WatchRegionsResponse) {
+	d := m.GetDisclosure()
+	if m.GetSentMillis() != 0 && w.ahead == (rooted.Token{}) {
+		// What it says is a millisecond old at most.
+		since := time.Duration(min(m.GetSentMillis()-1, 1<<40))*time.Millisecond - time.Duration(min(d.GetRootLagMillis(), 1<<40))*time.Millisecond
+		w.ahead, w.aheadOf = rooted.TokenFromProto(d.GetServedRootToken()), w.called.Add(since-time.Millisecond)
+		if now := time.Now(); w.aheadOf.After(now) {
+			w.aheadOf = now
+		}
+	}
+	if w.ahead != (rooted.Token{}) && w.at.Compare(w.ahead) >= 0 {
+		if w.aheadOf.After(w.asOf) {
+			w.asOf = w.aheadOf
+		}
+		w.ahead = rooted.Token{}
+	}
 }
 
 // stale says whether another coordinator should be tried because this one is
@@ -236,8 +273,10 @@ type changeset struct {
 	regions   []regionChange
 	keyspaces []keyspaceChange
 	members   []memberChange
+	bytes     int // of regions
 	// skipped counts regions above the limit.
 	skipped int
+	asOf    time.Time
 }
 
 type regionChange struct {
@@ -257,17 +296,19 @@ type memberChange struct {
 }
 
 // take puts a message to those before it, and returns the batch when that is
-// whole; nil: it is not. At most limit regions of a snapshot are kept.
-func (n *changeset) take(b Batch, limit int) *changeset {
+// whole; nil: it is not. At most limit regions of a snapshot are kept, and of bytes.
+func (n *changeset) take(b Batch, limit, bytes int) *changeset {
 	if b.First {
 		*n = changeset{snapshot: b.GetSnapshot()}
 	}
 	for _, c := range b.GetChanges() {
-		if n.snapshot && len(n.regions) >= limit {
+		if n.snapshot && (len(n.regions) >= limit || n.bytes > bytes) {
 			n.skipped++
 			continue
 		}
-		n.regions = append(n.regions, regionChange{rooted.RegionFromProto(c.GetRegion()), c.GetRemoved()})
+		r := rooted.RegionFromProto(c.GetRegion())
+		n.regions = append(n.regions, regionChange{r, c.GetRemoved()})
+		n.bytes += sizeOf(r)
 	}
 	for _, c := range b.GetKeyspaces() {
 		n.keyspaces = append(n.keyspaces, keyspaceChange{c.GetKeyspace(), c.GetRemoved()})
@@ -280,8 +321,27 @@ func (n *changeset) take(b Batch, limit int) *changeset {
 	}
 	whole := *n
 	*n = changeset{}
-	whole.at = b.Position()
+	whole.at, whole.asOf = b.Position(), b.asOf
 	return &whole
+}
+
+// sizeOf is about how many bytes a region takes in a copy of its own, with its place
+// in the tables that lead to it.
+func sizeOf(r *rooted.Region) int {
+	if r == nil {
+		return 0
+	}
+	const index = 2*int(unsafe.Sizeof(entry{})) + 64
+	n := index + int(unsafe.Sizeof(*r)) + len(r.Start) + len(r.End) + len(r.Frontier)
+	for i := range r.Owners {
+		n += int(unsafe.Sizeof(r.Owners[i])) + len(r.Owners[i].Member)
+	}
+	return n
+}
+
+// takes says whether a member may be given regions of a keyspace.
+func takes(m *rootv1.Member, keyspace string) bool {
+	return m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && (len(m.GetKeyspaces()) == 0 || slices.Contains(m.GetKeyspaces(), keyspace))
 }
 
 func memberOf(m *rootv1.Member) Member {

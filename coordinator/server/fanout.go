@@ -468,6 +468,7 @@ func (k *frame) add(change []byte) {
 const (
 	watchToken, watchSnapshot, watchPartial               protowire.Number = 1, 2, 3
 	watchChanges, watchKeyspaces, watchMembers, watchSays protowire.Number = 4, 5, 6, 7
+	watchSent                                             protowire.Number = 8
 	changeRecord, changeRemoved                           protowire.Number = 1, 2
 )
 

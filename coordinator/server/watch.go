@@ -31,8 +31,9 @@ const (
 // brings a watch to where frames are, and ends; from there on fanout.deliver
 // sends, and this one waits for the end.
 func (s *Server) WatchRegions(req *coordinatorv1.WatchRegionsRequest, stream grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
+	begun := time.Now()
 	return s.hold(stream.Context(), s.watchStreams, func(l *live) {
-		w := &watch{server: s, live: l, stream: stream, connection: gate.Of(stream.Context()), place: -1, fell: make(chan struct{}, 1), class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
+		w := &watch{server: s, live: l, begun: begun, stream: stream, connection: gate.Of(stream.Context()), place: -1, fell: make(chan struct{}, 1), class: coordinatorv1.ServingClass_SERVING_CLASS_BEST_EFFORT}
 		w.out.watch = w
 		l.work(func() error { return w.begin(req) })
 		for {
@@ -58,6 +59,7 @@ type watch struct {
 	// bounds are what the watch must hold; nil: nothing.
 	bounds *coordinatorv1.ReadOptions
 	class  coordinatorv1.ServingClass
+	begun  time.Time // the call was taken
 	// resumed: the reader knows of its keyspace, whether there is one or not.
 	resumed bool
 
@@ -319,6 +321,7 @@ func (w *watch) sendWith(p *packet, at state.Token, snapshot, partial bool, chan
 	p.data = appendBool(p.data, watchSnapshot, snapshot)
 	p.data = appendBool(p.data, watchPartial, partial)
 	p.data = append(p.data, w.server.fanout.saying(w.server, view, w.class, w.sentAt)...)
+	p.data = appendUint(p.data, watchSent, uint64(w.sentAt.Sub(w.begun).Milliseconds())+1)
 	l := w.out.load(len(changes) + max(len(p.data), packetBytes))
 	if cap(p.data) >= snapshotPartBytes {
 		l.lent = partBytes

@@ -265,6 +265,9 @@ func TestWatchSignsOfLife(t *testing.T) {
 			if len(resp.GetChanges()) != 0 || state.TokenFromProto(resp.GetToken()) != w.root.token() || resp.GetSnapshot() {
 				t.Errorf("sign of life %v", resp)
 			}
+			if sent := begun.Add(time.Duration(resp.GetSentMillis()-1) * time.Millisecond); resp.GetSentMillis() == 0 || sent.After(time.Now()) || time.Since(sent) > 2*time.Millisecond {
+				t.Errorf("sent %d ms after the call, read %v after it", resp.GetSentMillis(), time.Since(begun))
+			}
 		}
 		if took := time.Since(begun); took < 3*time.Second || took > 6*time.Second {
 			t.Errorf("five signs of life took %s", took)

@@ -109,10 +109,10 @@ func Head(s string) uint64 {
 // stride is how many heads are skipped at a time.
 const stride = 16
 
-// notAbove counts the heads, which rise, that are not above h. No branch
+// NotAbove counts the heads, which rise, that are not above h. No branch
 // depends on them: processors guess wrong half the time, and wait for memory
 // once for each guess; here they load all they need at once.
-func notAbove(heads []uint64, h uint64) int {
+func NotAbove(heads []uint64, h uint64) int {
 	n := 0
 	for i := stride - 1; i < len(heads); i += stride {
 		_, above := bits.Sub64(h, heads[i], 0)
@@ -135,7 +135,7 @@ func (x *Index[V]) floor(n *node[V], k Key) (int, bool) {
 		return len(n.heads) - 1, false
 	}
 	h := n.head(k)
-	i := notAbove(n.heads, h) - 1
+	i := NotAbove(n.heads, h) - 1
 	if i < 0 || n.heads[i] != h {
 		return i, false
 	}
@@ -150,7 +150,7 @@ func (x *Index[V]) floor(n *node[V], k Key) (int, bool) {
 func (x *Index[V]) tied(n *node[V], k Key, h uint64, i int) (int, bool) {
 	lo, hi := 0, i
 	if h > 0 {
-		lo = notAbove(n.heads, h-1)
+		lo = NotAbove(n.heads, h-1)
 	}
 	for lo < hi {
 		if mid := int(uint(lo+hi) >> 1); x.keyAt(n, mid).compare(k) <= 0 {

@@ -2020,7 +2020,11 @@ type WatchRegionsResponse struct {
 	// Only when the request asks for members.
 	Members []*MemberChange `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
 	// What the watch is worth now: the view's lag and mode, era and cluster.
-	Disclosure    *Disclosure `protobuf:"bytes,7,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	Disclosure *Disclosure `protobuf:"bytes,7,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	// Milliseconds since the coordinator took the call, when this was sent, plus one: a
+	// reader that counts from when it called knows how old it is at most, also when it
+	// stood still and reads what waited. 0: not told.
+	SentMillis    uint64 `protobuf:"varint,8,opt,name=sent_millis,json=sentMillis,proto3" json:"sent_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2102,6 +2106,13 @@ func (x *WatchRegionsResponse) GetDisclosure() *Disclosure {
 		return x.Disclosure
 	}
 	return nil
+}
+
+func (x *WatchRegionsResponse) GetSentMillis() uint64 {
+	if x != nil {
+		return x.SentMillis
+	}
+	return 0
 }
 
 type RegionChange struct {
@@ -11107,7 +11118,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12-\n" +
 	"\x05after\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05after\x124\n" +
 	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\x12\x18\n" +
-	"\amembers\x18\x04 \x01(\bR\amembers\"\xf9\x02\n" +
+	"\amembers\x18\x04 \x01(\bR\amembers\"\x9a\x03\n" +
 	"\x14WatchRegionsResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x1a\n" +
 	"\bsnapshot\x18\x02 \x01(\bR\bsnapshot\x12\x18\n" +
@@ -11117,7 +11128,9 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\amembers\x18\x06 \x03(\v2!.nokv.coordinator.v1.MemberChangeR\amembers\x12?\n" +
 	"\n" +
 	"disclosure\x18\a \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
-	"disclosure\"V\n" +
+	"disclosure\x12\x1f\n" +
+	"\vsent_millis\x18\b \x01(\x04R\n" +
+	"sentMillis\"V\n" +
 	"\fRegionChange\x12,\n" +
 	"\x06region\x18\x01 \x01(\v2\x14.nokv.root.v1.RegionR\x06region\x12\x18\n" +
 	"\aremoved\x18\x02 \x01(\bR\aremoved\"^\n" +

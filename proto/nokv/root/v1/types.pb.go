@@ -1301,7 +1301,12 @@ type ErrorDetail struct {
 	// Cluster that was asked (REASON_CLUSTER_MISMATCH, REASON_CLUSTER_REQUIRED).
 	ClusterId uint64 `protobuf:"fixed64,18,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// Version of the key in a store's request (REASON_VERSION_STALE); 0: it is not there.
-	KeyVersion    uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
+	KeyVersion uint64 `protobuf:"varint,19,opt,name=key_version,json=keyVersion,proto3" json:"key_version,omitempty"`
+	// Of a member that is not the owner (REASON_EPOCH_STALE): whom to ask, and where; empty:
+	// a coordinator. Epoch is the one to ask at, or that this member has the region at.
+	MemberId      string       `protobuf:"bytes,20,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	MemberAddress string       `protobuf:"bytes,21,opt,name=member_address,json=memberAddress,proto3" json:"member_address,omitempty"`
+	Epoch         *RegionEpoch `protobuf:"bytes,22,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1467,6 +1472,27 @@ func (x *ErrorDetail) GetKeyVersion() uint64 {
 		return x.KeyVersion
 	}
 	return 0
+}
+
+func (x *ErrorDetail) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *ErrorDetail) GetMemberAddress() string {
+	if x != nil {
+		return x.MemberAddress
+	}
+	return ""
+}
+
+func (x *ErrorDetail) GetEpoch() *RegionEpoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
 }
 
 // CommandIdentity tells one command from every other, so that a repetition is
@@ -5531,7 +5557,7 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\tRootToken\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa7\x05\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\x9c\x06\n" +
 	"\vErrorDetail\x12,\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x14.nokv.root.v1.ReasonR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
@@ -5554,7 +5580,10 @@ const file_nokv_root_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x12 \x01(\x06R\tclusterId\x12\x1f\n" +
 	"\vkey_version\x18\x13 \x01(\x04R\n" +
-	"keyVersion\"f\n" +
+	"keyVersion\x12\x1b\n" +
+	"\tmember_id\x18\x14 \x01(\tR\bmemberId\x12%\n" +
+	"\x0emember_address\x18\x15 \x01(\tR\rmemberAddress\x12/\n" +
+	"\x05epoch\x18\x16 \x01(\v2\x19.nokv.root.v1.RegionEpochR\x05epoch\"f\n" +
 	"\x0fCommandIdentity\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\x06R\x06origin\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x1f\n" +
@@ -6136,93 +6165,94 @@ var file_nokv_root_v1_types_proto_depIdxs = []int32{
 	0,  // 0: nokv.root.v1.ErrorDetail.reason:type_name -> nokv.root.v1.Reason
 	50, // 1: nokv.root.v1.ErrorDetail.region:type_name -> nokv.root.v1.Region
 	17, // 2: nokv.root.v1.ErrorDetail.current_token:type_name -> nokv.root.v1.RootToken
-	22, // 3: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
-	21, // 4: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
-	22, // 5: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
-	17, // 6: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
-	1,  // 7: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
-	25, // 8: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
-	25, // 9: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
-	2,  // 10: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
-	23, // 11: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
-	17, // 12: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
-	27, // 13: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
-	17, // 14: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
-	3,  // 15: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
-	23, // 16: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
-	17, // 17: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
-	27, // 18: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
-	30, // 19: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
-	23, // 20: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
-	4,  // 21: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
-	17, // 22: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
-	17, // 23: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
-	17, // 24: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
-	59, // 25: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
-	5,  // 26: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
-	35, // 27: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	36, // 28: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
-	6,  // 29: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
-	37, // 30: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
-	38, // 31: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
-	42, // 32: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
-	45, // 33: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
-	47, // 34: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
-	60, // 35: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
-	39, // 36: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
-	40, // 37: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
-	41, // 38: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
-	46, // 39: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
-	61, // 40: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
-	62, // 41: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
-	63, // 42: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
-	7,  // 43: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
-	8,  // 44: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
-	9,  // 45: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
-	10, // 46: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
-	43, // 47: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
-	44, // 48: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
-	9,  // 49: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
-	11, // 50: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
-	64, // 51: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
-	12, // 52: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
-	48, // 53: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
-	49, // 54: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
-	51, // 55: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
-	13, // 56: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
-	15, // 57: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
-	48, // 58: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	49, // 59: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
-	48, // 60: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
-	17, // 61: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
-	17, // 62: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
-	49, // 63: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
-	17, // 64: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
-	14, // 65: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
-	48, // 66: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
-	48, // 67: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
-	20, // 68: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
-	24, // 69: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
-	56, // 70: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
-	26, // 71: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
-	31, // 72: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
-	33, // 73: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
-	32, // 74: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
-	34, // 75: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
-	50, // 76: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
-	52, // 77: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
-	53, // 78: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
-	55, // 79: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
-	54, // 80: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
-	28, // 81: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
-	29, // 82: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
-	53, // 83: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
-	58, // 84: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
-	85, // [85:85] is the sub-list for method output_type
-	85, // [85:85] is the sub-list for method input_type
-	85, // [85:85] is the sub-list for extension type_name
-	85, // [85:85] is the sub-list for extension extendee
-	0,  // [0:85] is the sub-list for field type_name
+	48, // 3: nokv.root.v1.ErrorDetail.epoch:type_name -> nokv.root.v1.RegionEpoch
+	22, // 4: nokv.root.v1.Cluster.peers:type_name -> nokv.root.v1.RootPeer
+	21, // 5: nokv.root.v1.Cluster.restored:type_name -> nokv.root.v1.Restored
+	22, // 6: nokv.root.v1.Cluster.replaced:type_name -> nokv.root.v1.RootPeer
+	17, // 7: nokv.root.v1.Restored.token:type_name -> nokv.root.v1.RootToken
+	1,  // 8: nokv.root.v1.RootPeer.role:type_name -> nokv.root.v1.RootPeerRole
+	25, // 9: nokv.root.v1.Allocators.last_id_window:type_name -> nokv.root.v1.Window
+	25, // 10: nokv.root.v1.Allocators.last_tso_window:type_name -> nokv.root.v1.Window
+	2,  // 11: nokv.root.v1.Tenure.mandates:type_name -> nokv.root.v1.Mandate
+	23, // 12: nokv.root.v1.Tenure.inherited:type_name -> nokv.root.v1.Frontiers
+	17, // 13: nokv.root.v1.Tenure.issued_at:type_name -> nokv.root.v1.RootToken
+	27, // 14: nokv.root.v1.Tenure.end:type_name -> nokv.root.v1.TenureEnd
+	17, // 15: nokv.root.v1.TenureEnd.asked_at:type_name -> nokv.root.v1.RootToken
+	3,  // 16: nokv.root.v1.Grant.verbs:type_name -> nokv.root.v1.Verb
+	23, // 17: nokv.root.v1.Legacy.consumed:type_name -> nokv.root.v1.Frontiers
+	17, // 18: nokv.root.v1.Legacy.ended_at:type_name -> nokv.root.v1.RootToken
+	27, // 19: nokv.root.v1.Legacy.end:type_name -> nokv.root.v1.TenureEnd
+	30, // 20: nokv.root.v1.Handover.legacy:type_name -> nokv.root.v1.Legacy
+	23, // 21: nokv.root.v1.Handover.inherited:type_name -> nokv.root.v1.Frontiers
+	4,  // 22: nokv.root.v1.Handover.stage:type_name -> nokv.root.v1.HandoverStage
+	17, // 23: nokv.root.v1.Handover.opened_at:type_name -> nokv.root.v1.RootToken
+	17, // 24: nokv.root.v1.Handover.confirmed_at:type_name -> nokv.root.v1.RootToken
+	17, // 25: nokv.root.v1.Handover.closed_at:type_name -> nokv.root.v1.RootToken
+	59, // 26: nokv.root.v1.Member.labels:type_name -> nokv.root.v1.Member.LabelsEntry
+	5,  // 27: nokv.root.v1.Member.state:type_name -> nokv.root.v1.MemberState
+	35, // 28: nokv.root.v1.Keyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	36, // 29: nokv.root.v1.KeyspaceSettings.layout:type_name -> nokv.root.v1.Layout
+	6,  // 30: nokv.root.v1.KeyspaceSettings.placement:type_name -> nokv.root.v1.Placement
+	37, // 31: nokv.root.v1.KeyspaceSettings.ownership:type_name -> nokv.root.v1.Ownership
+	38, // 32: nokv.root.v1.KeyspaceSettings.liveness:type_name -> nokv.root.v1.Liveness
+	42, // 33: nokv.root.v1.KeyspaceSettings.policy:type_name -> nokv.root.v1.Policy
+	45, // 34: nokv.root.v1.KeyspaceSettings.cadence:type_name -> nokv.root.v1.Cadence
+	47, // 35: nokv.root.v1.KeyspaceSettings.limits:type_name -> nokv.root.v1.Limits
+	60, // 36: nokv.root.v1.KeyspaceSettings.labels:type_name -> nokv.root.v1.KeyspaceSettings.LabelsEntry
+	39, // 37: nokv.root.v1.KeyspaceSettings.moves:type_name -> nokv.root.v1.Moves
+	40, // 38: nokv.root.v1.KeyspaceSettings.guards:type_name -> nokv.root.v1.Guards
+	41, // 39: nokv.root.v1.KeyspaceSettings.scaling:type_name -> nokv.root.v1.Scaling
+	46, // 40: nokv.root.v1.KeyspaceSettings.start:type_name -> nokv.root.v1.Start
+	61, // 41: nokv.root.v1.Layout.ranges:type_name -> nokv.root.v1.Layout.Ranges
+	62, // 42: nokv.root.v1.Layout.slots:type_name -> nokv.root.v1.Layout.Slots
+	63, // 43: nokv.root.v1.Layout.points:type_name -> nokv.root.v1.Layout.Points
+	7,  // 44: nokv.root.v1.Ownership.fence:type_name -> nokv.root.v1.Fence
+	8,  // 45: nokv.root.v1.Liveness.closed_stream:type_name -> nokv.root.v1.ClosedStream
+	9,  // 46: nokv.root.v1.Policy.strategy:type_name -> nokv.root.v1.Strategy
+	10, // 47: nokv.root.v1.Policy.on_miss:type_name -> nokv.root.v1.OnMiss
+	43, // 48: nokv.root.v1.Policy.rebalance:type_name -> nokv.root.v1.Rebalance
+	44, // 49: nokv.root.v1.Policy.label_rules:type_name -> nokv.root.v1.LabelRule
+	9,  // 50: nokv.root.v1.Policy.hook_fallback:type_name -> nokv.root.v1.Strategy
+	11, // 51: nokv.root.v1.Rebalance.by:type_name -> nokv.root.v1.BalanceBy
+	64, // 52: nokv.root.v1.LabelRule.labels:type_name -> nokv.root.v1.LabelRule.LabelsEntry
+	12, // 53: nokv.root.v1.Owner.role:type_name -> nokv.root.v1.OwnerRole
+	48, // 54: nokv.root.v1.Region.epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 55: nokv.root.v1.Region.owners:type_name -> nokv.root.v1.Owner
+	51, // 56: nokv.root.v1.Region.former:type_name -> nokv.root.v1.FormerOwner
+	13, // 57: nokv.root.v1.Transition.kind:type_name -> nokv.root.v1.TransitionKind
+	15, // 58: nokv.root.v1.Transition.status:type_name -> nokv.root.v1.TransitionStatus
+	48, // 59: nokv.root.v1.Transition.base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	49, // 60: nokv.root.v1.Transition.owner:type_name -> nokv.root.v1.Owner
+	48, // 61: nokv.root.v1.Transition.right_base_epoch:type_name -> nokv.root.v1.RegionEpoch
+	17, // 62: nokv.root.v1.Transition.planned_at:type_name -> nokv.root.v1.RootToken
+	17, // 63: nokv.root.v1.Transition.ended_at:type_name -> nokv.root.v1.RootToken
+	49, // 64: nokv.root.v1.Transition.from:type_name -> nokv.root.v1.Owner
+	17, // 65: nokv.root.v1.Transition.ready_at:type_name -> nokv.root.v1.RootToken
+	14, // 66: nokv.root.v1.Transition.cause:type_name -> nokv.root.v1.OperationReason
+	48, // 67: nokv.root.v1.RemovedRegion.epoch:type_name -> nokv.root.v1.RegionEpoch
+	48, // 68: nokv.root.v1.Counters.epoch_floor:type_name -> nokv.root.v1.RegionEpoch
+	20, // 69: nokv.root.v1.Record.cluster:type_name -> nokv.root.v1.Cluster
+	24, // 70: nokv.root.v1.Record.allocators:type_name -> nokv.root.v1.Allocators
+	56, // 71: nokv.root.v1.Record.counters:type_name -> nokv.root.v1.Counters
+	26, // 72: nokv.root.v1.Record.tenure:type_name -> nokv.root.v1.Tenure
+	31, // 73: nokv.root.v1.Record.handover:type_name -> nokv.root.v1.Handover
+	33, // 74: nokv.root.v1.Record.coordinator:type_name -> nokv.root.v1.Coordinator
+	32, // 75: nokv.root.v1.Record.member:type_name -> nokv.root.v1.Member
+	34, // 76: nokv.root.v1.Record.keyspace:type_name -> nokv.root.v1.Keyspace
+	50, // 77: nokv.root.v1.Record.region:type_name -> nokv.root.v1.Region
+	52, // 78: nokv.root.v1.Record.transition:type_name -> nokv.root.v1.Transition
+	53, // 79: nokv.root.v1.Record.pin_key:type_name -> nokv.root.v1.PinKey
+	55, // 80: nokv.root.v1.Record.remembered_commands:type_name -> nokv.root.v1.RememberedCommands
+	54, // 81: nokv.root.v1.Record.removed_region:type_name -> nokv.root.v1.RemovedRegion
+	28, // 82: nokv.root.v1.Record.cluster_settings:type_name -> nokv.root.v1.ClusterSettings
+	29, // 83: nokv.root.v1.Record.grant:type_name -> nokv.root.v1.Grant
+	53, // 84: nokv.root.v1.Record.token_key:type_name -> nokv.root.v1.PinKey
+	58, // 85: nokv.root.v1.Record.revoked_token:type_name -> nokv.root.v1.RevokedToken
+	86, // [86:86] is the sub-list for method output_type
+	86, // [86:86] is the sub-list for method input_type
+	86, // [86:86] is the sub-list for extension type_name
+	86, // [86:86] is the sub-list for extension extendee
+	0,  // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_nokv_root_v1_types_proto_init() }

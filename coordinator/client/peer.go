@@ -1,0 +1,142 @@
+package client
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/nokv/nokv/rooted"
+)
+
+// Peer is a member as a Cache knows it, and as this process has found it. There is
+// one for each member, for as long as the cache knows it or has a region of it.
+// Its methods may be called by any number of goroutines.
+type Peer struct {
+	alone   [1]*Peer // itself, so that regions of one owner share a list
+	now     atomic.Pointer[Member]
+	avoided atomic.Pointer[time.Time] // until when; nil: it is not
+
+	// Guarded by Cache.mu.
+	refs  int  // owners of regions that are this member
+	takes bool // it may be given regions of the keyspace
+
+	_       [64]byte // what callers write is in a line of its own
+	pending atomic.Int64
+	_       [56]byte
+}
+
+func newPeer(m Member) *Peer {
+	p := &Peer{}
+	p.alone[0] = p
+	p.now.Store(&m)
+	return p
+}
+
+// Member returns what is known of the member: of one that is not known, or gone,
+// the id.
+func (p *Peer) Member() Member { return *p.now.Load() }
+
+// forget leaves of a member its id.
+func (p *Peer) forget() { p.learn(Member{ID: p.now.Load().ID}) }
+
+func (p *Peer) learn(m Member) {
+	if *p.now.Load() != m {
+		p.now.Store(&m)
+	}
+}
+
+// Avoid has the member avoided until a time, where there are others: it could not
+// be reached. The zero Time ends that.
+func (p *Peer) Avoid(until time.Time) {
+	if until.IsZero() {
+		p.avoided.Store(nil)
+	} else {
+		p.avoided.Store(&until)
+	}
+}
+
+// Avoided says whether the member is to be avoided.
+func (p *Peer) Avoided() bool {
+	until := p.avoided.Load()
+	return until != nil && time.Now().Before(*until)
+}
+
+// Begin and End count what this process has under way at the member.
+func (p *Peer) Begin() { p.pending.Add(1) }
+
+// End is for what Begin counted.
+func (p *Peer) End() { p.pending.Add(-1) }
+
+// Pending is how many are under way.
+func (p *Peer) Pending() int64 { return p.pending.Load() }
+
+// peerOf is the Peer of a member. Called with mu held.
+func (k *Cache) peerOf(id rooted.MemberID) *Peer {
+	p := k.peers[id]
+	if p == nil {
+		p = newPeer(Member{ID: id})
+		k.peers[id] = p
+	}
+	return p
+}
+
+// learn takes in what the watch says of a member. Called with mu held.
+func (k *Cache) learn(c memberChange) {
+	if c.removed {
+		if p := k.peers[c.member.ID]; p != nil {
+			k.lose(c.member.ID, p)
+		}
+		return
+	}
+	p := k.peerOf(c.member.ID)
+	k.tell(p, takes(c.record, k.cfg.Keyspace))
+	p.learn(c.member)
+}
+
+// lose is of a member that there is no more. Called with mu held.
+func (k *Cache) lose(id rooted.MemberID, p *Peer) {
+	k.tell(p, false)
+	p.forget()
+	if p.refs == 0 {
+		delete(k.peers, id)
+	}
+}
+
+func (k *Cache) tell(p *Peer, takes bool) {
+	if p.takes == takes {
+		return
+	}
+	if p.takes = takes; takes {
+		k.takers.Add(1)
+	} else {
+		k.takers.Add(-1)
+	}
+}
+
+// refer counts the owners of a region that came, or went. Called with mu held.
+func (k *Cache) refer(r *rooted.Region, by int) {
+	for i := range r.Owners {
+		id := r.Owners[i].Member
+		p := k.peerOf(id)
+		if p.refs += by; p.refs == 0 && *p.now.Load() == (Member{ID: id}) {
+			delete(k.peers, id)
+		}
+	}
+}
+
+// entryOf is a region as a table has it. Called with mu held.
+func (k *Cache) entryOf(r *rooted.Region) entry {
+	e := entry{region: r, epoch: r.Epoch, answer: k.answers.byID[r.ID]}
+	switch len(r.Owners) {
+	case 0:
+		return e
+	case 1:
+		e.peers = k.peerOf(r.Owners[0].Member).alone[:]
+	default:
+		e.peers = make([]*Peer, len(r.Owners))
+		for i := range r.Owners {
+			e.peers[i] = k.peerOf(r.Owners[i].Member)
+		}
+	}
+	e.incarnation = r.Owners[0].Incarnation
+	return e
+}

@@ -1,0 +1,198 @@
+package router_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	nokvmember "github.com/nokv/nokv/member"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type contextT = context.Context
+
+// visits runs a request: what it finds at each try, and where it went.
+type visits struct {
+	says []error
+	at   []router.Target
+}
+
+func (v *visits) run(_ context.Context, t router.Target) error {
+	v.at = append(v.at, t)
+	if n := len(v.at) - 1; n < len(v.says) {
+		return v.says[n]
+	}
+	return nil
+}
+
+var dialFailed = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+
+// What an owner says leads to one more try where that is safe, at the right place.
+func TestP06P08DoRepairsOnce(t *testing.T) {
+	moved := &nokvmember.Moved{Region: 1, To: "m3", Address: address(3), Epoch: epoch(7)}
+	for _, row := range []struct {
+		name  string
+		says  []error
+		o     router.Options
+		truth *rootv1.Region // as coordinators have it
+		want  []string       // member@conf version
+		fails bool
+	}{
+		{name: "nothing is wrong", want: []string{"m1@2"}},
+		{name: "moved", says: []error{moved}, want: []string{"m1@2", "m3@7"}},
+		{name: "moved twice", says: []error{moved, moved}, want: []string{"m1@2", "m3@7"}, fails: true},
+		{name: "moved, by gRPC", says: []error{router.RefusalOf(moved).GRPCStatus().Err()}, want: []string{"m1@2", "m3@7"}},
+		{name: "moved long ago", says: []error{&nokvmember.Moved{To: "m3", Address: address(3), Epoch: epoch(1)}}, want: []string{"m1@2", "m1@2"}},
+		{name: "stale", says: []error{&nokvmember.EpochStale{Region: 1, Current: epoch(5)}}, truth: region(1, "", "m", 5, 1), want: []string{"m1@2", "m1@5"}},
+		{name: "not owned", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "not owned, wrapped", says: []error{fmt.Errorf("ask: %w", &nokvmember.NotOwned{Region: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "it is so", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 2, 1), want: []string{"m1@2", "m1@2"}},
+		{name: "unconfirmed", says: []error{&nokvmember.Unconfirmed{Region: 1, Epoch: epoch(2)}}, want: []string{"m1@2", "m1@2"}},
+		{name: "busy", says: []error{nokvmember.ErrTooManyHeld}, want: []string{"m1@2", "m1@2"}},
+		{name: "it ran", says: []error{&nokvmember.NotOwned{Region: 1, Ran: true}}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2"}, fails: true},
+		{name: "it ran and may again", says: []error{&nokvmember.NotOwned{Region: 1, Ran: true}}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "its own error", says: []error{errors.New("no such user")}, o: router.Options{Idempotent: true}, want: []string{"m1@2"}, fails: true},
+		{name: "the answer is lost", says: []error{io.ErrUnexpectedEOF}, want: []string{"m1@2"}, fails: true},
+		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "not reached", says: []error{dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "not sent", says: []error{router.NotSent(errors.New("no connection"))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, end := start(t, router.Config{})
+				defer end()
+				b.snapshot(region(1, "", "m", 2, 1), region(2, "m", "", 2, 4))
+				if row.truth == nil {
+					row.truth = region(1, "", "m", 2, 1)
+				}
+				b.c.mu.Lock()
+				b.c.index = 9
+				b.c.mu.Unlock()
+				b.c.answers(func(*coordinatorv1.GetRegionByKeyRequest) (*coordinatorv1.GetRegionByKeyResponse, error) {
+					return answer(row.truth)
+				})
+				v := visits{says: row.says}
+				err := b.Do(t.Context(), []byte("k"), row.o, v.run)
+				var went []string
+				for _, at := range v.at {
+					went = append(went, fmt.Sprintf("%s@%d", at.Member, at.Epoch.ConfVersion))
+					if at.Address == "" {
+						t.Errorf("no address: %+v", at)
+					}
+				}
+				if fmt.Sprint(went) != fmt.Sprint(row.want) || (err != nil) != row.fails {
+					t.Errorf("went to %v: %v; want %v", went, err, row.want)
+				}
+				if row.fails && !errors.Is(err, row.says[len(row.want)-1]) {
+					t.Errorf("the error is %v", err)
+				}
+				// Nothing of it disturbs another region.
+				before := b.c.questions()
+				if got, err := b.Resolve(t.Context(), []byte("z"), router.Options{}); err != nil || got.Member != "m4" || b.c.questions() != before {
+					t.Errorf("another region: %+v %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// Of several owners the next one is asked at once when one cannot be reached.
+func TestP41DoGoesToAnotherOwner(t *testing.T) {
+	picking(t, router.Config{}, func(b *bench) {
+		begun := time.Now()
+		v := visits{says: []error{dialFailed}}
+		must(t, b.Do(t.Context(), []byte("a"), router.Options{}, v.run))
+		if len(v.at) != 2 || v.at[0].Member == v.at[1].Member || time.Since(begun) != 0 || b.c.questions() != 0 {
+			t.Errorf("%v after %v with %d questions", v.at, time.Since(begun), b.c.questions())
+		}
+	})
+}
+
+// The only owner cannot be reached: what becomes of the region is waited for.
+func TestP37DoWaitsForTheNextOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{Hold: 10 * time.Second})
+		defer end()
+		b.snapshot(region(1, "", "", 2, 1))
+		v := visits{says: []error{dialFailed}}
+		done := make(chan error, 1)
+		go func() { done <- b.Do(context.Background(), []byte("a"), router.Options{}, v.run) }()
+		time.Sleep(200 * time.Millisecond)
+		b.members(member(1, failed))
+		b.regions(region(1, "", "", 3))
+		b.regions(region(1, "", "", 4, 2))
+		must(t, <-done)
+		if len(v.at) != 2 || v.at[1].Member != "m2" || v.at[1].Epoch != epoch(4) {
+			t.Errorf("%+v", v.at)
+		}
+		// Within the caller's time.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		v = visits{says: []error{dialFailed, dialFailed}}
+		begun := time.Now()
+		if err := b.Do(ctx, []byte("a"), router.Options{}, v.run); !errors.Is(err, dialFailed) || time.Since(begun) != time.Second || len(v.at) != 1 {
+			t.Errorf("after %v and %d tries: %v", time.Since(begun), len(v.at), err)
+		}
+	})
+}
+
+// A refusal arrives as it was sent, by HTTP and by gRPC.
+func TestRefusalsThroughTheWire(t *testing.T) {
+	for _, e := range []error{
+		&nokvmember.Moved{Region: 1, To: "m3", Address: "10.0.0.3:1", Epoch: epoch(7)},
+		&nokvmember.EpochStale{Region: 1, Current: epoch(7)},
+		&nokvmember.NotOwned{Region: 1},
+		&nokvmember.NotOwned{Region: 1, Held: epoch(3), Ran: true},
+		&nokvmember.Unconfirmed{Region: 1, Epoch: epoch(7)},
+		nokvmember.ErrTooManyHeld,
+	} {
+		want := *router.RefusalOf(e)
+		rec := httptest.NewRecorder()
+		want.WriteHTTP(rec)
+		resp := rec.Result()
+		got := router.FromHTTP(resp)
+		if got == nil || *got != want {
+			t.Errorf("%T by HTTP %d: %+v, want %+v", e, resp.StatusCode, got, want)
+		}
+		if ran := resp.StatusCode != http.StatusMisdirectedRequest; want.Ran && !ran {
+			t.Errorf("%T, which ran, is answered %d", e, resp.StatusCode)
+		}
+		got = router.RefusalOf(want.GRPCStatus().Err())
+		if got == nil || *got != want {
+			t.Errorf("%T by gRPC: %+v, want %+v", e, got, want)
+		}
+	}
+	if router.FromHTTP(&http.Response{StatusCode: 503}) != nil || router.FromHTTP(&http.Response{StatusCode: 200}) != nil || router.RefusalOf(errors.New("x")) != nil {
+		t.Error("a refusal where there is none")
+	}
+}
+
+// What a member makes up is left out.
+func TestRefusalsOfAStranger(t *testing.T) {
+	resp := &http.Response{StatusCode: 421, Header: http.Header{}, Body: io.NopCloser(zeros{})}
+	resp.Header.Set(router.HeaderRefused, "surprise")
+	resp.Header.Set(router.HeaderEpoch, "-1.x")
+	resp.Header.Set(router.HeaderAddress, string(make([]byte, 1<<20)))
+	got := router.FromHTTP(resp)
+	if got.Kind != router.NotOwned || got.Epoch != (rooted.Epoch{}) || got.Address != "" || len(got.Said) > 1<<10 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// zeros is a body without end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }

@@ -1,0 +1,241 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/member"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Refusal is what a member says of a request that it may not answer for: in process it
+// is the errors of package member, over HTTP and gRPC what WriteHTTP and GRPCStatus
+// make of them.
+type Refusal struct {
+	// Kind is one of the constants below.
+	Kind Kind
+	// Member and Address are whom to ask instead; empty: a coordinator knows.
+	Member  rooted.MemberID
+	Address string
+	// Epoch is the one to ask at, of Moved; else the one that the member has the region
+	// at. The zero Epoch: not told.
+	Epoch rooted.Epoch
+	// Ran: the request was run, and its outcome is not known.
+	Ran bool
+	// Said is for people.
+	Said string
+}
+
+// Kind says why a member refused, in the word of the wire.
+type Kind string
+
+// The kinds. What is not known counts as NotOwned.
+const (
+	Moved       Kind = "moved"
+	EpochStale  Kind = "epoch_stale"
+	NotOwned    Kind = "not_owned"
+	Unconfirmed Kind = "unconfirmed"
+	// Busy: too many requests wait at the member for what is on its way there.
+	Busy Kind = "busy"
+)
+
+// Error implements error.
+func (e *Refusal) Error() string {
+	if e.Said == "" {
+		return "the member refused: " + string(e.Kind)
+	}
+	return e.Said
+}
+
+// RefusalOf finds the refusal in an error of a request; nil: there is none.
+func RefusalOf(err error) *Refusal {
+	if err == nil {
+		return nil
+	}
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	if e, ok := errors.AsType[*member.Moved](err); ok {
+		return &Refusal{Kind: Moved, Member: e.To, Address: e.Address, Epoch: e.Epoch, Said: err.Error()}
+	}
+	if e, ok := errors.AsType[*member.EpochStale](err); ok {
+		return &Refusal{Kind: EpochStale, Epoch: e.Current, Said: err.Error()}
+	}
+	if e, ok := errors.AsType[*member.NotOwned](err); ok {
+		return &Refusal{Kind: NotOwned, Epoch: e.Held, Ran: e.Ran, Said: err.Error()}
+	}
+	if e, ok := errors.AsType[*member.Unconfirmed](err); ok {
+		return &Refusal{Kind: Unconfirmed, Epoch: e.Epoch, Ran: e.Ran, Said: err.Error()}
+	}
+	if errors.Is(err, member.ErrTooManyHeld) || errors.Is(err, member.ErrNotRunning) {
+		return &Refusal{Kind: Busy, Said: err.Error()}
+	}
+	return ofDetail(reason.From(err))
+}
+
+// ofDetail is a refusal by gRPC.
+func ofDetail(d *rootv1.ErrorDetail) *Refusal {
+	r := &Refusal{
+		Kind: EpochStale, Member: rooted.MemberID(d.GetMemberId()), Address: d.GetMemberAddress(),
+		Epoch: rooted.EpochFromProto(d.GetEpoch()), Said: d.GetMessage(),
+	}
+	switch d.GetReason() {
+	case rootv1.Reason_REASON_EPOCH_STALE:
+		if r.Address != "" {
+			r.Kind = Moved
+		} else if d.GetEpoch() == nil && d.GetRegion() == nil {
+			r.Kind = NotOwned
+		}
+		if d.GetEpoch() == nil {
+			r.Epoch = rooted.EpochFromProto(d.GetRegion().GetEpoch())
+		}
+	case rootv1.Reason_REASON_UNHEALTHY_MEMBER:
+		r.Kind = Unconfirmed
+	case rootv1.Reason_REASON_OVERLOADED:
+		r.Kind = Busy
+	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+		r.Kind, r.Ran = NotOwned, true
+	default:
+		return nil
+	}
+	return r
+}
+
+// GRPCStatus lets a gRPC server of a member return a Refusal: the code is that of
+// epoch_stale, unhealthy_member, overloaded or outcome_unknown, with an ErrorDetail.
+func (e *Refusal) GRPCStatus() *status.Status {
+	d := &rootv1.ErrorDetail{Message: e.Said, MemberId: string(e.Member), MemberAddress: e.Address}
+	if e.Epoch != (rooted.Epoch{}) {
+		d.Epoch = e.Epoch.Proto()
+	}
+	switch {
+	case e.Ran:
+		d.Reason = rootv1.Reason_REASON_OUTCOME_UNKNOWN
+	case e.Kind == Unconfirmed:
+		d.Reason = rootv1.Reason_REASON_UNHEALTHY_MEMBER
+	case e.Kind == Busy:
+		d.Reason = rootv1.Reason_REASON_OVERLOADED
+	default:
+		d.Reason = rootv1.Reason_REASON_EPOCH_STALE
+	}
+	return (&reason.Error{Detail: d}).GRPCStatus()
+}
+
+// Headers of an answer of a member that refuses.
+const (
+	HeaderRefused = "Nokv-Refused"        // a Kind, or outcome_unknown
+	HeaderMember  = "Nokv-Member"         // whom to ask instead
+	HeaderAddress = "Nokv-Member-Address" // where it is
+	HeaderEpoch   = "Nokv-Epoch"          // VERSION.CONF_VERSION
+)
+
+const outcomeUnknown = "outcome_unknown"
+
+// maxSaid is how much of an answer of a member is read for people, and of a name or
+// address in it.
+const maxSaid = 1 << 10
+
+// WriteHTTP answers a request that was refused: 421 with the headers above, 503 when the
+// member is busy or the request was run and its outcome is not known.
+func (e *Refusal) WriteHTTP(w http.ResponseWriter) {
+	code, kind := http.StatusMisdirectedRequest, string(e.Kind)
+	switch {
+	case e.Ran:
+		code, kind = http.StatusServiceUnavailable, outcomeUnknown
+	case e.Kind == Busy:
+		code = http.StatusServiceUnavailable
+	}
+	h := w.Header()
+	h.Set(HeaderRefused, kind)
+	if e.Member != "" {
+		h.Set(HeaderMember, string(e.Member))
+	}
+	if e.Address != "" {
+		h.Set(HeaderAddress, e.Address)
+	}
+	if e.Epoch != (rooted.Epoch{}) {
+		h.Set(HeaderEpoch, e.Epoch.String())
+	}
+	http.Error(w, e.Error(), code)
+}
+
+// FromHTTP is the refusal that an answer is, of whose body it reads a little; nil: it is
+// none, and the body is as it was. What cannot be read in it is left out.
+func FromHTTP(resp *http.Response) *Refusal {
+	kind := resp.Header.Get(HeaderRefused)
+	switch {
+	case resp.StatusCode == http.StatusMisdirectedRequest:
+	case resp.StatusCode == http.StatusServiceUnavailable && kind != "":
+	default:
+		return nil
+	}
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid))
+	r := &Refusal{Kind: Kind(kind), Said: strings.TrimSpace(string(said))}
+	if m := resp.Header.Get(HeaderMember); len(m) <= maxSaid {
+		r.Member = rooted.MemberID(m)
+	}
+	if a := resp.Header.Get(HeaderAddress); len(a) <= maxSaid {
+		r.Address = a
+	}
+	r.Epoch, _ = ParseEpoch(resp.Header.Get(HeaderEpoch))
+	switch r.Kind {
+	case Moved, EpochStale, NotOwned, Unconfirmed, Busy:
+	case outcomeUnknown:
+		r.Kind, r.Ran = NotOwned, true
+	default:
+		r.Kind = NotOwned
+		if r.Address != "" {
+			r.Kind = Moved
+		}
+	}
+	return r
+}
+
+// ParseEpoch reads an epoch as its String writes it.
+func ParseEpoch(text string) (rooted.Epoch, error) {
+	version, conf, ok := strings.Cut(text, ".")
+	v, err1 := strconv.ParseUint(version, 10, 64)
+	c, err2 := strconv.ParseUint(conf, 10, 64)
+	if !ok || err1 != nil || err2 != nil {
+		return rooted.Epoch{}, fmt.Errorf("epoch %.64q: want VERSION.CONF_VERSION, such as 3.1", text)
+	}
+	return rooted.Epoch{Version: v, ConfVersion: c}, nil
+}
+
+// NotSent marks the error of a request of which nothing was sent, so that Do may run it
+// again at another member. Errors of net.Dial are known as that without it.
+func NotSent(err error) error { return notSent{err} }
+
+type notSent struct{ error }
+
+// Unwrap returns the error.
+func (e notSent) Unwrap() error { return e.error }
+
+// unsent says that a request that failed was not sent.
+func unsent(err error) bool {
+	if _, ok := errors.AsType[notSent](err); ok {
+		return true
+	}
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+// lost says that the connection was, and the answer with it.
+func lost(err error) bool {
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.Unavailable
+}
