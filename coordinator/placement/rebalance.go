@@ -129,6 +129,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		if p.Insight != nil {
 			in := p.Insight.Member(id)
 			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
+			x.There = in.Joined <= p.Created[k.id]
 		}
 		if byLoad {
 			b := p.Loads.Member(m.GetIncarnation(), p.Now)

@@ -198,15 +198,16 @@ func (t *targets) room(i int, permille uint64) load.Amount {
 	return t.field.FairWith(t.pending, i, permille)
 }
 
-// expect has a strategy that is brought reckon with regions that are about to be given: of a
-// new keyspace nobody has any part yet.
+// expect has strategies reckon with regions that are about to be given: of a new keyspace
+// nobody has any part yet. What orphans weigh only one that is brought reckons with: others
+// even out what one that failed had.
 func (p *planner) expect(k *settings, regions []homeless) {
-	if p.Strategies[k.id] == nil {
+	t := p.targetsOf(k)
+	if t.seen == nil {
 		return
 	}
-	t := p.targetsOf(k)
 	for _, h := range regions {
-		if len(h.keep) == 0 {
+		if len(h.keep) == 0 && (t.brought != nil || h.reason == rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH) {
 			t.pending = t.pending.Plus(p.weight(k, h.region))
 		}
 	}

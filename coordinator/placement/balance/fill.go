@@ -9,6 +9,10 @@ import (
 // fruitless is how many members are tried in a row for something to take.
 const fruitless = 64
 
+// leastPart is how many of 1,000 of its fair part a member has at least that a strategy gave
+// its part; who has less came too late for that.
+const leastPart = 750
+
 // hotter orders members that give.
 func (r *rounds) hotter(a, b int32) bool {
 	x, y := &r.f.seats[a], &r.f.seats[b]
@@ -53,6 +57,9 @@ func (r *rounds) fill() {
 	for i := range r.f.seats {
 		s := &r.f.seats[i]
 		fresh := s.Count == 0 || s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
+		if s.There && s.High >= r.f.fair(int32(i)).Share(leastPart, 1000) {
+			fresh = false
+		}
 		if fresh && r.f.at[i] >= 0 {
 			joiners = append(joiners, int32(i))
 		}
