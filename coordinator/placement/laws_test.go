@@ -164,6 +164,11 @@ func (c *cluster) eligible(t *rapid.T, plan placement.Plan) {
 		if o.Kind == placement.PlanMove || o.Kind == placement.RemoveOwner {
 			gives[o.From.Member]++
 		}
+		if o.Kind == placement.Assign && o.Keyspace == 5 { // from who is over, and was counted
+			for _, x := range r.Owners {
+				counts[x.Member]--
+			}
+		}
 		for _, x := range to {
 			if slices.Contains(r.Owners, x) {
 				continue
