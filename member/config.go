@@ -61,6 +61,9 @@ type Config struct {
 
 	// Listen opens the listener of probes; default net.ListenConfig's.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Killed is asked before each call to the Handler, which is not made if it says so: a test
+	// ends a member as if its process were gone. nil: never.
+	Killed func() bool
 	// Clock tells elapsed time; default the machine's.
 	Clock clock.Clock
 	// Logger hears of changes at Info. nil: none.
