@@ -130,7 +130,7 @@ type Work struct {
 	moves *Moves
 	dirty map[state.RegionID]struct{}
 	// busy regions have an operation on its way to the root.
-	busy map[state.RegionID]struct{}
+	busy *Sent
 	// lives are the incarnations of members that were current last.
 	lives map[state.MemberID]uint64
 	// taken are the regions without an owner that may have one who acts for them still.
@@ -153,7 +153,7 @@ type Work struct {
 // transitions and regions that are shared.
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
-		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
+		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: newSent(),
 		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{}, leaves: map[state.MemberID]Leave{},
 		taken: map[state.RegionID]*rooted.FormerOwner{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
@@ -224,6 +224,7 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 // drains that has to do with it.
 func (w *Work) region(c *state.Change) {
 	id := c.Region.ID
+	w.busy.follow(id, c.Region.Epoch)
 	delete(w.starving, id)
 	delete(w.taken, id)
 	if c.Removed {
@@ -351,6 +352,9 @@ func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	if !ends && !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
 		return
 	}
+	if !ends {
+		w.busy.land(id)
+	}
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
 		w.Mark(id)
 	}
@@ -418,7 +422,7 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 // before Judged, and what it refused, so that it is looked at again in time.
 func (w *Work) Planned(plan *Plan) {
 	for i := range plan.Operations {
-		w.busy[plan.Operations[i].Region] = struct{}{}
+		w.busy.send(w.st, &plan.Operations[i])
 	}
 	for _, f := range plan.Refusals {
 		switch {
@@ -441,7 +445,7 @@ func (w *Work) Planned(plan *Plan) {
 // way for as long as it may apply: a transition has the same id when it is planned
 // again at the same epoch.
 func (w *Work) Judged(id state.RegionID) {
-	delete(w.busy, id)
+	w.busy.judged(id)
 	w.Mark(id)
 	w.again = w.again || len(w.draining) > 0
 }
