@@ -47,7 +47,8 @@ type Cluster struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	coordinators map[string]*coordinatorProcess
+	coordinators map[string]*coordinatorProcess // the last of each id
+	started      []*coordinatorProcess
 	members      []*Member
 	ended        bool
 	// broken is why something ended that nobody ended.
@@ -189,7 +190,7 @@ func (c *Cluster) startCoordinator(id, at string) (*coordinatorProcess, error) {
 	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.coordinators[id] = p
+	c.coordinators[id], c.started = p, append(c.started, p)
 	return p, nil
 }
 
@@ -201,11 +202,7 @@ func (c *Cluster) end(t testing.TB, stopRoots context.CancelFunc) {
 	})
 	c.mu.Lock()
 	c.ended = true
-	members, coordinators := slices.Clone(c.members), make([]*coordinatorProcess, 0, len(c.coordinators))
-	for _, p := range c.coordinators {
-		coordinators = append(coordinators, p)
-	}
-	broken := c.broken
+	members, coordinators, broken := slices.Clone(c.members), slices.Clone(c.started), c.broken
 	c.mu.Unlock()
 	for _, err := range broken {
 		t.Errorf("nokvtest: %v", err)

@@ -205,7 +205,6 @@ func (c *Cluster) RestartCoordinator(t testing.TB, id string) {
 	p := c.coordinator(t, id)
 	c.net.kill(p.host)
 	p.stop()
-	<-p.ended
 	if _, err := c.startCoordinator(id, p.address); err != nil {
 		t.Fatalf("nokvtest: restart coordinator %s: %v", id, err)
 	}

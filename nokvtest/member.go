@@ -35,8 +35,8 @@ func (c *Cluster) Member(t testing.TB, id string, h member.Handler, keyspaces ..
 	return c.MemberOf(t, member.Config{ID: id, Keyspaces: keyspaces}, h)
 }
 
-// MemberOf is Member with settings of its own: what is empty is filled in. Another start of an
-// id takes over from the one before.
+// MemberOf is Member with settings of its own: what is empty is filled in. A second process of an
+// id needs another ProbeAddress, and takes over from the first.
 func (c *Cluster) MemberOf(t testing.TB, cfg member.Config, h member.Handler) *Member {
 	t.Helper()
 	m := &Member{id: cfg.ID, cluster: c, host: &host{name: cfg.ID}, ended: make(chan struct{})}

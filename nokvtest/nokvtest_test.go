@@ -3,7 +3,9 @@ package nokvtest_test
 import (
 	"context"
 	"fmt"
-	"sync"
+	"net"
+	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,46 +14,6 @@ import (
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/nokvtest"
 )
-
-// app notes which regions it has.
-type app struct {
-	mu  sync.Mutex
-	has map[string]bool
-	log []string
-}
-
-func newApp() *app { return &app{has: map[string]bool{}} }
-
-func (a *app) Acquire(_ context.Context, r member.Region) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.has[r.Start] = true
-	a.log = append(a.log, "acquire "+r.Start)
-	return nil
-}
-
-func (a *app) Release(_ context.Context, r member.Region) ([]byte, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.has, r.Start)
-	a.log = append(a.log, "release "+r.Start)
-	return []byte("f"), nil
-}
-
-func (a *app) calls() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return append([]string(nil), a.log...)
-}
-
-// everywhere runs a test in real and in virtual time.
-func everywhere(t *testing.T, test func(t *testing.T)) {
-	t.Run("real", func(t *testing.T) {
-		t.Parallel()
-		test(t)
-	})
-	t.Run("virtual", func(t *testing.T) { synctest.Test(t, test) })
-}
 
 func TestAClusterServes(t *testing.T) {
 	for _, n := range []int{1, 3} {
@@ -79,11 +41,11 @@ func TestAClusterServes(t *testing.T) {
 func TestAKilledMemberIsReplaced(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
-		a1, a2 := newApp(), newApp()
+		a1, a2 := &app{}, &app{}
 		m1, m2 := c.Member(t, "m1", a1), c.Member(t, "m2", a2, "games")
 		key := []byte("g1")
 		before := c.Assign(t, "games", key, "m1")
-		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: before.Region.Epoch}, func(context.Context, member.Region) error { return nil }); err != nil {
+		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: before.Region.Epoch}, nothing); err != nil {
 			t.Fatal(err)
 		}
 		begun := time.Now()
@@ -96,7 +58,7 @@ func TestAKilledMemberIsReplaced(t *testing.T) {
 		if after.Region.Epoch.ConfVersion <= before.Region.Epoch.ConfVersion {
 			t.Errorf("epoch %v behind %v", after.Region.Epoch, before.Region.Epoch)
 		}
-		if err := m2.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: after.Region.Epoch}, func(context.Context, member.Region) error { return nil }); err != nil {
+		if err := m2.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: after.Region.Epoch}, nothing); err != nil {
 			t.Errorf("the next owner: %v", err)
 		}
 		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key}, nil); err != nokvtest.ErrKilled {
@@ -111,9 +73,9 @@ func TestAKilledMemberIsReplaced(t *testing.T) {
 func TestAMoveReleasesFirst(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
-		a1 := newApp()
+		a1 := &app{}
 		c.Member(t, "m1", a1)
-		c.Member(t, "m2", newApp())
+		c.Member(t, "m2", &app{})
 		c.Assign(t, "games", []byte("g1"), "m1")
 		c.Await(t, "m1 has it", func() bool { return len(a1.calls()) == 1 })
 		moved := c.Assign(t, "games", []byte("g1"), "m2")
@@ -130,8 +92,8 @@ func TestAMoveReleasesFirst(t *testing.T) {
 func TestAFrozenPlanner(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
-		m1 := c.Member(t, "m1", newApp())
-		c.Member(t, "m2", newApp())
+		m1 := c.Member(t, "m1", &app{})
+		c.Member(t, "m2", &app{})
 		c.Assign(t, "games", []byte("g1"), "m1")
 		thaw := c.FreezePlanner()
 		m1.Kill(t)
@@ -182,7 +144,7 @@ func TestErasAndCoordinatorsEnd(t *testing.T) {
 func TestACutMemberIsSuspectedOnly(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
-		m1 := c.Member(t, "m1", newApp())
+		m1 := c.Member(t, "m1", &app{})
 		c.Assign(t, "games", []byte("g1"), "m1")
 		mend := c.Cut("m1", "c1")
 		c.Await(t, "m1 is suspected", func() bool {
@@ -193,16 +155,145 @@ func TestACutMemberIsSuspectedOnly(t *testing.T) {
 		c.Await(t, "m1 serves again", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			return m1.Do(ctx, member.Request{Keyspace: "games", Key: []byte("g1")}, func(context.Context, member.Region) error { return nil }) == nil
+			return m1.Do(ctx, member.Request{Keyspace: "games", Key: []byte("g1")}, nothing) == nil
 		})
 	})
+}
+
+// A member that is paused looks like one that hangs: it is given up, and begins anew.
+func TestAPausedMemberIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
+		m1 := c.Member(t, "m1", &app{})
+		c.Member(t, "m2", &app{})
+		c.Member(t, "m3", &app{})
+		c.Assign(t, "games", []byte("g1"), "m1")
+		first := m1.Status().Incarnation
+		resume := c.Pause("m1")
+		c.Await(t, "it is given up", func() bool {
+			m, err := c.Client().GetMember(t.Context(), "m1")
+			return err == nil && m.GetMember().GetState().String() == "MEMBER_STATE_FAILED"
+		})
+		resume()
+		c.Await(t, "it begins anew", func() bool { return m1.Status().Incarnation > first })
+	})
+}
+
+// A member that stops gives back what it has; the next process of its id is another incarnation.
+func TestAMemberStopsAndStartsAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T) {
+		c := nokvtest.Start(t, nokvtest.Keyspace("games", "games"))
+		a := &app{}
+		m := c.Member(t, "m1", a)
+		route := c.Assign(t, "games", []byte("g1"), "m1")
+		ask := member.Request{Keyspace: "games", Key: []byte("g1"), Epoch: route.Region.Epoch}
+		if err := m.Do(t.Context(), ask, nothing); err != nil {
+			t.Fatal(err)
+		}
+		m.Stop(t)
+		if got := a.calls(); len(got) != 2 || got[1] != "release g1" {
+			t.Errorf("it was asked %q", got)
+		}
+		again := c.Member(t, "m1", &app{})
+		if again.Status().Incarnation <= m.Status().Incarnation {
+			t.Errorf("incarnation %d behind %d", again.Status().Incarnation, m.Status().Incarnation)
+		}
+		c.Assign(t, "games", []byte("g1"), "m1")
+	})
+}
+
+// Processes beside the test reach coordinators at ports.
+func TestLoopback(t *testing.T) {
+	t.Parallel()
+	c := nokvtest.Start(t, nokvtest.Coordinators(2), nokvtest.Loopback())
+	cl, err := client.New(client.Config{Endpoints: c.Addresses()}) // by TCP, as another process would
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if _, err := cl.Now(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.KillCoordinator(t, "c1")
+	if conn, err := net.Dial("tcp", c.Addresses()[0]); err == nil {
+		_ = conn.Close()
+		t.Error("the port of a killed coordinator is open")
+	}
+	c.RestartCoordinator(t, "c1")
+	if _, err := cl.Status(t.Context(), c.Addresses()[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a test does wrong is said in one sentence, at once.
+func TestMistakesAreSaidInPlainWords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, fn := range map[string]func(*aside){
+			"nokvtest: start a cluster: Roots(0): want 1 to 5":          func(a *aside) { nokvtest.Start(a, nokvtest.Roots(0)) },
+			"nokvtest: start a cluster: Coordinators(99): want 1 to 16": func(a *aside) { nokvtest.Start(a, nokvtest.Coordinators(99)) },
+			"nokvtest: start a cluster: TenureTTL(-1ns)":                func(a *aside) { nokvtest.Start(a, nokvtest.TenureTTL(-1)) },
+			"nokvtest: start a cluster: make keyspace \"k\":": func(a *aside) {
+				nokvtest.Start(a, nokvtest.Keyspace("k", "nothing like it"))
+			},
+			"nokvtest: member \"\": member config: ID is empty": func(a *aside) { nokvtest.Start(a).Member(a, "", &app{}) },
+			"nokvtest: member \"m1\" is not known: it ended\nlisten for probes: listen memory m1:7001: bind: address already in use": func(a *aside) {
+				c := nokvtest.Start(a)
+				c.Member(a, "m1", &app{})
+				c.Member(a, "m1", &app{})
+			},
+			"nokvtest: there is no coordinator \"c3\": they are c1 to c2": func(a *aside) {
+				nokvtest.Start(a, nokvtest.Coordinators(2)).KillCoordinator(a, "c3")
+			},
+			"nokvtest: assign key \"k\" of tenants to m9: ": func(a *aside) {
+				c := nokvtest.Start(a, nokvtest.Keyspace("tenants", "tenants"))
+				c.Member(a, "m1", &app{})
+				c.Assign(a, "tenants", []byte("k"), "m9")
+			},
+			"nokvtest: assign key \"k\" of nowhere to m1: ": func(a *aside) { nokvtest.Start(a).Assign(a, "nowhere", []byte("k"), "m1") },
+		} {
+			begun := time.Now()
+			if got := inside(t, fn); !strings.HasPrefix(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+			if took := time.Since(begun); took > 10*time.Second {
+				t.Errorf("%q was said after %v", want, took)
+			}
+		}
+	})
+}
+
+// Nothing is left of clusters when their tests have ended.
+func TestNothingIsLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for range 3 {
+		inside(t, func(a *aside) {
+			c := nokvtest.Start(a, nokvtest.Roots(3), nokvtest.Coordinators(2), nokvtest.Keyspace("games", "games"), nokvtest.Loopback())
+			m := c.Member(a, "m1", &app{})
+			c.Assign(a, "games", []byte("g1"), "m1")
+			m.Kill(a)
+			c.KillCoordinator(a, "c1")
+		})
+	}
+	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		runtime.Gosched() // goroutines that were told to end are ending
+	}
+	if now := runtime.NumGoroutine(); now > before {
+		buf := make([]byte, 1<<20)
+		t.Errorf("%d goroutines, %d before\n%s", now, before, buf[:runtime.Stack(buf, true)])
+	}
 }
 
 func BenchmarkStart(b *testing.B) {
 	for _, n := range []int{1, 3} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
-				nokvtest.Start(b, nokvtest.Roots(n), nokvtest.Coordinators(n))
+				var took time.Duration
+				inside(b, func(a *aside) {
+					begun := time.Now()
+					nokvtest.Start(a, nokvtest.Roots(n), nokvtest.Coordinators(n))
+					took = time.Since(begun)
+				})
+				b.ReportMetric(float64(took.Milliseconds()), "ms/ready")
 			}
 		})
 	}
