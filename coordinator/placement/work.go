@@ -44,6 +44,18 @@ func newMoves() *Moves {
 	}
 }
 
+// MovesOf are those that are under way in a state.
+func MovesOf(st *state.State, now clock.Instant) *Moves {
+	m := newMoves()
+	st.Transitions(func(t *rootv1.Transition) bool {
+		if r := st.Region(state.RegionID(t.GetRegionId())); r != nil && assigned(st.Keyspace(r.Keyspace)) {
+			m.follow(t, r, false, now)
+		}
+		return true
+	})
+	return m
+}
+
 // Seen is when the transition of a region was first seen here; now, if it is not known.
 func (m *Moves) Seen(id state.RegionID, now clock.Instant) clock.Instant {
 	if x, ok := m.byRegion[id]; ok {
