@@ -39,6 +39,7 @@ import (
 	rootclient "github.com/nokv/nokv/meta/root/client"
 	"github.com/nokv/nokv/meta/root/state"
 	"github.com/nokv/nokv/mtls"
+	"google.golang.org/grpc"
 )
 
 // ErrSuperseded: a newer process runs under the same coordinator id.
@@ -85,6 +86,12 @@ type Config struct {
 	// 0: nothing is.
 	RecordBytes int
 	RecordEvery time.Duration
+	// Frozen is asked before each look of the planner: while it says so nothing is planned, and
+	// steps of moves wait. Verdicts, drains and what is asked for go on. Nil: never; for tests.
+	Frozen func() bool
+	// Clock and Dial are the machine's and TCP unless a test brings its own.
+	Clock clock.Clock
+	Dial  func(ctx context.Context, address string) (net.Conn, error)
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -129,6 +136,14 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// dialOptions have connections made by Dial; none: as always.
+func (c *Config) dialOptions() []grpc.DialOption {
+	if c.Dial == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithContextDialer(c.Dial)}
+}
+
 // New puts a coordinator together; it starts nothing.
 func New(cfg Config) (*Coordinator, error) {
 	if err := cfg.Validate(); err != nil {
@@ -137,10 +152,13 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Budget == nil {
 		cfg.Budget = budget.New(budget.Default())
 	}
-	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: clock.NewSystem()}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.NewSystem()
+	}
+	c := &Coordinator{cfg: cfg, stats: rpcstats.New(), clock: cfg.Clock}
 	c.started = c.clock.Now()
 	var err error
-	c.root, err = rootclient.New(rootclient.Config{Peers: cfg.RootPeers, ReaderID: cfg.ID, TLS: cfg.TLS, Logger: cfg.Logger.Named("root")})
+	c.root, err = rootclient.New(rootclient.Config{Peers: cfg.RootPeers, ReaderID: cfg.ID, TLS: cfg.TLS, DialOptions: cfg.dialOptions(), Logger: cfg.Logger.Named("root")})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +167,7 @@ func New(cfg Config) (*Coordinator, error) {
 		return nil, err
 	}
 	c.reach = newReachability(c.root.Status, c.clock, cfg.Logger.Named("root"))
-	c.prober = newProber(cfg.TLS)
+	c.prober = newProber(cfg.TLS, cfg.Dial)
 	c.holder, err = tenure.New(tenure.Config{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, Address: cfg.Advertise, TTL: cfg.TenureTTL,
 		IDStart: cfg.IDStart, TSOStart: cfg.TSOStart,
@@ -161,11 +179,11 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	soft := catalog.NewSoft(catalog.SoftConfig{})
 	c.hooks = hook.NewClient()
-	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID })
+	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID }, cfg.dialOptions()...)
 	strategies := together(cfg.Strategies)
 	c.assigner, err = assigner.New(assigner.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,
-		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Hooks: c.hooks, Strategies: strategies, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
+		Probe: memberProbe(cfg.TLS, cfg.Dial), Ask: c.others.heard, Hooks: c.hooks, Strategies: strategies, Frozen: cfg.Frozen, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
 	})
 	if err != nil {
 		return nil, err
@@ -190,7 +208,7 @@ func New(cfg Config) (*Coordinator, error) {
 	}
 	c.server, err = server.New(server.Config{
 		ID: state.CoordinatorID(cfg.ID), Address: cfg.Advertise, Incarnation: cfg.Incarnation, Version: cfg.Version,
-		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS),
+		Views: c.follower, Authority: c.holder, Root: c.root, RootPeers: c.reach.endpoints, Answers: answers(cfg.TLS, cfg.dialOptions()...),
 		Soft: soft, Members: hearers{c.assigner, c}, Standing: c.assigner.Standing, Rounds: c.assigner.Rounds, Scaling: c.assigner.Scaling, Notes: c.assigner, Claims: c.claims,
 		Planner: c.assigner, Recorder: kept,
 		Clock: c.clock, TLS: cfg.TLS, Insecure: cfg.Insecure, Secret: cfg.Secret, Logger: cfg.Logger.Named("server"), Stats: c.stats, Budget: cfg.Budget,

@@ -28,14 +28,17 @@ const attemptTime = 100 * time.Millisecond
 // memberProbe asks who listens at a member's own address. A member says in one line who
 // it is. Where connections have certificates, what goes wrong with one proves nothing:
 // it may be ours that has ended.
-func memberProbe(certs *mtls.Source) func(context.Context, liveness.Probe) liveness.ProbeResult {
-	return memberProber{certs: certs, dial: new(net.Dialer).DialContext}.probe
+func memberProbe(certs *mtls.Source, dial func(ctx context.Context, address string) (net.Conn, error)) func(context.Context, liveness.Probe) liveness.ProbeResult {
+	if dial == nil {
+		dial = dialTCP
+	}
+	return memberProber{certs: certs, dial: dial}.probe
 }
 
 // memberProber probes members.
 type memberProber struct {
 	certs *mtls.Source
-	dial  func(ctx context.Context, network, address string) (net.Conn, error)
+	dial  func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // probe knocks until there is an answer, or a refusal.
@@ -67,7 +70,7 @@ func (k memberProber) probe(ctx context.Context, p liveness.Probe) liveness.Prob
 
 // once is one connection. ended: it was accepted, and is over without a word.
 func (k memberProber) once(ctx context.Context, p liveness.Probe) (result liveness.ProbeResult, ended bool) {
-	conn, err := k.dial(ctx, "tcp", p.Address)
+	conn, err := k.dial(ctx, p.Address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return liveness.Refused, false
 	}

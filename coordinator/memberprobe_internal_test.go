@@ -56,7 +56,7 @@ func TestProbeProves(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			p := liveness.Probe{Member: "m1", Incarnation: 7, Address: lis.Addr().String()}
-			if got := memberProbe(nil)(ctx, p); got != c.want {
+			if got := memberProbe(nil, nil)(ctx, p); got != c.want {
 				t.Errorf("the probe says %d, want %d", got, c.want)
 			}
 		})
@@ -79,7 +79,7 @@ func TestProbeOfOneThatDies(t *testing.T) {
 		_ = lis.Close()
 	})
 	p := liveness.Probe{Member: "m1", Incarnation: 7, Address: lis.Addr().String()}
-	if got := memberProbe(nil)(t.Context(), p); got != liveness.Refused {
+	if got := memberProbe(nil, nil)(t.Context(), p); got != liveness.Refused {
 		t.Errorf("the probe says %d, want that it was refused", got)
 	}
 }
@@ -89,7 +89,7 @@ func TestProbeOfOneThatDies(t *testing.T) {
 func TestProbeDoesNotWaitForWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials, begun := 0, time.Now()
-		k := memberProber{dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		k := memberProber{dial: func(ctx context.Context, _ string) (net.Conn, error) {
 			if dials++; dials == 1 {
 				<-ctx.Done()
 				return nil, ctx.Err()

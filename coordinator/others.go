@@ -30,10 +30,10 @@ type others struct {
 	order []string
 }
 
-func newOthers(certs *mtls.Source, cluster func() uint64) *others {
+func newOthers(certs *mtls.Source, cluster func() uint64, more ...grpc.DialOption) *others {
 	return &others{conns: map[string]*grpc.ClientConn{}, options: slices.Concat(flow.Client(), clusterid.Caller(cluster).Options(), []grpc.DialOption{
 		grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithConnectParams(probePace), grpc.WithDisableServiceConfig(),
-	})}
+	}, more)}
 }
 
 // heard implements assigner.Config.Ask.

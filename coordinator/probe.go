@@ -31,6 +31,7 @@ type prober struct {
 	broken chan struct{}
 	// knockFor bounds the knocks at a lost holder.
 	knockFor time.Duration
+	dialer   func(ctx context.Context, address string) (net.Conn, error)
 	// certs are this process's; nil: none.
 	certs *mtls.Source
 
@@ -40,8 +41,16 @@ type prober struct {
 	conn    *grpc.ClientConn
 }
 
-func newProber(certs *mtls.Source) *prober {
-	return &prober{broken: make(chan struct{}, 1), knockFor: knockFor, certs: certs}
+// newProber makes a prober; a nil dial is TCP.
+func newProber(certs *mtls.Source, dial func(ctx context.Context, address string) (net.Conn, error)) *prober {
+	if dial == nil {
+		dial = dialTCP
+	}
+	return &prober{broken: make(chan struct{}, 1), knockFor: knockFor, dialer: dial, certs: certs}
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }
 
 // probe implements tenure.Config.Probe.
@@ -59,7 +68,7 @@ func (p *prober) probe(ctx context.Context, address string) tenure.Health {
 		// and the call has then waited for all of its time.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.knockFor)
 		defer cancel()
-		if refuses(ctx, address, p.knockFor/2) {
+		if p.refuses(ctx, address, p.knockFor/2) {
 			return tenure.HealthRefused
 		}
 	}
@@ -78,7 +87,7 @@ const (
 
 // refuses says whether nobody listens at an address. A process that dies closes
 // its connections a moment before its port, so an open one is tried again.
-func refuses(ctx context.Context, address string, within time.Duration) bool {
+func (p *prober) refuses(ctx context.Context, address string, within time.Duration) bool {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for range knocks {
@@ -87,7 +96,9 @@ func refuses(ctx context.Context, address string, within time.Duration) bool {
 			return false
 		case <-pause.C:
 		}
-		conn, err := (&net.Dialer{Timeout: within}).DialContext(ctx, "tcp", address)
+		attempt, cancel := context.WithTimeout(ctx, within)
+		conn, err := p.dialer(attempt, address)
+		cancel()
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return true
 		}
@@ -101,7 +112,9 @@ func refuses(ctx context.Context, address string, within time.Duration) bool {
 
 // dial is the dialer of the connection.
 func (p *prober) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := (&net.Dialer{Timeout: connectFor}).DialContext(ctx, "tcp", address)
+	ctx, cancel := context.WithTimeout(ctx, connectFor)
+	defer cancel()
+	conn, err := p.dialer(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +172,9 @@ func (p *prober) close() {
 }
 
 // answers asks who answers at a coordinator's address.
-func answers(certs *mtls.Source) func(ctx context.Context, address string) (state.CoordinatorID, error) {
+func answers(certs *mtls.Source, more ...grpc.DialOption) func(ctx context.Context, address string) (state.CoordinatorID, error) {
 	options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)), grpc.WithDisableServiceConfig())
+	options = append(options, more...)
 	return func(ctx context.Context, address string) (state.CoordinatorID, error) {
 		conn, err := grpc.NewClient("passthrough:///"+address, options...)
 		if err != nil {

@@ -44,7 +44,7 @@ func holderAt(t *testing.T, address string) (*counted, *health.Server, *grpc.Ser
 
 // patientProber knocks for as long as a busy machine takes.
 func patientProber(t *testing.T) *prober {
-	p := newProber(nil)
+	p := newProber(nil, nil)
 	p.knockFor = time.Minute
 	t.Cleanup(p.close)
 	return p
@@ -94,7 +94,7 @@ func TestSilentHolderIsUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	p := newProber(nil)
+	p := newProber(nil, nil)
 	defer p.close()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

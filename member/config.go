@@ -2,9 +2,11 @@ package member
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -57,6 +59,11 @@ type Config struct {
 	// 10,000.
 	MaxHeld int
 
+	// Listen opens the listener of probes; default net.ListenConfig's.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Killed is asked before each call to the Handler, which is not made if it says so: a test
+	// ends a member as if its process were gone. nil: never.
+	Killed func() bool
 	// Clock tells elapsed time; default the machine's.
 	Clock clock.Clock
 	// Logger hears of changes at Info. nil: none.
@@ -89,6 +96,9 @@ func (c Config) withDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, 32)
 	c.MaxHeld = cmp.Or(c.MaxHeld, 10_000)
 	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, 30*time.Second)
+	if c.Listen == nil {
+		c.Listen = new(net.ListenConfig).Listen
+	}
 	if c.Clock == nil {
 		c.Clock = clock.NewSystem()
 	}

@@ -152,6 +152,9 @@ func (m *Member) call(ctx context.Context, h Handler, c held.Call) (res held.Res
 			m.log.Error("the application panicked", "call", c.Kind.String(), "region", regionID(c), "err", p, "stack", string(debug.Stack()))
 		}
 	}()
+	if m.cfg.Killed != nil && m.cfg.Killed() {
+		return held.Result{}
+	}
 	var r Region
 	if c.Region != nil {
 		r = regionOf(c.Region, c.Keyspace, nil)

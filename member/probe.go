@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,7 +43,7 @@ func listenProbe(ctx context.Context, cfg Config, lost func(error)) (*probe, str
 	if cfg.ProbeAddress == "" {
 		return nil, "", nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.ProbeAddress)
+	l, err := cfg.Listen(ctx, "tcp", cfg.ProbeAddress)
 	if err != nil {
 		return nil, "", fmt.Errorf("listen for probes: %w", err)
 	}
@@ -53,9 +52,14 @@ func listenProbe(ctx context.Context, cfg Config, lost func(error)) (*probe, str
 		_ = l.Close()
 		return nil, "", fmt.Errorf("probe address %q: %w", cfg.ProbeAddress, err)
 	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		_ = l.Close()
+		return nil, "", fmt.Errorf("probe address %q: %w", l.Addr(), err)
+	}
 	p := &probe{listener: l, line: cfg.ID, certs: cfg.TLS, slots: make(chan struct{}, probes), lost: lost}
 	p.serving.Go(p.accept)
-	return p, net.JoinHostPort(host, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)), nil
+	return p, net.JoinHostPort(host, port), nil
 }
 
 func (p *probe) accept() {

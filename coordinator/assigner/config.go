@@ -48,7 +48,7 @@ type Hooks interface {
 }
 
 // Config says whom an Assigner asks. All but Hooks, Strategies,
-// Settings, Clock and Logger is required.
+// Frozen, Settings, Clock and Logger is required.
 type Config struct {
 	// ID and Incarnation are this coordinator's.
 	ID          state.CoordinatorID
@@ -68,6 +68,9 @@ type Config struct {
 	Hooks Hooks
 	// Strategies are those that are brought as code, by the names of keyspaces.
 	Strategies map[string]propose.Strategy
+	// Frozen is asked before each look of the planner: while it says so nothing is planned.
+	// Nil: never.
+	Frozen func() bool
 
 	// Settings of the detector.
 	Settings liveness.Settings
@@ -94,8 +97,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// RawConfig says whom a Raw belongs to, and what it looks at. All but Settings and
-// Strategies is required.
+// RawConfig says whom a Raw belongs to, and what it looks at. All but Settings,
+// Strategies and Frozen is required.
 type RawConfig struct {
 	// ID and Incarnation are the coordinator's.
 	ID          state.CoordinatorID
@@ -120,6 +123,8 @@ type RawConfig struct {
 	Wake func()
 	// Strategies are those that are brought as code, by the names of keyspaces.
 	Strategies map[string]propose.Strategy
+	// Frozen: see Config.
+	Frozen func() bool
 }
 
 const (
@@ -152,4 +157,6 @@ const (
 	// is how often is looked again at what nobody could take.
 	refusedPause = 200 * time.Millisecond
 	starvePause  = 500 * time.Millisecond
+	// frozenPause is how often is looked whether the planner is still frozen.
+	frozenPause = 10 * time.Millisecond
 )

@@ -344,6 +344,9 @@ func (a *Raw) detect(now clock.Instant) (due clock.Instant, open bool) {
 
 // plan plans what is to be looked at.
 func (a *Raw) plan(now clock.Instant) clock.Instant {
+	if a.cfg.Frozen != nil && a.cfg.Frozen() {
+		return now.Add(frozenPause)
+	}
 	if a.work.Starving() && now >= a.starved {
 		a.work.Wake()
 		a.starved = now.Add(starvePause)

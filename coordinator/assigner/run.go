@@ -59,7 +59,7 @@ func New(cfg Config) (*Assigner, error) {
 	a.raw = NewRaw(RawConfig{
 		ID: cfg.ID, Incarnation: cfg.Incarnation, View: cfg.Views.View, Soft: cfg.Soft, Settings: cfg.Settings,
 		Identities: identity.NewSource(), Clock: cfg.Clock, Logger: cfg.Logger, Wake: a.signal,
-		Strategies: cfg.Strategies,
+		Strategies: cfg.Strategies, Frozen: cfg.Frozen,
 	})
 	return a, nil
 }

@@ -67,6 +67,11 @@ type Config struct {
 	// Budget bounds in bytes what callers can make the process hold. Nil: one of the
 	// default size of its own.
 	Budget *budget.Budget
+	// Storage says how the workdir is opened: the file system, and the size of segments.
+	// The zero value is right but for tests, as for Clock, the machine's, and Dial, TCP.
+	Storage storage.Options
+	Clock   clock.Clock
+	Dial    transport.Dial
 	// Logger takes the lifecycle.
 	Logger hclog.Logger
 }
@@ -89,14 +94,21 @@ type Peer struct {
 
 // Open locks and checks the workdir. Run or Close must follow.
 func Open(cfg Config) (*Peer, error) {
-	store, err := storage.Open(cfg.Workdir, storage.Options{CheckRecords: state.CheckPart, Logger: cfg.Logger.Named("storage")})
+	cfg.Storage.CheckRecords, cfg.Storage.Logger = state.CheckPart, cfg.Logger.Named("storage")
+	store, err := storage.Open(cfg.Workdir, cfg.Storage)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = clock.NewSystem()
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = new(transport.TCP).Dial
 	}
 	if cfg.Budget == nil {
 		cfg.Budget = budget.New(budget.Default())
 	}
-	p := &Peer{cfg: cfg, clock: clock.NewSystem(), store: store, stats: rpcstats.New()}
+	p := &Peer{cfg: cfg, clock: cfg.Clock, store: store, stats: rpcstats.New()}
 	p.started = p.clock.Now()
 	return p, nil
 }
@@ -161,7 +173,7 @@ func (p *Peer) agree(ctx context.Context, lis net.Listener, peers transport.List
 	}
 	identity, err = transport.Agree(ctx, transport.AgreeConfig{
 		NodeID: p.cfg.NodeID, Peers: p.cfg.Peers, Address: p.cfg.Transport, Join: p.cfg.Join, Workdir: p.store, FeatureLevel: state.SupportedLevel(),
-		Listener: peers, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"), Waiting: p.waitsFor,
+		Listener: peers, Dial: p.cfg.Dial, TLS: p.cfg.TLS, Logger: p.cfg.Logger.Named("bootstrap"), Waiting: p.waitsFor,
 	})
 	stop()
 	beside.Wait()
@@ -180,7 +192,7 @@ func (p *Peer) serverConfig() server.Config {
 // does now.
 func (p *Peer) build(identity storage.Identity, level uint32, peerLis net.Listener) error {
 	net, err := transport.New(transport.Config{
-		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: new(transport.TCP).Dial, TLS: p.cfg.TLS,
+		Identity: identity, Addresses: p.cfg.Peers, Address: p.cfg.Advertise, Listener: peerLis, Dial: p.cfg.Dial, TLS: p.cfg.TLS,
 		Checkpoints: p.store, FeatureLevel: state.SupportedLevel(), Logger: p.cfg.Logger.Named("transport"),
 	})
 	if err != nil {
