@@ -162,17 +162,18 @@ func New(cfg Config) (*Coordinator, error) {
 	soft := catalog.NewSoft(catalog.SoftConfig{})
 	c.hooks = hook.NewClient()
 	c.others = newOthers(cfg.TLS, func() uint64 { return c.follower.View().ClusterID })
+	strategies := together(cfg.Strategies)
 	c.assigner, err = assigner.New(assigner.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Soft: soft,
-		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Hooks: c.hooks, Strategies: cfg.Strategies, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
+		Probe: memberProbe(cfg.TLS), Ask: c.others.heard, Hooks: c.hooks, Strategies: strategies, Clock: c.clock, Logger: cfg.Logger.Named("assigner"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	c.claims, err = claims.New(claims.Config{
 		ID: state.CoordinatorID(cfg.ID), Incarnation: cfg.Incarnation, Views: c.follower, Root: c.root, Observed: c.assigner.Observed(),
-		Load:  func(id state.MemberID, incarnation uint64) (float64, bool) { return c.server.SaidLoad(id, incarnation) },
-		Clock: c.clock, Logger: cfg.Logger.Named("claims"),
+		Load:       func(id state.MemberID, incarnation uint64) (float64, bool) { return c.server.SaidLoad(id, incarnation) },
+		Strategies: strategies, AskHook: c.assigner.AskHook, Clock: c.clock, Logger: cfg.Logger.Named("claims"),
 	})
 	if err != nil {
 		return nil, err

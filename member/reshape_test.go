@@ -114,8 +114,7 @@ func TestRule8Rule9SplitAndMergeUnderLoad(t *testing.T) {
 			b.cluster.Show("m1", reshaping(part(17, version+1, "a", "m", frontier), id, 17, 18), reshaping(part(18, version+1, "m", "z", frontier), id, 17, 18))
 			frontier = "after " + frontier
 			released(17, frontier) // both at one frontier: nobody has to be asked
-			b.cluster.End("m1", 18)
-			b.cluster.Show("m1", part(17, version+2, "a", "z", frontier))
+			b.cluster.Join("m1", 18, part(17, version+2, "a", "z", frontier))
 			b.awaitPhase("m1", 17, serving)
 			time.Sleep(50 * time.Millisecond)
 		}

@@ -125,14 +125,12 @@ type membersOutput struct {
 	// Assigned regions have an owner who may act, Orphaned ones none.
 	Assigned uint64 `json:"assigned_regions"`
 	Orphaned uint64 `json:"orphaned_regions"`
-
-	assigns bool
 }
 
 func showMembers(st *coordinatorv1.StatusResponse) membersOutput {
 	return membersOutput{
 		Active: st.GetMembersActive(), Draining: st.GetMembersDraining(), Failed: st.GetMembersFailed(), Suspected: st.GetMembersSuspected(),
-		Assigned: st.GetAssignedRegions(), Orphaned: st.GetOrphanedRegions(), assigns: st.GetServingAuthority(),
+		Assigned: st.GetAssignedRegions(), Orphaned: st.GetOrphanedRegions(),
 	}
 }
 

@@ -116,6 +116,7 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	out := statusOutput{}
 	var best *coordinatorv1.StatusResponse
 	var firstErr error
+	assigned := false
 	for _, addr := range cl.Endpoints() {
 		st, err := askStatus(ctx, cl, addr)
 		if err != nil {
@@ -127,8 +128,8 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 		for _, x := range st.GetStuck() {
 			out.Stuck = append(out.Stuck, stuckOutput{x.GetKeyspace(), x.GetWhy(), x.GetCount(), x.GetRegionId()})
 		}
-		if best == nil || st.GetServingAuthority() || !out.Members.assigns {
-			out.Members = showMembers(st)
+		if st.GetServingAuthority() || !assigned {
+			out.Members, assigned = showMembers(st), st.GetServingAuthority()
 		}
 		for _, r := range st.GetRounds() {
 			out.Rounds = append(out.Rounds, showRound(r))

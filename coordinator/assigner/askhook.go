@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/nokv/nokv/coordinator/hook"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 )
@@ -48,7 +49,7 @@ var ErrNoHook = errors.New("no hook places regions of this keyspace")
 // long as the hook has time: who is named is a proposal. It asks nobody, and fails at once,
 // while nobody waits for that hook, or as many are asked as may be. It may be called at any time
 // from any goroutine.
-func (a *Assigner) AskHook(ctx context.Context, k *rootv1.Keyspace, regions []hook.Region, candidates []hook.Candidate) (map[state.RegionID]state.MemberID, error) {
+func (a *Assigner) AskHook(ctx context.Context, k *rootv1.Keyspace, regions []hook.Region, candidates []propose.Candidate) (map[state.RegionID]state.MemberID, error) {
 	h := hookOf(k)
 	if h == nil || a.cfg.Hooks == nil || a.cfg.Strategies[k.GetName()] != nil {
 		return nil, ErrNoHook
@@ -63,6 +64,6 @@ func (a *Assigner) AskHook(ctx context.Context, k *rootv1.Keyspace, regions []ho
 		return nil, &hook.Error{Why: hook.Busy, Err: errors.New("too many hooks are asked")}
 	}
 	place := h.placement(0)
-	place.Regions, place.Candidates = regions, candidates
+	place.Regions, place.Candidates = regions, members(candidates)
 	return a.askHook(ctx, &HookCall{URL: h.url, Within: h.timeout, Place: place})
 }

@@ -42,6 +42,9 @@ func TestR11JoinerGetsItsPart(t *testing.T) {
 		if n := len(c.planned()); n != 0 {
 			t.Fatalf("%d moves before anybody came", n)
 		}
+		if p, err := c.a.Plan(t.Context(), &coordinatorv1.PlanRequest{}, anything); err != nil || len(p.GetOperations()) != 0 {
+			t.Fatalf("the plan that is asked for has %v, %v", p.GetOperations(), err)
+		}
 		before := c.counts("m1", "m2", "m3")
 		c.come("m4")
 		c.most = 0

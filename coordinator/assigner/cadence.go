@@ -3,6 +3,7 @@ package assigner
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -267,8 +268,11 @@ func (p *past) date(index uint64, now clock.Instant) {
 }
 
 // entryAt is the newest entry that was certainly there at a moment; of a moment that is too
-// long ago, the oldest that is known.
+// long ago, the oldest that is known: nobody knows when what came before it was.
 func (p *past) entryAt(at clock.Instant) (index uint64) {
+	if len(p.marks) == 0 {
+		return math.MaxUint64
+	}
 	for i, m := range p.marks {
 		if i == 0 || m.at <= at {
 			index = m.index

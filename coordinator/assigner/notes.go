@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxNotes bounds the regions that something is noted of, by kind of note, and
-	// MaxNotes those of one answer.
+	// maxNotes bounds the regions that something is noted of, by kind of note.
 	maxNotes = 1 << 16
+	// MaxNotes bounds the regions of one answer.
 	MaxNotes = 1024
 	// maxStuck bounds the keyspaces and reasons that are told.
 	maxStuck = 256

@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/identity"
@@ -28,7 +30,8 @@ type Root interface {
 	Propose(ctx context.Context, commands ...*rootv1.Command) ([]*rootv1.CommandResult, error)
 }
 
-// Config says whom a Desk asks. All but Load, Identities, Clock and Logger is required.
+// Config says whom a Desk asks. All but Load, Strategies, AskHook, Identities, Clock and Logger
+// is required.
 type Config struct {
 	// ID and Incarnation are this coordinator's.
 	ID          state.CoordinatorID
@@ -40,6 +43,13 @@ type Config struct {
 	Observed placement.Observed
 	// Load is what an incarnation last said of its load as a whole. Nil: nothing is known.
 	Load func(id state.MemberID, incarnation uint64) (float64, bool)
+
+	// Strategies are those that are brought as code, by the names of keyspaces. The Desk calls
+	// them beside the planner.
+	Strategies map[string]propose.Strategy
+	// AskHook asks the hook of a keyspace about regions that are not there yet, within ctx and
+	// as long as the hook has time. It is filled by *assigner.Assigner. Nil: nobody is asked.
+	AskHook func(ctx context.Context, k *rootv1.Keyspace, regions []hook.Region, candidates []propose.Candidate) (map[state.RegionID]state.MemberID, error)
 
 	// Identities of commands. Nil: those of a source of its own.
 	Identities *identity.Source
@@ -97,4 +107,19 @@ const (
 	sureFor, sureEach   = 20 * time.Millisecond, 20 * time.Microsecond
 	// maxFields bounds the keyspaces of which members are kept.
 	maxFields = 1024
+	// maxGiven bounds the regions that were given and are in no view: one that is so far
+	// behind says too little of limits, and of who is there.
+	maxGiven = 65_536
+	// maxQuestions bounds the hooks that are asked at a time, maxAsked the claims of one
+	// question, and maxAskedBytes about the bytes of their keys.
+	maxQuestions  = 16
+	maxAsked      = 1024
+	maxAskedBytes = 1 << 20
+	// questionTime bounds how long claims wait for a hook, whose timeout may be longer than
+	// those who claim wait.
+	questionTime = 2 * time.Second
+	// restLeast, doubling up to restMost, is how long nobody waits for a hook that failed.
+	restLeast, restMost = time.Second, 30 * time.Second
+	// mostThought is how long a strategy that is brought may take until members are looked at anew.
+	mostThought = 100 * time.Millisecond
 )

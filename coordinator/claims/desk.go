@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/placement"
 	"github.com/nokv/nokv/coordinator/rootview"
+	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -22,6 +24,7 @@ type Desk struct {
 	counts counts
 	wake   chan struct{} // level: there is something to send
 	judged chan *batch   // calls that have come back
+	heard  chan *question
 
 	mu sync.Mutex
 	// Guarded by mu. open are the claims that are not answered, so many bytes; queue those
@@ -32,11 +35,15 @@ type Desk struct {
 	closed bool
 
 	// Owned by Run.
-	calls int
+	calls, questions int
 	// later are claims that are looked at again when a view is at their tokens.
 	later  []*claim
 	fields map[state.KeyspaceID]*field
+	hooks  map[state.KeyspaceID]*hooked
 	given  given
+	// moves that were under way at a moment.
+	moves   *placement.Moves
+	movesAt clock.Instant
 }
 
 // place is a key of a keyspace.
@@ -60,6 +67,9 @@ type claim struct {
 	tries int
 	made  bool
 	after state.Token
+	// asked: a hook was, and it named somebody or nobody.
+	asked bool
+	named state.MemberID
 	grant *grant
 }
 
@@ -81,8 +91,8 @@ func New(cfg Config) (*Desk, error) {
 	}
 	cfg.setDefaults()
 	return &Desk{
-		cfg: cfg, wake: make(chan struct{}, 1), judged: make(chan *batch, maxCalls), open: map[place]*claim{},
-		fields: map[state.KeyspaceID]*field{},
+		cfg: cfg, wake: make(chan struct{}, 1), judged: make(chan *batch, maxCalls), heard: make(chan *question, maxQuestions),
+		open: map[place]*claim{}, fields: map[state.KeyspaceID]*field{}, hooks: map[state.KeyspaceID]*hooked{},
 	}, nil
 }
 
@@ -211,6 +221,7 @@ func (d *Desk) Run(ctx context.Context) error {
 				d.judged <- b // there is room for all of them
 			})
 		}
+		d.ask(ctx, view, calls.Go)
 		if len(d.later) == 0 {
 			changed = nil
 		}
@@ -222,6 +233,8 @@ func (d *Desk) Run(ctx context.Context) error {
 		case b := <-d.judged:
 			d.calls--
 			d.settle(b)
+		case q := <-d.heard:
+			d.told(q)
 		}
 	}
 }
@@ -310,5 +323,5 @@ func (d *Desk) hopeless(b *batch, err error) bool {
 
 // counts are sums since the Desk was made.
 type counts struct {
-	made, found, refused, deserted, overloaded, entries, again atomic.Uint64
+	made, found, refused, deserted, overloaded, entries, again, asked, unasked atomic.Uint64
 }

@@ -7,8 +7,8 @@
 //  1. A region is made by one command, with its owner and in the era that is held. Of many
 //     who claim a key at once one makes it, and all are told of it; what somebody else made
 //     first is adopted.
-//  2. Who gets it is said by the keyspace's strategy, limits and label rules (package
-//     placement), never a member that is suspected, drains or has failed. What was given
+//  2. Who gets it is said by the keyspace's strategy, hooks and brought code among them,
+//     limits and label rules (package placement), never a member that is suspected, drains or has failed. What was given
 //     counts at once. A claim costs no more where there are more members or regions.
 //  3. Claims gather while calls are under way, so that many are in few entries. All that
 //     waits is bounded in number and bytes; what has no room is refused at once.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
@@ -55,6 +56,16 @@ func (d *Desk) command(v *rootview.View, era state.Era, c *claim) *rootv1.Comman
 	}
 	if err := Claimable(v.State, c.at.keyspace); err != nil {
 		d.finish(c, Answer{Err: err})
+		return nil
+	}
+	if d.full(v) {
+		d.counts.overloaded.Add(1)
+		e := reason.New(rootv1.Reason_REASON_OVERLOADED, "this coordinator's view is behind %d regions that it has made", maxGiven)
+		e.Detail.Limit, e.Detail.RetryAfterMillis = maxGiven, 100
+		d.finish(c, Answer{Err: e})
+		return nil
+	}
+	if d.asks(v, c) {
 		return nil
 	}
 	owner, err := d.give(v, c)
@@ -109,17 +120,29 @@ type field struct {
 	settings *rootv1.Keyspace
 	members  int
 	stale    bool
+	// said: a hook names members.
+	said said
+}
+
+// fieldOf is what is known of a keyspace's members, not long ago.
+func (d *Desk) fieldOf(v *rootview.View, ks state.KeyspaceID) *field {
+	now := d.cfg.Clock.Now()
+	f := d.fields[ks]
+	if f == nil || f.stale || f.settings != v.State.Keyspace(ks) || now.Sub(f.made) > freshFor+freshEach*time.Duration(f.members) {
+		return d.look(v, ks, now)
+	}
+	return f
 }
 
 // give says who gets the region of a claim.
 func (d *Desk) give(v *rootview.View, c *claim) (state.Owner, error) {
 	ks := c.at.keyspace
 	now := d.cfg.Clock.Now()
-	f, looked := d.fields[ks], false
-	if f == nil || f.stale || f.settings != v.State.Keyspace(ks) || now.Sub(f.made) > freshFor+freshEach*time.Duration(f.members) {
-		f, looked = d.look(v, ks, now), true
-	}
+	old := d.fields[ks]
+	f := d.fieldOf(v, ks)
+	looked := f != old
 	for gone := 0; ; {
+		f.said.member = c.named
 		owner, why := f.claims.Take(c.at.key)
 		if why == 0 && d.takes(v, owner) {
 			c.grant = d.given.add(ks, owner.Member)
@@ -167,20 +190,41 @@ func (d *Desk) look(v *rootview.View, ks state.KeyspaceID, now clock.Instant) *f
 	if f := d.fields[ks]; f != nil {
 		old = f.claims
 	}
-	in := placement.Input{State: v.State, Observed: d.cfg.Observed, Now: now}
-	said := func(m *rootv1.Member) (float64, bool) {
+	if d.moves == nil || now.Sub(d.movesAt) > freshFor {
+		d.moves, d.movesAt = placement.MovesOf(v.State, now), now
+	}
+	f := &field{made: now, settings: v.State.Keyspace(ks), members: v.State.MemberCount()}
+	in := placement.Input{State: v.State, Observed: d.cfg.Observed, Now: now, Moves: d.moves, Strategies: map[state.KeyspaceID]propose.Strategy{}}
+	switch code := d.cfg.Strategies[f.settings.GetName()]; {
+	case code != nil:
+		in.Strategies[ks] = &brought{desk: d, strategy: code, keyspace: f.settings.GetName()}
+	case f.settings.GetSettings().GetPolicy().GetStrategy() == rootv1.Strategy_STRATEGY_HOOK:
+		in.Strategies[ks] = &f.said
+	}
+	load := func(m *rootv1.Member) (float64, bool) {
 		return d.cfg.Load(state.MemberID(m.GetId()), m.GetIncarnation())
 	}
-	f := &field{
-		claims: placement.NewClaims(in, ks, d.given.of(ks), said, old), made: now,
-		settings: v.State.Keyspace(ks), members: v.State.MemberCount(),
-	}
+	f.claims = placement.NewClaims(in, ks, d.given.of(ks), load, old)
 	d.fields[ks] = f
 	return f
 }
 
 // given are regions that were given and may not be in a view yet.
-type given struct{ all []*grant }
+type given struct {
+	all []*grant
+	// fullAt is the position of the view that all of maxGiven are behind.
+	fullAt state.Token
+}
+
+// full reports whether the view is too far behind what was given.
+func (d *Desk) full(v *rootview.View) bool {
+	g := &d.given
+	if len(g.all) >= maxGiven && g.fullAt != v.Token {
+		g.forget(v.Token)
+		g.fullAt = v.Token
+	}
+	return len(g.all) >= maxGiven
+}
 
 // grant is a region that was given to a member.
 type grant struct {

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/claims"
+	"github.com/nokv/nokv/coordinator/hook"
 	"github.com/nokv/nokv/coordinator/liveness"
 	"github.com/nokv/nokv/coordinator/placement"
+	"github.com/nokv/nokv/coordinator/placement/propose"
 	"github.com/nokv/nokv/coordinator/rootview"
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/internal/reason"
@@ -39,6 +41,26 @@ type world struct {
 	slow    chan struct{}        // calls wait for it, if it is not nil
 	away    map[state.MemberID]bool
 	loads   map[state.MemberID]float64
+	// hook answers for keyspaces of a hook, code is the strategy of keyspace "code".
+	hook  func(context.Context, []hook.Region, []propose.Candidate) (map[state.RegionID]state.MemberID, error)
+	asked int
+	code  func(*propose.Question) (int, bool)
+}
+
+// proposer is a world's code as a strategy.
+type proposer struct{ w *world }
+
+// Propose implements propose.Strategy.
+func (p proposer) Propose(q *propose.Question) (int, bool) { return p.w.code(q) }
+
+func (w *world) askHook(ctx context.Context, _ *rootv1.Keyspace, regions []hook.Region, candidates []propose.Candidate) (map[state.RegionID]state.MemberID, error) {
+	w.mu.Lock()
+	w.asked++
+	fn := w.hook
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return fn(ctx, regions, candidates)
 }
 
 func newWorld(t testing.TB, members int, change func(*rootv1.KeyspaceSettings)) *world {
@@ -62,6 +84,7 @@ func newWorld(t testing.TB, members int, change func(*rootv1.KeyspaceSettings)) 
 	}
 	var err error
 	w.desk, err = claims.New(claims.Config{
+		Strategies: map[string]propose.Strategy{"code": proposer{w}}, AskHook: w.askHook,
 		ID: "c1", Incarnation: life, Views: w, Root: w, Observed: w, Clock: clock.NewMonotonic(),
 		Load: func(id state.MemberID, _ uint64) (float64, bool) {
 			w.mu.Lock()

@@ -13,6 +13,10 @@ type Vars struct {
 	// Calls to the root; Again counts claims that were looked at a second time behind one.
 	Calls uint64 `json:"calls"`
 	Again uint64 `json:"again"`
+	// Asked counts claims of which a hook said what it had to say, Unasked those that went by
+	// the fallback because it was of no use.
+	Asked   uint64 `json:"asked"`
+	Unasked uint64 `json:"unasked"`
 	// Open claims are not answered.
 	Open int `json:"open"`
 }
@@ -25,6 +29,7 @@ func (d *Desk) Vars() Vars {
 	c := &d.counts
 	return Vars{
 		Made: c.made.Load(), Found: c.found.Load(), Refused: c.refused.Load(), Deserted: c.deserted.Load(), Overloaded: c.overloaded.Load(),
-		Calls: c.entries.Load(), Again: c.again.Load(), Open: open,
+		Calls: c.entries.Load(), Again: c.again.Load(),
+		Asked: c.asked.Load(), Unasked: c.unasked.Load(), Open: open,
 	}
 }

@@ -54,9 +54,7 @@ func (c *Client) Claim(ctx context.Context, keyspace string, key []byte, opts ..
 			c.claims.launch(c.claims.next(kind))
 		}
 		if !answered {
-			if b.latch.early() == int64(len(b.keys)) {
-				b.desert()
-			}
+			c.claims.abandon(b)
 			return Claimed{}, &Error{Op: op, Cause: ctx.Err()}
 		}
 		switch {
@@ -117,11 +115,12 @@ type claimBatch struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	desert  func() // nobody waits any more
-	// Guarded by claimers.mu until it is sealed.
-	keys  [][]byte
-	bytes int
-	latch latch
-	done  chan struct{} // closed when what follows is set
+	// Guarded by claimers.mu; when it is sealed keys change no more.
+	keys   [][]byte
+	bytes  int
+	sealed bool
+	latch  latch
+	done   chan struct{} // closed when what follows is set
 	// answer has one region for each key.
 	answer  *coordinatorv1.ClaimRegionsResponse
 	members directory
@@ -170,11 +169,23 @@ func (l *claimers) join(kind claimKind, r *read, key []byte) (*claimBatch, int) 
 func (q *claimQueue) seal() *claimBatch {
 	b := q.open
 	if b != nil {
-		q.open = nil
+		q.open, b.sealed = nil, true
 		q.busy++
 	}
 	return b
 }
+
+// abandon ends a request for which nobody waits. One that has not been sent may be joined.
+func (l *claimers) abandon(b *claimBatch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.sealed && b.deserted() {
+		b.desert()
+	}
+}
+
+// deserted reports whether nobody waits for a sealed request.
+func (b *claimBatch) deserted() bool { return b.latch.early() == int64(len(b.keys)) }
 
 // next gives up the place of a request that has ended, and takes the open one of its kind
 // if no other is under way.
@@ -194,6 +205,10 @@ func (l *claimers) next(kind claimKind) *claimBatch {
 
 func (l *claimers) launch(b *claimBatch) {
 	if b == nil {
+		return
+	}
+	if b.deserted() {
+		l.finish(b, nil, &Error{Op: "Claim", Cause: errGaveUp})
 		return
 	}
 	l.c.count.claimRequests.Add(1)

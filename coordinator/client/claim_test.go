@@ -127,3 +127,58 @@ func TestP40AClaimIsRepeated(t *testing.T) {
 		}
 	})
 }
+
+// Who gives up while its request waits for its turn takes nothing from those who join that
+// request later; one for which nobody waits any more is not sent.
+func TestP40WhoGivesUpWaitingForATurnIsNobodyElses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		f := &claimer{fake: &fake{cluster: newCluster(7)}, made: map[string]uint64{}}
+		w.start("c1:1", f)
+		c, end := w.client(client.Config{}, "c1:1")
+		defer end()
+		slow := make(chan struct{})
+		f.refuse(func(_ context.Context, m string) error {
+			if m == "ClaimRegions" {
+				<-slow
+			}
+			return nil
+		})
+		var all sync.WaitGroup
+		claim := func(key string) {
+			all.Go(func() {
+				if got, err := c.Claim(context.Background(), "games", []byte(key)); err != nil || got.Region.Start != key {
+					t.Errorf("%s: %+v, %v", key, got, err)
+				}
+			})
+			synctest.Wait()
+		}
+		giveUp := func(key string) {
+			short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			if _, err := c.Claim(short, "games", []byte(key)); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+		claim("first") // under way
+		for i := range 20 {
+			all.Go(func() { giveUp(fmt.Sprint("gone", i)) })
+		}
+		time.Sleep(20 * time.Millisecond)
+		claim("joins")
+		close(slow)
+		all.Wait()
+		slow = make(chan struct{})
+		claim("second")
+		giveUp("nobody's")
+		sent := f.called("ClaimRegions")
+		close(slow)
+		all.Wait()
+		synctest.Wait()
+		if n := f.called("ClaimRegions"); n != sent {
+			t.Errorf("%d requests more, for nobody", n-sent)
+		}
+		claim("third")
+		all.Wait()
+	})
+}

@@ -336,11 +336,11 @@ func (r *Releaser) next(v *rootview.View) *call {
 	return c
 }
 
-// stands reports whether a region is still what its owner has stopped.
+// stands reports whether a region is still what its only owner has stopped.
 func (r *Releaser) stands(v *rootview.View, s stopped) bool {
 	at := v.State.Region(s.region)
 	own, ok := r.cfg.Soft.Own(s.region, s.incarnation)
-	return at != nil && at.Epoch == s.epoch && ok && own.Epoch == s.epoch && released(own.Phase, own.IdleSeconds) &&
+	return at != nil && at.Epoch == s.epoch && len(at.Owners) == 1 && at.Owners[0].Incarnation == s.incarnation && ok && own.Epoch == s.epoch && released(own.Phase, own.IdleSeconds) &&
 		v.State.PendingTransition(s.region) == nil && v.State.Keyspace(at.Keyspace).GetSettings().GetLayout().GetPoints() != nil
 }
 

@@ -11,14 +11,13 @@ import (
 // goes on. It has no regions to look at: see InNeed.
 func (w *Work) Copy(observed Observed, now clock.Instant) Input {
 	return Input{
-		State: w.st, Observed: observed, Moves: w.moves.copy(), Now: now, Busy: maps.Clone(w.busy), Leaves: maps.Clone(w.leaves),
+		State: w.st, Observed: observed, Moves: w.moves.copy(), Now: now, Busy: w.busy.copy(), Leaves: maps.Clone(w.leaves),
 	}
 }
 
 // OnItsWay reports whether an operation of a region is on its way to the root.
 func (w *Work) OnItsWay(id state.RegionID) bool {
-	_, busy := w.busy[id]
-	return busy
+	return w.busy.Has(id)
 }
 
 func (m *Moves) copy() *Moves {

@@ -65,8 +65,7 @@ func (p *planner) leaving(from state.Owner) (regions []*state.Region) {
 	p.State.MemberRegionsAfter(from.Member, 0, func(r *state.Region) bool {
 		scanned++
 		o, _ := r.Owner(from.Member)
-		_, busy := p.Busy[r.ID]
-		if _, begun := p.begun[r.ID]; !begun && !busy && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
+		if _, begun := p.begun[r.ID]; !begun && !p.Busy.Has(r.ID) && o.Incarnation == from.Incarnation && p.State.PendingTransition(r.ID) == nil {
 			regions = append(regions, r)
 			loads[r.ID] = p.load(r)
 		}
@@ -94,8 +93,15 @@ func (p *planner) wave(k *settings, id state.MemberID) wave {
 // releaseTime is how long an owner takes to let go, as far as waves are reckoned.
 const releaseTime = time.Second
 
-// under is how many moves from a member are under way, or begin with this plan.
-func (p *planner) under(id state.MemberID) int { return p.Moves.Gives(id) + p.gives[id] }
+// under is how many moves from a member are under way, are on their way to the root, or
+// begin with this plan; taking is how many to it.
+func (p *planner) under(id state.MemberID) int {
+	return p.Moves.Gives(id) + p.Busy.gives(id) + p.gives[id]
+}
+
+func (p *planner) taking(id state.MemberID) int {
+	return p.Moves.Takes(id) + p.Busy.takes(id) + p.takes[id]
+}
 
 // leave begins to take a region off a draining owner. A reason says that no other
 // region of the keyspace can be.

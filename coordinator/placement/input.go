@@ -22,9 +22,9 @@ type Input struct {
 	// Regions to look at, and members that drain, in any order.
 	Regions  []state.RegionID
 	Draining []state.MemberID
-	// Busy are regions of which an operation is on its way to the root: nothing is
-	// planned for them.
-	Busy map[state.RegionID]struct{}
+	// Busy are regions of which an operation is on its way to the root: nothing else is
+	// planned for them, and they count where that brings them. Nil: there are none.
+	Busy *Sent
 
 	// Rebalance are keyspaces to even out, in any order: all of their regions are looked at.
 	Rebalance []state.KeyspaceID

@@ -96,7 +96,7 @@ func (p *planner) refuse(f Refusal) { p.plan.Refusals = append(p.plan.Refusals, 
 // look finds out what a region needs.
 func (p *planner) look(id state.RegionID) {
 	r := p.State.Region(id)
-	if _, busy := p.Busy[id]; busy || r == nil {
+	if p.Busy.Has(id) || r == nil {
 		return
 	}
 	k := p.keyspace(r.Keyspace)

@@ -120,8 +120,8 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		id := state.MemberID(m.GetId())
 		x := balance.Member{
 			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
-			Takes: p.Observed.Takes(id), Stale: p.stale(k, m), Regions: p.State.MemberRegionCount(id),
-			Gives: p.under(id), Gets: p.Moves.Takes(id) + p.takes[id],
+			Takes: p.Observed.Takes(id), Stale: p.stale(k, m), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
+			Gives: p.under(id), Gets: p.taking(id),
 		}
 		if !x.Takes {
 			missing++
@@ -129,6 +129,7 @@ func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 		if p.Insight != nil {
 			in := p.Insight.Member(id)
 			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
+			x.There = in.Joined <= p.Created[k.id]
 		}
 		if byLoad {
 			b := p.Loads.Member(m.GetIncarnation(), p.Now)
@@ -217,11 +218,14 @@ func (p *planner) regions(k *settings) []balance.Region {
 	regions := make([]balance.Region, 0, p.State.KeyspaceRegionCount(k.id))
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
-		_, x.Busy = p.Busy[r.ID]
+		x.Busy = p.Busy.Has(r.ID)
 		begun, done := p.begun[r.ID]
 		x.Busy = x.Busy || done || p.State.PendingTransition(r.ID) != nil
 		if m, under := p.Moves.byRegion[r.ID]; under {
 			x.From, x.To = m.from, m.to
+		}
+		if sent := p.Busy.of(r.ID); sent != nil {
+			p.asPlanned(&x, sent)
 		}
 		if begun > 0 {
 			p.asPlanned(&x, &p.plan.Operations[begun-1])
@@ -244,7 +248,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 	return regions
 }
 
-// asPlanned has a region count for those that this plan gives it to.
+// asPlanned has a region count for those that it is given to.
 func (p *planner) asPlanned(x *balance.Region, o *Operation) {
 	switch o.Kind {
 	case Assign:

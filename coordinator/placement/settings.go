@@ -66,7 +66,8 @@ func settingsOf(record *rootv1.Keyspace) *settings {
 		k.strategy = s.GetPolicy().GetHookFallback()
 	}
 	k.policy = PolicyOf(s)
-	k.hold, k.first = millis(s.GetStart().GetHoldMillis()), bounded(s.GetStart().GetMembers())
+	start := state.StartOf(s)
+	k.hold, k.first = millis(start.GetHoldMillis()), bounded(start.GetMembers())
 	r := s.GetPolicy().GetRebalance()
 	frames := 3 * millis(cmp.Or(s.GetLiveness().GetIntervalMillis(), 1000))
 	k.maxAge = max(frames, millis(cmp.Or(r.GetLoadMaxAgeMillis(), 10_000)))

@@ -56,7 +56,7 @@ func (p *planner) candidates() []*candidate {
 		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
 			return true
 		}
-		c := &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id)}
+		c := &candidate{record: m, id: id, total: p.State.MemberRegionCount(id) + p.Moves.Takes(id) + p.Busy.all(id)}
 		if p.Observed.Takes(id) {
 			p.able = append(p.able, c)
 		} else if p.Observed.Damped(id) {
@@ -103,10 +103,11 @@ func (p *planner) targetsOf(k *settings) *targets {
 	slices.SortFunc(t.candidates, func(a, b *candidate) int { return cmp.Compare(a.id, b.id) })
 	t.field = balance.NewField(k.id, k.policy, members)
 	for _, c := range t.candidates {
-		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + p.claims.booked(c.id)
+		sent := p.Busy.in(c.id, k.id)
+		count := p.State.MemberKeyspaceRegionCount(c.id, k.id) + p.Moves.takesIn(c.id, k.id) + sent.regions + p.claims.booked(c.id)
 		has := load.Same(load.One * load.Amount(count))
 		if p.byLoad(k) {
-			has = load.Same(p.Loads.Member(c.record.GetIncarnation(), p.Now).Now)
+			has = load.Same(p.Loads.Member(c.record.GetIncarnation(), p.Now).Now.Plus(sent.load()))
 		} else if said, known := p.claims.said(c.id); known {
 			has = load.Same(said)
 		}
@@ -141,7 +142,7 @@ func (p *planner) strategy(k *settings, t *targets) {
 	if t.brought == nil && t.strategy == nil && !ring {
 		return // the coldest is the least loaded, and keeps it balanced
 	}
-	t.assigned = p.State.KeyspaceRegionCount(k.id) - p.State.KeyspaceOrphaned(k.id)
+	t.assigned = p.State.KeyspaceRegionCount(k.id) - p.State.KeyspaceOrphaned(k.id) + p.Busy.first(k.id)
 	for i, c := range t.candidates {
 		t.seen = append(t.seen, propose.Candidate{
 			ID: c.id, Labels: c.record.GetLabels(), Capacity: max(c.record.GetCapacity(), 1), Load: t.field.Seat(i).High,
@@ -197,15 +198,16 @@ func (t *targets) room(i int, permille uint64) load.Amount {
 	return t.field.FairWith(t.pending, i, permille)
 }
 
-// expect has a strategy that is brought reckon with regions that are about to be given: of a
-// new keyspace nobody has any part yet.
+// expect has strategies reckon with regions that are about to be given: of a new keyspace
+// nobody has any part yet. What orphans weigh only one that is brought reckons with: others
+// even out what one that failed had.
 func (p *planner) expect(k *settings, regions []homeless) {
-	if p.Strategies[k.id] == nil {
+	t := p.targetsOf(k)
+	if t.seen == nil {
 		return
 	}
-	t := p.targetsOf(k)
 	for _, h := range regions {
-		if len(h.keep) == 0 {
+		if len(h.keep) == 0 && (t.brought != nil || h.reason == rootv1.OperationReason_OPERATION_REASON_FIRST_TOUCH) {
 			t.pending = t.pending.Plus(p.weight(k, h.region))
 		}
 	}
@@ -261,7 +263,7 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 	}
 	if i < 0 {
 		i = t.field.Coldest(r.Start, owners, func(s *balance.Seat) bool {
-			if busy := move && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {
+			if busy := move && p.taking(s.ID) >= inFlight; busy {
 				why = TooManyMoves
 				return true
 			}
@@ -315,7 +317,7 @@ func (p *planner) joiner(k *settings, t *targets, r *state.Region, owners []stat
 		if t.field.Seat(i).High >= t.field.Fair(i, 1000) {
 			continue
 		}
-		if p.Moves.Takes(c.id)+p.takes[c.id] < inFlight && t.field.May(i, r.Start, owners) &&
+		if p.taking(c.id) < inFlight && t.field.May(i, r.Start, owners) &&
 			(best < 0 || c.record.GetIncarnation() > t.candidates[best].record.GetIncarnation()) {
 			best = i
 		}

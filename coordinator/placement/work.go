@@ -44,6 +44,18 @@ func newMoves() *Moves {
 	}
 }
 
+// MovesOf are those that are under way in a state.
+func MovesOf(st *state.State, now clock.Instant) *Moves {
+	m := newMoves()
+	st.Transitions(func(t *rootv1.Transition) bool {
+		if r := st.Region(state.RegionID(t.GetRegionId())); r != nil && assigned(st.Keyspace(r.Keyspace)) {
+			m.follow(t, r, false, now)
+		}
+		return true
+	})
+	return m
+}
+
 // Seen is when the transition of a region was first seen here; now, if it is not known.
 func (m *Moves) Seen(id state.RegionID, now clock.Instant) clock.Instant {
 	if x, ok := m.byRegion[id]; ok {
@@ -130,7 +142,7 @@ type Work struct {
 	moves *Moves
 	dirty map[state.RegionID]struct{}
 	// busy regions have an operation on its way to the root.
-	busy map[state.RegionID]struct{}
+	busy *Sent
 	// lives are the incarnations of members that were current last.
 	lives map[state.MemberID]uint64
 	// taken are the regions without an owner that may have one who acts for them still.
@@ -153,7 +165,7 @@ type Work struct {
 // transitions and regions that are shared.
 func NewWork(st *state.State, now clock.Instant) *Work {
 	w := &Work{
-		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: map[state.RegionID]struct{}{},
+		st: st, moves: newMoves(), dirty: map[state.RegionID]struct{}{}, busy: newSent(),
 		draining: map[state.MemberID]struct{}{}, lives: map[state.MemberID]uint64{}, leaves: map[state.MemberID]Leave{},
 		taken: map[state.RegionID]*rooted.FormerOwner{},
 		later: map[state.RegionID]clock.Instant{}, starving: map[state.RegionID]struct{}{},
@@ -224,6 +236,7 @@ func (w *Work) Follow(st *state.State, changes []state.Change, now clock.Instant
 // drains that has to do with it.
 func (w *Work) region(c *state.Change) {
 	id := c.Region.ID
+	w.busy.follow(id, c.Region.Epoch)
 	delete(w.starving, id)
 	delete(w.taken, id)
 	if c.Removed {
@@ -351,6 +364,9 @@ func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	if !ends && !assigned(w.st.Keyspace(state.KeyspaceID(t.GetKeyspaceId()))) {
 		return
 	}
+	if !ends {
+		w.busy.land(id)
+	}
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
 		w.Mark(id)
 	}
@@ -418,7 +434,7 @@ func (w *Work) Take(observed Observed, now clock.Instant) Input {
 // before Judged, and what it refused, so that it is looked at again in time.
 func (w *Work) Planned(plan *Plan) {
 	for i := range plan.Operations {
-		w.busy[plan.Operations[i].Region] = struct{}{}
+		w.busy.send(w.st, &plan.Operations[i])
 	}
 	for _, f := range plan.Refusals {
 		switch {
@@ -441,7 +457,7 @@ func (w *Work) Planned(plan *Plan) {
 // way for as long as it may apply: a transition has the same id when it is planned
 // again at the same epoch.
 func (w *Work) Judged(id state.RegionID) {
-	delete(w.busy, id)
+	w.busy.judged(id)
 	w.Mark(id)
 	w.again = w.again || len(w.draining) > 0
 }

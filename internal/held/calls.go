@@ -182,7 +182,7 @@ func (c *Core) Done(id uint64, res Result, now clock.Instant) {
 		// It was not wanted, and is looked at as it would be if it had never begun.
 		c.leave(r)
 	case res.Err != "" && r.command != nil:
-		r.idle = false // the application keeps it
+		c.keeps(r, kind, now)
 		c.reply(r, res.Err)
 	case res.Err != "" && kind == Abandon:
 		c.leave(r) // it is told once
@@ -221,6 +221,7 @@ func (c *Core) succeeded(r *region, kind CallKind, res Result, now clock.Instant
 	case Idle:
 		// Who comes from here on finds it closed, or is served before it is released.
 		if r.idle = res.Idle && !c.inUse(r); !r.idle {
+			c.keeps(r, kind, now)
 			c.reply(r, "it is in use")
 		}
 	case TransferLeader:

@@ -346,7 +346,7 @@ func (c *Core) step(r *region, w want, now clock.Instant) bool {
 		switch {
 		case r.gate.ended(): // it was lost, whatever is shown meanwhile
 		case w == wantOwn && r.fits():
-			return r.phase == phaseReleasing && c.reopen(r)
+			return r.phase == phaseReleasing && c.reopen(r, now)
 		case w == wantGive && r.fits():
 			return c.giving(r, now)
 		}
@@ -418,9 +418,10 @@ func (c *Core) lose(r *region, w want, now clock.Instant) bool {
 }
 
 // reopen takes back what was to be given: the move was cancelled.
-func (c *Core) reopen(r *region) bool {
+func (c *Core) reopen(r *region, now clock.Instant) bool {
 	r.phase, r.transition, r.err, r.tries = phaseServing, "", "", 0
 	r.gate.reopen()
+	c.watchUse(r, now)
 	c.changed(r)
 	return true
 }

@@ -20,7 +20,7 @@ import (
 // them below. Rewrite them with -rewrite.
 //
 //	open, close S           a stream
-//	terms S                 each line: ID NAME era|ttl=D|shared [hold=D] [points|slots=N]
+//	terms S                 each line: ID NAME era|ttl=D|shared [hold=D] [idle=D] [points|slots=N]
 //	set S token=N [complete] [partial] [confirmed=SEQUENCE era=N]
 //	                        each line: -ID, or ID@EPOCH [frontier=F] [keyspace=N] [start=K end=K]
 //	                        [takes=TRANSITION peer=M] [gives=TRANSITION peer=M [release]]
@@ -222,6 +222,9 @@ func (m *machine) terms(words []string) *coordinatorv1.KeyspaceTerms {
 	if hold, ok := o["hold"]; ok {
 		k.HoldRequestsMillis = uint64(m.duration(hold).Milliseconds())
 	}
+	if idle, ok := o["idle"]; ok {
+		k.IdleEvictMillis = uint64(m.duration(idle).Milliseconds())
+	}
 	k.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Ranges_{}}
 	if _, ok := o["points"]; ok {
 		k.Layout = &rootv1.Layout{Kind: &rootv1.Layout_Points_{Points: &rootv1.Layout_Points{}}}
@@ -316,6 +319,9 @@ func showFrame(f *coordinatorv1.MemberFrame) string {
 		}
 		if r.GetLoad() != 0 {
 			fmt.Fprintf(&b, " load=%v", r.GetLoad())
+		}
+		if r.GetIdleMillis() > 0 {
+			fmt.Fprint(&b, " unused")
 		}
 		fmt.Fprintln(&b)
 	}

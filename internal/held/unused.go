@@ -89,6 +89,16 @@ func (c *Core) inUse(r *region) bool {
 	return c.idleAfter(r) > 0 && (!r.unused || r.gate.used.Load() || r.gate.busy())
 }
 
+// keeps notes that the application does not let a region go that nobody uses: that counts as
+// use, so that it is asked as seldom as about any other.
+func (c *Core) keeps(r *region, kind CallKind, now clock.Instant) {
+	r.idle = false
+	if (kind == Idle || kind == Release) && r.unused {
+		r.quiet, r.unused = now, false
+		c.mark(r, false)
+	}
+}
+
 // idleMillis is what a report says of how long nobody has used a region: what is released
 // says so only if that is why.
 func (c *Core) idleMillis(r *region) uint64 {

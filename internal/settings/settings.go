@@ -120,7 +120,7 @@ func (s *Setting) Counts(of *rootv1.KeyspaceSettings) string {
 		scaling = state.ScalingOf(of)
 	}
 	return s.Text(&rootv1.KeyspaceSettings{
-		Scaling: scaling, Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},
+		Scaling: scaling, Moves: state.MovesOf(of), Guards: state.GuardsOf(of), Start: state.StartOf(of), Policy: &rootv1.Policy{Rebalance: state.RebalanceOf(of)},
 	})
 }
 

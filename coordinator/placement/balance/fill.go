@@ -9,6 +9,10 @@ import (
 // fruitless is how many members are tried in a row for something to take.
 const fruitless = 64
 
+// leastPart is how many of 1,000 of its fair part a member has at least that a strategy gave
+// its part; who has less came too late for that.
+const leastPart = 750
+
 // hotter orders members that give.
 func (r *rounds) hotter(a, b int32) bool {
 	x, y := &r.f.seats[a], &r.f.seats[b]
@@ -53,6 +57,9 @@ func (r *rounds) fill() {
 	for i := range r.f.seats {
 		s := &r.f.seats[i]
 		fresh := s.Count == 0 || s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
+		if s.There && s.High >= r.f.fair(int32(i)).Share(leastPart, 1000) {
+			fresh = false
+		}
 		if fresh && r.f.at[i] >= 0 {
 			joiners = append(joiners, int32(i))
 		}
@@ -102,11 +109,11 @@ func (r *rounds) fits(from, to int32) int32 {
 	x, y := &r.f.seats[from], &r.f.seats[to]
 	over, room := x.Low-r.floor(from), r.f.fair(to)-y.High
 	own := r.of(from)
-	own = own[r.from(own, room):]
-	for _, region := range own[:min(len(own), mostTries)] {
+	for i, tries := r.ahead(from, r.from(own, room)), 0; i < len(own) && tries < mostTries; i, tries = r.ahead(from, i+1), tries+1 {
+		region := own[i]
 		w := r.weights[region]
 		fewer := w.Low <= over || r.level(from, x.Low-w.Low) >= r.level(to, y.High+w.High)
-		if fewer && w.High <= room && r.hasRoom(to, w.High) && r.free(region) && r.may(region, from, to) {
+		if fewer && w.High <= room && r.hasRoom(to, w.High) && r.may(region, from, to) {
 			return region
 		}
 	}
@@ -127,6 +134,28 @@ func (r *rounds) from(own []int32, most load.Amount) int {
 // free reports whether a region may move to even out.
 func (r *rounds) free(region int32) bool {
 	return !r.begun[region] && r.out.Budget.restsUntil(r.regions[region].ID) == 0
+}
+
+// ahead is the first of a seat's regions that is free, from one on; behind is the last, up to
+// one; -1 or their number: there is none. Those that are not are passed once in a plan: they
+// stay so.
+func (r *rounds) ahead(at int32, i int) int { return r.pass(r.aheads, at, i, 1) }
+
+func (r *rounds) behind(at int32, i int) int { return r.pass(r.behinds, at, i, -1) }
+
+func (r *rounds) pass(skips []int32, at int32, i, by int) int {
+	skips = skips[r.begins[at]:r.begins[at+1]]
+	own, from := r.of(at), i
+	for i >= 0 && i < len(own) && (skips[i] > 0 || !r.free(own[i])) {
+		skips[i] = max(skips[i], 1)
+		i += by * int(skips[i])
+	}
+	for from != i { // whoever comes by the same way is there at once
+		next := from + by*int(skips[from])
+		skips[from] = int32(by * (i - from))
+		from = next
+	}
+	return i
 }
 
 // may reports whether a member may take a region that another one gives.

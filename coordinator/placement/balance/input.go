@@ -35,6 +35,9 @@ type Member struct {
 	// Joined is when it did, if that was lately; 0: long ago. RestsUntil is when something
 	// may be moved to it again to even out.
 	Joined, RestsUntil clock.Instant
+	// There says that the keyspace is newer than the member: it had its part from the
+	// beginning, as a strategy gave it.
+	There bool
 	// Other is the load that is not of this keyspace's regions, Regions how many it has of
 	// all keyspaces.
 	Other   load.Pair

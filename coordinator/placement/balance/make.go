@@ -51,6 +51,8 @@ type rounds struct {
 	begins []int32
 	shares []int32
 	sorted []bool
+	// aheads and behinds are how many shares to pass from one that is not free.
+	aheads, behinds []int32
 	// begun regions are left alone by the rest of the plan.
 	begun []bool
 	// split members have a region that is about to be cut: nothing else is done about them.
@@ -150,6 +152,7 @@ func (r *rounds) seat() {
 		}
 	}
 	r.sorted = make([]bool, r.f.Len())
+	r.aheads, r.behinds = make([]int32, len(r.shares)), make([]int32, len(r.shares))
 }
 
 // held is which rules hold for a region.

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// mostTries bounds the regions of a member that are looked at for one move.
+	// mostTries bounds the regions of a member, of those that may move, that are looked at for one move.
 	mostTries = 64
 	// mostExchanges bounds the regions that room is made for, of one member.
 	mostExchanges = 4
@@ -143,12 +143,12 @@ func (r *rounds) pick(at int32, excess load.Amount) (region, to int32) {
 	if t := r.f.coldest(free, nil, func(i int32) bool { return i == at }); t >= 0 {
 		most = min(most, r.low(t)-r.f.seats[t].High)
 	}
-	for i, tries := r.from(own, most), 0; i < len(own) && tries < mostTries; i, tries = i+1, tries+1 {
+	for i, tries := r.ahead(at, r.from(own, most)), 0; i < len(own) && tries < mostTries; i, tries = r.ahead(at, i+1), tries+1 {
 		if to := r.better(own[i], at); to >= 0 && r.f.seats[to].High+r.weights[own[i]].High <= r.low(to) {
 			return own[i], to
 		}
 	}
-	for i, tries := r.from(own, excess-1)-1, 0; i >= 0 && tries < mostTries; i, tries = i-1, tries+1 {
+	for i, tries := r.behind(at, r.from(own, excess-1)-1), 0; i >= 0 && tries < mostTries; i, tries = r.behind(at, i-1), tries+1 {
 		if to := r.better(own[i], at); to >= 0 {
 			return own[i], to
 		}
@@ -159,9 +159,6 @@ func (r *rounds) pick(at int32, excess load.Amount) (region, to int32) {
 // better is the coldest member that a region may go to, if the higher load of the two
 // falls; -1: it does not.
 func (r *rounds) better(region, from int32) int32 {
-	if !r.free(region) {
-		return -1
-	}
 	to := r.target(region, from)
 	if to < 0 || !r.lowers(from, to, r.weights[region].High) {
 		return -1

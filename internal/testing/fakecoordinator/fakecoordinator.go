@@ -87,6 +87,16 @@ func (c *Cluster) End(member string, ids ...uint64) {
 	c.tellLocked()
 }
 
+// Join takes a region from a member, and gives it another one that has its keys: one change.
+func (c *Cluster) Join(member string, gone uint64, into *coordinatorv1.ShownRegion) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index++
+	delete(c.shown[member], gone)
+	c.shown[member][into.GetRegion().GetId()] = into
+	c.tellLocked()
+}
+
 // SetState is a verdict, or what an operator asked for. A failed member loses everything.
 func (c *Cluster) SetState(member string, state rootv1.MemberState) {
 	c.mu.Lock()

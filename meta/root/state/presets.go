@@ -75,7 +75,6 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 				Strategy: rootv1.Strategy_STRATEGY_RING, RingVnodes: 150, OnMiss: rootv1.OnMiss_ON_MISS_NOT_FOUND,
 				Rebalance: &rootv1.Rebalance{IntervalMillis: 5 * minute},
 			},
-			Start: &rootv1.Start{HoldMillis: 30 * second},
 		}
 	},
 	"kv": func() *rootv1.KeyspaceSettings {
@@ -100,10 +99,12 @@ var presets = map[string]func() *rootv1.KeyspaceSettings{
 			},
 			Cadence: &rootv1.Cadence{CheckpointIntervalMillis: 10 * second},
 			Limits:  &rootv1.Limits{MaxKeysPerRegion: 2000},
-			Start:   &rootv1.Start{HoldMillis: 30 * second},
 		}
 	},
 }
+
+// presetHolds are for how long regions are kept, by preset: see StartOf.
+var presetHolds = map[string]uint64{"actors": 30 * second, "partitions": 30 * second}
 
 // Preset returns the settings of a named preset, in a message of the caller's
 // own: tenants, games, actors, kv or partitions.

@@ -45,6 +45,9 @@ func TestA39N85R06R25R28Presets(t *testing.T) {
 		if d := state.CheckCommand(settingsCommand(s)); d != nil {
 			t.Errorf("%s: %s", name, d.GetMessage())
 		}
+		if level := state.RequiredLevel(settingsCommand(s)); level != state.BaseFeatureLevel {
+			t.Errorf("%s is of feature level %d: a cluster of an older one refuses it", name, level)
+		}
 	}
 	if d := state.CheckCommand(settingsCommand(state.DefaultSettings())); d != nil {
 		t.Errorf("default: %s", d.GetMessage())
@@ -88,6 +91,16 @@ func TestC32C51C52C53C54C55C56C57C58C59C60P17P22P52A37A38R15R27R29NumbersOfPrese
 	want := &rootv1.Scaling{UpPermille: 800, DownPermille: 300, SpacingMillis: 2 * minute, MinMembers: 2, MaxMembers: 10, HookTimeoutMillis: second}
 	if got := state.ScalingOf(games); !proto.Equal(got, want) {
 		t.Errorf("games are scaled by %v, want %v, and not enabled", got, want)
+	}
+	for name, want := range map[string]uint64{"tenants": 0, "games": 0, "actors": 30 * second, "kv": 0, "partitions": 30 * second} {
+		s, _ := state.Preset(name)
+		if got := state.StartOf(s).GetHoldMillis(); got != want {
+			t.Errorf("%s are kept for %d ms, want %d", name, got, want)
+		}
+		s.Start = &rootv1.Start{Members: 3, HoldMillis: 7}
+		if got := state.StartOf(s); !proto.Equal(got, s.Start) {
+			t.Errorf("%s: %v counts, %v is set", name, got, s.Start)
+		}
 	}
 	if s, _ := state.Preset("tenants"); s.GetPolicy().GetRebalance() != nil {
 		t.Errorf("tenants are moved by themselves: %v", s.GetPolicy())

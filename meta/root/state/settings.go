@@ -155,6 +155,12 @@ func checkGuards(g *rootv1.Guards) *rootv1.ErrorDetail {
 	return checkMillis("guards", g.GetMassWindowMillis(), g.GetFlapWindowMillis(), g.GetNoMoveBackMillis())
 }
 
+// StartOf is how a keyspace begins, with what counts where nothing is set: the regions of some
+// presets are kept for a while, which clusters of older feature levels cannot be told.
+func StartOf(s *rootv1.KeyspaceSettings) *rootv1.Start {
+	return &rootv1.Start{Members: s.GetStart().GetMembers(), HoldMillis: cmp.Or(s.GetStart().GetHoldMillis(), presetHolds[s.GetPreset()])}
+}
+
 func checkStart(s *rootv1.Start) *rootv1.ErrorDetail {
 	if s.GetMembers() > MaxMembers {
 		return invalid("start: %d members, at most %d fit", s.GetMembers(), MaxMembers)

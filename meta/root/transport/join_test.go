@@ -126,7 +126,7 @@ func TestKnockAndJoin(t *testing.T) {
 			}
 		}
 		d := n.start(t, got, nil)
-		time.Sleep(time.Second)
+		time.Sleep(10 * time.Second) // pauses between attempts to connect grow
 		a.Send([]*raftpb.Message{message(1, 4, 1, 10)})
 		d.Send([]*raftpb.Message{message(4, 3, 1, 10)})
 		synctest.Wait()

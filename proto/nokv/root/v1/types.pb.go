@@ -4096,7 +4096,8 @@ type Start struct {
 	Members uint64 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
 	// How long the regions of a member whose process ended are kept for the next process of
 	// that id, in milliseconds; with FENCE_TTL the ttl is waited for at the same time. Of
-	// exclusive regions. 0: not at all.
+	// exclusive regions. 0: 30 s in keyspaces of the presets actors and partitions, else not at
+	// all.
 	HoldMillis    uint64 `protobuf:"varint,2,opt,name=hold_millis,json=holdMillis,proto3" json:"hold_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
