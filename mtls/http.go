@@ -12,17 +12,20 @@ import (
 // forHTTP1 is what a dialer of HTTP speaks.
 var forHTTP1 = []string{"http/1.1"}
 
-// Transport asks the HTTP ports of root peers and coordinators, at https:// with
-// certificates. A nil Source asks in plain text.
-func (s *Source) Transport() *http.Transport {
+// Transport asks HTTP ports, at https:// with certificates, of processes that have one of
+// these roles; none: root peers and coordinators. A nil Source asks in plain text.
+func (s *Source) Transport(roles ...principal.Role) *http.Transport {
 	t := new(http.Transport)
+	if len(roles) == 0 {
+		roles = []principal.Role{principal.Root, principal.Coordinator}
+	}
 	if s != nil {
 		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			raw, err := new(net.Dialer).DialContext(ctx, network, addr)
 			if err != nil {
 				return nil, err
 			}
-			c, _, err := s.dial(ctx, raw, forHTTP1, []principal.Role{principal.Root, principal.Coordinator})
+			c, _, err := s.dial(ctx, raw, forHTTP1, roles)
 			return c, err
 		}
 	}

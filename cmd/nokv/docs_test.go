@@ -126,6 +126,8 @@ func TestDocsHaveEveryJSONField(t *testing.T) {
 		replaceOutput{},
 		certOutput{},
 		workerEvent{},
+		proxyLine{},
+		proxyVars{},
 	} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {

@@ -62,7 +62,7 @@ func commands() *command {
 		name:    "nokv",
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
-			devCommand(), metaRootCommand(), coordinatorCommand(), workerCommand(), serveCommand(),
+			devCommand(), metaRootCommand(), coordinatorCommand(), workerCommand(), proxyCommand(), serveCommand(),
 			statusCommand(), planCommand(), eventsCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), tokenCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), certCommand(), configCommand(), benchCommand(), versionCommand(),
 		},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -389,15 +390,12 @@ func (d *demo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := member.Request{Keyspace: keyspace, Key: []byte(key)}
-	if text := r.URL.Query().Get("epoch"); text != "" {
-		version, conf, _ := strings.Cut(text, ".")
-		v, err1 := strconv.ParseUint(version, 10, 64)
-		c, err2 := strconv.ParseUint(conf, 10, 64)
-		if err := errors.Join(err1, err2); err != nil {
-			http.Error(w, "want epoch=VERSION.CONF_VERSION", http.StatusBadRequest)
+	if text := cmp.Or(r.URL.Query().Get("epoch"), r.Header.Get(router.HeaderEpoch)); text != "" {
+		var err error
+		if req.Epoch, err = router.ParseEpoch(text); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		req.Epoch = rooted.Epoch{Version: v, ConfVersion: c}
 	}
 	var answer string
 	err := d.member.Do(r.Context(), req, func(_ context.Context, region member.Region) error {

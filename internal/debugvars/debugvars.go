@@ -44,6 +44,8 @@ type Source struct {
 	Vars func() any
 	// Healthy returns nil when the component serves; the error is shown.
 	Healthy func(ctx context.Context) error
+	// Ready says at /readyz whether requests should be sent here. Nil: that is not served.
+	Ready func(ctx context.Context) error
 	// TLS are the certificates of the process; nil: it has none, and everybody on
 	// this machine may see everything.
 	TLS *mtls.Source
@@ -110,16 +112,24 @@ func Handler(s Source) http.Handler {
 		expvar.Do(func(kv expvar.KeyValue) { fmt.Fprintf(w, ",\n%q: %s", kv.Key, kv.Value) })
 		fmt.Fprint(w, "\n}\n")
 	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /healthz", answering(s.Healthy))
+	if s.Ready != nil {
+		mux.HandleFunc("GET /readyz", answering(s.Ready))
+	}
+	return mux
+}
+
+// answering is a check as a page: 200, or 503 with what is wrong.
+func answering(check func(context.Context) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
 		defer cancel()
-		if err := s.Healthy(ctx); err != nil {
+		if err := check(ctx); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
-	})
-	return mux
+	}
 }
 
 // Serve serves a source on lis until ctx ends, and closes lis.

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/internal/procs"
+	"github.com/nokv/nokv/internal/testing/proctest"
+)
+
+func TestP80ProxysWords(t *testing.T) {
+	for _, c := range []struct{ line, want string }{
+		{"proxy --key-header H", "--keyspace is required"},
+		{"proxy --keyspace k", "say where the key is, once"},
+		{"proxy --keyspace k --key-header H --key-query q", "say where the key is, once"},
+		{"proxy --keyspace k --key-path games", "begins with a slash"},
+		{"proxy --keyspace k --key-path /games", "{key...} in it once"},
+		{"proxy --keyspace k --key-header H --addr 0.0.0.0:1", "--insecure"},
+		{"proxy --keyspace k --key-header H --addr 0.0.0.0:1 --plain", "--plain is for this machine"},
+		{"proxy --keyspace k --key-header H --max-body 0", "--max-body"},
+		{"proxy --keyspace k --key-header H extra", "no arguments"},
+	} {
+		var stdout, stderr bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		code := run(ctx, strings.Fields(c.line), &env{stdout: &stdout, stderr: &stderr})
+		if code != exitUsage || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("nokv %s: exit status %d, %s", c.line, code, stderr.String())
+		}
+	}
+}
+
+// Through a proxy, nobody sees a worker that is killed, but by a request that takes longer.
+func TestP84P85NokvProxyServesThroughAKill(t *testing.T) {
+	h := startHosting(t)
+	addrs, err := procs.Addrs(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := proctest.Start(t, h.Options("proxy", "proxy", "--keyspace", "games", "--key-path", "/games/{key}", "--addr", addrs[0], "--metrics-addr", addrs[1],
+		"--hold", "30s", "--coordinator-addr", h.Coordinators()))
+	page := func(url string) (int, string, error) {
+		resp, err := http.Get(url)
+		if err != nil {
+			return 0, "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body), err
+	}
+	h.eventually(func(context.Context) error {
+		if code, body, err := page("http://" + addrs[1] + "/readyz"); err != nil || code != 200 {
+			return fmt.Errorf("it is not ready: %d %s %v", code, body, err)
+		}
+		return nil
+	})
+	var served atomic.Int64
+	var longest atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for k := range 4 {
+		wg.Go(func() {
+			for i := k; ; i += 4 {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				begin := time.Now()
+				code, body, err := page(fmt.Sprintf("http://%s/games/g%04d", addrs[0], i%hostedPoints))
+				if err != nil || code != 200 {
+					t.Errorf("a request failed: %d %s %v", code, body, err)
+					return
+				}
+				longest.Store(max(longest.Load(), int64(time.Since(begin))))
+				served.Add(1)
+			}
+		})
+	}
+	after := func(n int64) {
+		want := served.Load() + n
+		h.eventually(func(context.Context) error {
+			if served.Load() < want && !t.Failed() {
+				return fmt.Errorf("%d of %d answers", served.Load(), want)
+			}
+			return nil
+		})
+	}
+	after(hostedPoints)
+	h.workers[0].Kill()
+	after(4 * hostedPoints)
+	close(stop)
+	wg.Wait()
+	t.Logf("%d requests, the longest took %v", served.Load(), time.Duration(longest.Load()))
+	if _, body, err := page("http://" + addrs[1] + "/debug/vars"); err != nil || !strings.Contains(body, `"retries"`) {
+		t.Errorf("its numbers are %s, %v", body, err)
+	}
+	if !strings.Contains(p.Log(), `"result":"hit"`) {
+		t.Errorf("there is no access log: %s", p.Tail())
+	}
+}

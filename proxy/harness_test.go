@@ -1,0 +1,229 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/router"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// world is a coordinator in memory that says what the test says, a router that follows
+// it, and members that are HTTP servers.
+type world struct {
+	coordinatorv1.UnimplementedCoordinatorServer
+	t      testing.TB
+	router *router.Router
+	feed   chan *coordinatorv1.WatchRegionsResponse
+	end    chan struct{}
+
+	mu       sync.Mutex
+	index    uint64
+	begun    time.Time
+	revision uint64
+	results  []proxy.Result
+	members  []*httptest.Server
+	shown    *rootv1.Region
+	states   map[string]*rootv1.Member
+}
+
+func (w *world) says() *coordinatorv1.Disclosure {
+	return &coordinatorv1.Disclosure{ClusterId: 7, Era: 1, ServedRootToken: at(w.index), CurrentRootToken: at(w.index)}
+}
+
+func at(index uint64) *rootv1.RootToken {
+	return &rootv1.RootToken{Incarnation: 1, Term: 1, Index: index}
+}
+
+// Status implements the service.
+func (w *world) Status(context.Context, *coordinatorv1.StatusRequest) (*coordinatorv1.StatusResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return &coordinatorv1.StatusResponse{Disclosure: w.says()}, nil
+}
+
+// RouteStream says what the watch has said last.
+func (w *world) RouteStream(s grpc.BidiStreamingServer[coordinatorv1.GetRegionsByKeysRequest, coordinatorv1.GetRegionsByKeysResponse]) error {
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return nil
+		}
+		w.mu.Lock()
+		reply := &coordinatorv1.GetRegionsByKeysResponse{RequestId: req.GetRequestId(), Disclosure: w.says(), Regions: []*rootv1.Region{w.shown}}
+		for _, o := range w.shown.GetOwners() {
+			m := w.states[o.GetMemberId()]
+			reply.Owners = append(reply.Owners, &coordinatorv1.OwnerAddress{MemberId: m.GetId(), Address: m.GetAddress(), State: m.GetState(), Incarnation: 1})
+		}
+		for _, key := range req.GetKeys() {
+			place := uint32(0)
+			if string(key) < "z" {
+				place = 1
+			}
+			reply.RegionOfKey = append(reply.RegionOfKey, place)
+		}
+		w.mu.Unlock()
+		if err := s.Send(reply); err != nil {
+			return err
+		}
+	}
+}
+
+// WatchRegions implements the service.
+func (w *world) WatchRegions(_ *coordinatorv1.WatchRegionsRequest, s grpc.ServerStreamingServer[coordinatorv1.WatchRegionsResponse]) error {
+	w.mu.Lock()
+	w.begun = time.Now()
+	w.mu.Unlock()
+	for {
+		select {
+		case m := <-w.feed:
+			if err := s.Send(m); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+// start makes a world of members with these handlers, of which the first owns [a, z).
+func start(t testing.TB, members ...http.Handler) *world {
+	t.Helper()
+	w := &world{t: t, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
+	l, s := bufconn.Listen(1<<16), grpc.NewServer()
+	coordinatorv1.RegisterCoordinatorServer(s, w)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	for _, h := range members {
+		m := httptest.NewUnstartedServer(h)
+		m.Config.Protocols = new(http.Protocols)
+		m.Config.Protocols.SetHTTP1(true)
+		m.Config.Protocols.SetUnencryptedHTTP2(true)
+		m.Start()
+		t.Cleanup(m.Close)
+		w.members = append(w.members, m)
+	}
+	c, err := client.New(client.Config{
+		Endpoints: []string{"a"}, WatchSilence: time.Hour,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) })},
+	})
+	must(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	w.router, err = router.New(router.Config{Client: c})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.router.Run(ctx) }()
+	t.Cleanup(func() { cancel(); must(t, <-done) })
+	first := &coordinatorv1.WatchRegionsResponse{Snapshot: true, Keyspaces: []*coordinatorv1.KeyspaceChange{{Keyspace: &rootv1.Keyspace{
+		Id: 1, Name: "default", Settings: &rootv1.KeyspaceSettings{Placement: rootv1.Placement_PLACEMENT_ASSIGNED},
+	}}}}
+	for i := range w.members {
+		first.Members = append(first.Members, w.member(i, rootv1.MemberState_MEMBER_STATE_ACTIVE))
+	}
+	first.Changes = []*coordinatorv1.RegionChange{{Region: w.region(0)}}
+	w.send(first)
+	must(t, w.router.Wait(t.Context()))
+	return w
+}
+
+func (w *world) member(i int, state rootv1.MemberState) *coordinatorv1.MemberChange {
+	return &coordinatorv1.MemberChange{Member: &rootv1.Member{Id: name(i), Address: w.address(i), State: state, Incarnation: 1}}
+}
+
+func name(i int) string               { return fmt.Sprintf("m%d", i) }
+func (w *world) address(i int) string { return w.members[i].Listener.Addr().String() }
+func (w *world) at(i int, state rootv1.MemberState) { // member i is in a state
+	w.send(&coordinatorv1.WatchRegionsResponse{Members: []*coordinatorv1.MemberChange{w.member(i, state)}})
+}
+
+func (w *world) region(owner int) *rootv1.Region {
+	return &rootv1.Region{
+		Id: 1, KeyspaceId: 1, StartKey: []byte("a"), EndKey: []byte("z"), Revision: w.revision, Epoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: w.revision},
+		Owners: []*rootv1.Owner{{MemberId: name(owner), Incarnation: 1}},
+	}
+}
+
+// move gives the region to another member.
+func (w *world) move(owner int) {
+	w.revision++
+	w.send(&coordinatorv1.WatchRegionsResponse{Changes: []*coordinatorv1.RegionChange{{Region: w.region(owner)}}})
+}
+
+func (w *world) send(m *coordinatorv1.WatchRegionsResponse) {
+	w.mu.Lock()
+	w.index++
+	for _, c := range m.GetMembers() {
+		w.states[c.GetMember().GetId()] = c.GetMember()
+	}
+	for _, c := range m.GetChanges() {
+		w.shown = c.GetRegion()
+	}
+	m.Token, m.Disclosure, m.SentMillis = at(w.index), w.says(), uint64(time.Since(w.begun).Milliseconds())+1
+	w.mu.Unlock()
+	w.feed <- m
+}
+
+// proxy makes one whose key is the header K.
+func (w *world) proxy(cfg proxy.Config) *proxy.Proxy {
+	w.t.Helper()
+	cfg.Router = w.router
+	if cfg.Key == nil {
+		cfg.Key = proxy.Header("K")
+	}
+	cfg.OnResult = func(r proxy.Result) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.results = append(w.results, r)
+	}
+	p, err := proxy.New(cfg)
+	must(w.t, err)
+	w.t.Cleanup(func() { must(w.t, p.Close()) })
+	return p
+}
+
+// last is the result of the last request, when there are so many.
+func (w *world) last(n int) proxy.Result {
+	w.t.Helper()
+	for end := time.Now().Add(10 * time.Second); ; {
+		w.mu.Lock()
+		got := len(w.results)
+		if got >= n {
+			defer w.mu.Unlock()
+			return w.results[got-1]
+		}
+		w.mu.Unlock()
+		if time.Now().After(end) {
+			w.t.Fatalf("%d requests are over, want %d", got, n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func serve(t testing.TB, h http.Handler) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,281 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
+)
+
+// Headers that members get, besides router.HeaderEpoch. Those of callers are taken away.
+const (
+	HeaderKeyspace = "Nokv-Keyspace"
+	HeaderRegion   = "Nokv-Region"
+)
+
+// Bounds of connections to members.
+const (
+	maxIdle         = 4096
+	maxIdleAMember  = 256
+	idleFor         = 90 * time.Second
+	maxHeaderBytes  = 64 << 10
+	firstPause      = 10 * time.Millisecond
+	lastPause       = 100 * time.Millisecond
+	maxHeld         = 4096     // requests that wait for their owner
+	maxWholeAnswer  = 32 << 10 // of an idempotent request: read before it is passed on
+	continueTimeout = time.Second
+)
+
+// transports are the ways to ask members.
+func (p *Proxy) transports() {
+	dialer := &net.Dialer{Timeout: p.cfg.Dial}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, notSent{router.NotSent(err)}
+		}
+		return c, nil
+	}
+	common := func(t *http.Transport) *http.Transport {
+		t.Proxy, t.DisableCompression, t.MaxIdleConns, t.MaxIdleConnsPerHost = nil, true, maxIdle, maxIdleAMember
+		t.IdleConnTimeout, t.ResponseHeaderTimeout, t.MaxResponseHeaderBytes = idleFor, p.cfg.Timeout, maxHeaderBytes
+		t.ExpectContinueTimeout = continueTimeout
+		return t
+	}
+	if p.cfg.TLS != nil {
+		t := common(p.cfg.TLS.Transport(principal.Member))
+		inner := t.DialTLSContext
+		t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, p.cfg.Dial)
+			defer cancel()
+			c, err := inner(ctx, network, addr)
+			if err != nil {
+				return nil, notSent{router.NotSent(err)}
+			}
+			return c, nil
+		}
+		p.one, p.two = t, t
+		return
+	}
+	p.one = common(&http.Transport{DialContext: dial})
+	two := common(&http.Transport{DialContext: dial, Protocols: new(http.Protocols)})
+	two.Protocols.SetUnencryptedHTTP2(true)
+	p.two = two
+}
+
+// final is an error behind which nothing is tried.
+type final struct{ err error }
+
+func (e *final) Error() string { return e.err.Error() }
+
+// cause is what an error is about.
+func cause(err error) error {
+	if f, ok := errors.AsType[*final](err); ok {
+		return f.err
+	}
+	return err
+}
+
+// RoundTrip asks the owner, and whoever is it next, until one has answered.
+func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
+	p, x := h.p, exchangeOf(out)
+	if x.fixed {
+		resp, err := p.try(out, x, x.target)
+		return resp, err
+	}
+	var resp *http.Response
+	var err, no error
+	ask := func(_ context.Context, t router.Target) error {
+		resp, err = p.try(out, x, t)
+		return nil // what becomes of it is decided here
+	}
+	if no = p.cfg.Router.Do(out.Context(), x.key, x.options, ask); no != nil || err == nil {
+		return resp, no
+	}
+	if !x.again(err) {
+		return nil, err
+	}
+	if p.holding.Add(1) > maxHeld {
+		p.holding.Add(-1)
+		return nil, &client.Error{Op: "Proxy", Reason: rootv1.Reason_REASON_OVERLOADED, Cause: fmt.Errorf("%d requests wait for their owners already: %w", maxHeld, err)}
+	}
+	defer p.holding.Add(-1)
+	held, cancel := context.WithTimeout(out.Context(), p.cfg.Hold)
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		next, repaired := router.Target{}, false
+		if router.RefusalOf(err) != nil {
+			next, repaired = p.cfg.Router.Repair(held, x.key, x.options, x.target, err)
+		} else if unsent(err) {
+			p.cfg.Router.Unreachable(x.target, err)
+		}
+		if !repaired || x.tries > 1 {
+			select {
+			case <-time.After(pause):
+			case <-held.Done():
+				return nil, err
+			}
+		}
+		if repaired {
+			_ = ask(held, next)
+		} else if no = p.cfg.Router.Do(held, x.key, x.options, ask); no != nil && held.Err() != nil {
+			return nil, err // that says more
+		} else if no != nil {
+			return nil, no
+		}
+		if err == nil || !x.again(err) {
+			return resp, err
+		}
+	}
+}
+
+// again says whether a request that failed may be tried once more.
+func (x *exchange) again(err error) bool {
+	if _, ok := errors.AsType[*final](err); ok || x.tries == 0 {
+		return false
+	}
+	if no := router.RefusalOf(err); no != nil {
+		return !no.Ran || x.options.Idempotent
+	}
+	return unsent(err) || x.options.Idempotent && broken(err)
+}
+
+// try asks one member.
+func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Response, error) {
+	x.tries++
+	x.target = t
+	x.reassigned = x.reassigned || t.Reassigned
+	if host, _, err := net.SplitHostPort(t.Address); err != nil || host == "" || strings.ContainsAny(t.Address, "/@?# ") {
+		return nil, notSent{router.NotSent(fmt.Errorf("member %q has the address %.200q, which is not HOST:PORT", t.Member, t.Address))}
+	}
+	req := *out
+	u := *out.URL
+	u.Scheme, u.Host = p.cfg.TLS.Scheme(), t.Address
+	req.URL = &u
+	if x.tries > 1 { // the one before may still be read
+		req.Header = out.Header.Clone()
+	}
+	address(req.Header, x, t)
+	body := x.bodyOf(out, &req)
+	transport := p.one
+	if (p.cfg.H2C || strings.HasPrefix(out.Header.Get("Content-Type"), "application/grpc")) && out.Header.Get("Upgrade") == "" {
+		transport = p.two
+	}
+	resp, err := transport.RoundTrip(&req)
+	if err == nil {
+		err = p.judge(&req, x, resp)
+	}
+	if err == nil {
+		return resp, nil
+	}
+	if touched := body.detach(); touched || out.Context().Err() != nil || timedOut(err) && !unsent(err) {
+		return nil, &final{err}
+	}
+	return nil, err
+}
+
+// address says to the member what the request is for.
+func address(h http.Header, x *exchange, t router.Target) {
+	h.Del(router.HeaderEpoch)
+	h.Del(HeaderRegion)
+	if t.Epoch != (rooted.Epoch{}) {
+		h.Set(router.HeaderEpoch, t.Epoch.String())
+	}
+	if t.Region != nil {
+		h.Set(HeaderRegion, strconv.FormatUint(uint64(t.Region.ID), 10))
+	}
+	h[HeaderKeyspace] = x.keyspace
+}
+
+// judge finds out whether an answer is one, and reads it whole where that is wanted.
+func (p *Proxy) judge(req *http.Request, x *exchange, resp *http.Response) error {
+	refused := resp.StatusCode == http.StatusMisdirectedRequest || resp.Header.Get(router.HeaderRefused) != ""
+	whole := x.options.Idempotent && resp.ContentLength > 0 && resp.ContentLength <= maxWholeAnswer && req.Method != http.MethodHead
+	if !refused && !whole {
+		return nil
+	}
+	late := time.AfterFunc(p.cfg.Timeout, func() { _ = resp.Body.Close() })
+	defer late.Stop()
+	if refused {
+		if no := router.FromHTTP(resp); no != nil {
+			_ = resp.Body.Close()
+			return no
+		}
+		return nil
+	}
+	raw := make([]byte, resp.ContentLength)
+	_, err := io.ReadFull(resp.Body, raw)
+	if err == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 1)) // its end, with the trailers
+	}
+	_ = resp.Body.Close()
+	switch {
+	case err != nil && !late.Stop():
+		return &final{fmt.Errorf("half an answer came in %v: %w", p.cfg.Timeout, context.DeadlineExceeded)}
+	case err != nil:
+		return fmt.Errorf("half an answer came: %w", err)
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(raw))
+	return nil
+}
+
+// bodyOf gives a try the body of the request; the answer is how to take it back.
+func (x *exchange) bodyOf(out, req *http.Request) *tryBody {
+	switch {
+	case x.kept != nil:
+		req.Body = io.NopCloser(bytes.NewReader(x.kept))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.kept)), nil }
+	case out.Body != nil && out.Body != http.NoBody:
+		b := &tryBody{r: out.Body}
+		req.Body = b
+		return b
+	}
+	return nil
+}
+
+// tryBody is a body that is passed on as it comes, to one try at a time.
+type tryBody struct {
+	r  io.Reader
+	mu sync.Mutex
+	// Guarded by mu.
+	touched, detached bool
+}
+
+// Read implements io.Reader.
+func (b *tryBody) Read(buf []byte) (int, error) {
+	b.mu.Lock()
+	if b.detached {
+		b.mu.Unlock()
+		return 0, errors.New("the request is tried elsewhere")
+	}
+	b.touched = true
+	b.mu.Unlock()
+	return b.r.Read(buf)
+}
+
+// Close leaves the body to the next try; it is closed with the exchange.
+func (*tryBody) Close() error { return nil }
+
+// detach ends reading; touched: some was read, and there is no next try.
+func (b *tryBody) detach() (touched bool) {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.detached = true
+	return b.touched
+}

@@ -1,0 +1,353 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/nokv/nokv/coordinator/client"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
+)
+
+// Proxy makes handlers that pass requests on to the owners of their keys.
+type Proxy struct {
+	cfg      Config
+	one, two http.RoundTripper // HTTP/1.1, and HTTP/2 where members are asked by that
+	reverse  *httputil.ReverseProxy
+	keyspace []string
+	kept     atomic.Int64 // bytes of bodies
+	holding  atomic.Int64 // requests that wait for their owner
+	sockets  sockets
+}
+
+// New makes a Proxy. Close ends what it has.
+func New(cfg Config) (*Proxy, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Proxy{cfg: cfg.withDefaults()}
+	p.transports()
+	state := p.cfg.Router.State()
+	name := p.cfg.Keyspace
+	if name == "" {
+		name = state[0].Keyspace
+	}
+	found := false
+	for _, s := range state {
+		found = found || s.Keyspace == name
+	}
+	if !found {
+		return nil, fmt.Errorf("proxy config: the Router does not follow keyspace %.80q: name it in router.Config.Keyspaces", name)
+	}
+	p.keyspace = []string{name}
+	p.sockets.all = map[*socket]struct{}{}
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite: p.rewrite, Transport: hop{p}, BufferPool: buffers{}, ModifyResponse: p.answered, ErrorHandler: p.failed,
+		ErrorLog: p.cfg.Logger.Named("proxy").StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	}
+	return p, nil
+}
+
+// Close ends upgraded connections, with code 1001 where they are WebSockets, and idle
+// ones to members. It is for when the listener takes no more requests.
+func (p *Proxy) Close() error {
+	p.sockets.close()
+	for _, t := range []http.RoundTripper{p.one, p.two} {
+		t.(*http.Transport).CloseIdleConnections()
+	}
+	return nil
+}
+
+// Waiting is how many requests wait for their owner.
+func (p *Proxy) Waiting() int { return int(p.holding.Load()) }
+
+// hop is a Proxy as the RoundTripper that finds owners.
+type hop struct{ p *Proxy }
+
+// buffers are what answers are copied with.
+type buffers struct{}
+
+var spare = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// Get implements httputil.BufferPool.
+func (buffers) Get() []byte { return spare.Get().(*[32 << 10]byte)[:] }
+
+// Put implements httputil.BufferPool.
+func (buffers) Put(b []byte) { spare.Put((*[32 << 10]byte)(b)) }
+
+// exchange is one request and what becomes of it.
+type exchange struct {
+	http.ResponseWriter
+	options    router.Options
+	key        []byte
+	keyspace   []string
+	kept       []byte // the body; nil: it is passed on as it comes
+	fixed      bool   // target is asked, and nobody else
+	target     router.Target
+	tries      int
+	reassigned bool
+	socket     *socket // nil: it was not upgraded
+	status     int
+	bytes      int64
+	err        error
+	tag        Tag
+	// answered, if set, looks at the answer before it is passed on.
+	answered func(*http.Response) error
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
+
+// Unwrap is for http.ResponseController.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (x *exchange) WriteHeader(status int) {
+	if x.status == 0 && status >= 200 {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (x *exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+	n, err := x.ResponseWriter.Write(b)
+	x.bytes += int64(n)
+	return n, err
+}
+
+// serve runs one request to its end, and tells of it.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchange, r *http.Request) error) {
+	begun := time.Now()
+	x := &exchange{ResponseWriter: w, keyspace: p.keyspace}
+	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Idempotent: idempotent(r)}
+	defer func() {
+		broke := recover()
+		if x.socket != nil {
+			_ = x.socket.Close()
+		}
+		if broke == http.ErrAbortHandler && x.err == nil {
+			x.err, x.tag = errHalf, UpstreamError
+		}
+		if r.Context().Err() != nil && x.err != nil {
+			x.tag = Canceled
+		}
+		if p.cfg.OnResult != nil {
+			p.cfg.OnResult(Result{
+				Request: r, Tag: x.tag, Key: x.key, Target: x.target, Status: x.status, Tries: x.tries, Bytes: x.bytes, Duration: time.Since(begun), Err: x.err,
+			})
+		}
+		if broke != nil {
+			panic(broke)
+		}
+	}()
+	err := do(x, r)
+	if err != nil {
+		p.fail(x, r, err)
+	}
+}
+
+// errHalf is an answer that broke off.
+var errHalf = errors.New("the answer of the member broke off, or the caller went away")
+
+// idempotent says whether a request may be run twice.
+func idempotent(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return r.Header.Get("Idempotency-Key") != ""
+}
+
+// pass passes a request on to whom x says.
+func (p *Proxy) pass(x *exchange, r *http.Request) error {
+	if r.Method == http.MethodConnect {
+		return &badRequest{http.StatusMethodNotAllowed, "CONNECT asks for a tunnel, and this is no proxy of that kind"}
+	}
+	release, err := p.keep(x, r)
+	defer release()
+	if err != nil {
+		return err
+	}
+	p.reverse.ServeHTTP(x, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+	return nil
+}
+
+// keep reads a body that may have to be sent again.
+func (p *Proxy) keep(x *exchange, r *http.Request) (release func(), err error) {
+	release = func() {}
+	if p.cfg.MaxBody > 0 {
+		if r.ContentLength > p.cfg.MaxBody {
+			return release, &badRequest{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has %d bytes, more than %d", r.ContentLength, p.cfg.MaxBody)}
+		}
+		if r.ContentLength != 0 && r.Body != nil {
+			r.Body = http.MaxBytesReader(x.ResponseWriter, r.Body, p.cfg.MaxBody)
+		}
+	}
+	n := r.ContentLength
+	if n <= 0 || n > p.cfg.MaxReplay || r.Header.Get("Expect") != "" {
+		return release, nil
+	}
+	if p.kept.Add(n) > p.cfg.MaxReplayTotal {
+		p.kept.Add(-n)
+		return release, nil
+	}
+	release = func() { p.kept.Add(-n) }
+	control := http.NewResponseController(x.ResponseWriter)
+	timed := control.SetReadDeadline(time.Now().Add(p.cfg.BodyWithin)) == nil
+	kept := make([]byte, n)
+	if _, err := io.ReadFull(r.Body, kept); err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return release, &badRequest{http.StatusRequestTimeout, fmt.Sprintf("the body did not come in %v", p.cfg.BodyWithin)}
+		}
+		return release, &badRequest{http.StatusBadRequest, fmt.Sprintf("the body broke off: %s", err)}
+	}
+	if timed {
+		_ = control.SetReadDeadline(time.Time{}) // it could be set before
+	}
+	x.kept = kept
+	return release, nil
+}
+
+// own are headers that no caller says to a member.
+var own = []string{router.HeaderEpoch, router.HeaderMember, router.HeaderAddress, router.HeaderRefused, HeaderKeyspace, HeaderRegion}
+
+// rewrite makes the request to the member.
+func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
+	for _, name := range own {
+		delete(r.Out.Header, name)
+	}
+	if p.cfg.TrustForwarded {
+		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]
+	}
+	r.SetXForwarded()
+	r.Out.Header.Del("X-Real-Ip")
+}
+
+// answered looks at an answer before it is passed on.
+func (p *Proxy) answered(resp *http.Response) error {
+	x := exchangeOf(resp.Request)
+	if x.answered != nil {
+		if err := x.answered(resp); err != nil {
+			return err
+		}
+	}
+	h := resp.Header
+	for _, name := range own {
+		delete(h, name)
+	}
+	h.Set(router.HeaderMember, string(x.target.Member))
+	if x.target.Epoch != (rooted.Epoch{}) {
+		h.Set(router.HeaderEpoch, x.target.Epoch.String())
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		body, ok := resp.Body.(io.ReadWriteCloser)
+		if !ok {
+			return errors.New("the member switched protocols on a connection that cannot be written")
+		}
+		x.status = resp.StatusCode
+		s, err := p.sockets.add(p, x, body, strings.EqualFold(resp.Header.Get("Upgrade"), "websocket"))
+		if err != nil {
+			return err
+		}
+		x.socket, resp.Body = s, s
+	}
+	return nil
+}
+
+// failed is for the ReverseProxy.
+func (p *Proxy) failed(_ http.ResponseWriter, out *http.Request, err error) {
+	p.fail(exchangeOf(out), out, err)
+}
+
+// fail answers a request that no member answered.
+func (p *Proxy) fail(x *exchange, r *http.Request, err error) {
+	err = cause(err)
+	q := problemOf(err)
+	x.err = err
+	if x.tag == "" || q.tag != UpstreamError {
+		x.tag = q.tag
+	}
+	p.cfg.Logger.Debug("a request was not answered by a member", "member", x.target.Member, "tries", x.tries, "err", err)
+	if x.socket != nil || r.Context().Err() != nil {
+		return // nobody listens, or nobody would understand
+	}
+	q.write(x)
+}
+
+// Lookup passes requests on to the owner of their key. 404: there is none.
+func (p *Proxy) Lookup() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
+			if x.key, err = p.keyOf(r); err != nil {
+				return err
+			}
+			x.options.ClaimOnMiss = p.cfg.ClaimOnMiss
+			if err := p.pass(x, r); err != nil {
+				return err
+			}
+			if x.err == nil {
+				x.tag = Hit
+				if x.reassigned {
+					x.tag = OrphanReassigned
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Via passes requests on to the member that resolve finds, once: the ready-made handlers
+// in general. Its errors are told as those of a router are.
+func (p *Proxy) Via(resolve func(*http.Request) (router.Target, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
+			if x.target, err = resolve(r); err != nil {
+				return err
+			}
+			x.fixed = true
+			if err := p.pass(x, r); err != nil {
+				return err
+			}
+			if x.err == nil {
+				x.tag = Hit
+			}
+			return nil
+		})
+	})
+}
+
+// Pins finds the member that a request is pinned to. What is not there is an error that
+// is client.ErrNotFound, or of reason pin_lost.
+type Pins interface {
+	Find(*http.Request) (router.Target, error)
+}
+
+// LookupLockAndProxy passes requests on to the member that their pin names. 404: there is
+// no such pin, or its member has ended.
+func (p *Proxy) LookupLockAndProxy() http.Handler {
+	if p.cfg.Pins == nil {
+		return p.Via(func(*http.Request) (router.Target, error) { return router.Target{}, unset("Pins") })
+	}
+	return p.Via(p.cfg.Pins.Find)
+}
+
+// unset is the error of a handler that lacks a part.
+func unset(field string) error {
+	return &client.Error{Op: "Proxy", Reason: rootv1.Reason_REASON_PERMISSION_DENIED, Cause: fmt.Errorf("this proxy has no %s: set proxy.Config.%[1]s", field)}
+}

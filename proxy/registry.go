@@ -1,0 +1,241 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
+	"github.com/nokv/nokv/router"
+)
+
+// Registry gives keys to members and takes them away: what PickAndRegister and
+// LookupAndDeregister need besides a router. NewRegistry makes one.
+type Registry interface {
+	// Pick chooses a member that takes regions of the keyspace, for one that is to come.
+	// client.ErrNoActiveMembers: there is none.
+	Pick(ctx context.Context, keyspace string) (router.Target, error)
+	// Bind gives the key to the member, durably. A key that another one has is an error.
+	Bind(ctx context.Context, keyspace string, key []byte, to router.Target) error
+	// Unbind takes the key away from whoever has it; what is not there is no error.
+	Unbind(ctx context.Context, keyspace string, key []byte) error
+}
+
+// NewRegistry makes the Registry of a control plane, for keyspaces of points. It picks the
+// members that are connected in turn, by a list that is a second old at most.
+func NewRegistry(c *client.Client) Registry { return &registry{c: c} }
+
+type registry struct {
+	c *client.Client
+
+	mu sync.Mutex
+	// Guarded by mu.
+	listed  time.Time
+	members []router.Target
+	next    int
+}
+
+// listFor is how long a list of members is used.
+const listFor = time.Second
+
+// Pick implements Registry.
+func (g *registry) Pick(ctx context.Context, keyspace string) (router.Target, error) {
+	if t, ok := g.turn(nil); ok {
+		return t, nil
+	}
+	var members []router.Target
+	for s, err := range g.c.ListMembers(ctx, client.In(keyspace)) {
+		if err != nil {
+			return router.Target{}, err
+		}
+		m := s.GetMember()
+		if s.GetConnected() && m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && m.GetAddress() != "" {
+			members = append(members, router.Target{Member: rooted.MemberID(m.GetId()), Address: m.GetAddress(), Incarnation: m.GetIncarnation()})
+		}
+	}
+	if t, ok := g.turn(members); ok {
+		return t, nil
+	}
+	return router.Target{}, &client.Error{Op: "Pick", Reason: rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, Cause: errors.New("no member is active and connected: start one")}
+}
+
+// turn takes the next of a list, or of the one that is kept.
+func (g *registry) turn(list []router.Target) (router.Target, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if list != nil {
+		g.members, g.listed = list, time.Now()
+	}
+	if len(g.members) == 0 || time.Since(g.listed) > listFor {
+		return router.Target{}, false
+	}
+	g.next++
+	return g.members[g.next%len(g.members)], true
+}
+
+// Bind implements Registry.
+func (g *registry) Bind(ctx context.Context, keyspace string, key []byte, to router.Target) error {
+	ks, err := g.c.GetKeyspace(ctx, keyspace)
+	if err != nil {
+		return err
+	}
+	_, err = g.c.PublishEvent(ctx, &rootv1.Event{Kind: &rootv1.Event_RegionPublished{RegionPublished: &rootv1.RegionPublished{Region: &rootv1.Region{
+		KeyspaceId: ks.GetKeyspace().GetId(), StartKey: key, Owners: []*rootv1.Owner{{MemberId: string(to.Member), Incarnation: to.Incarnation}},
+	}}}})
+	return err
+}
+
+// Unbind implements Registry.
+func (g *registry) Unbind(ctx context.Context, keyspace string, key []byte) error {
+	route, err := g.c.GetRegionByKey(ctx, key, client.In(keyspace), client.Strong())
+	if errors.Is(err, client.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = g.c.RemoveRegion(ctx, route.Region.ID, route.Region.Epoch)
+	return err
+}
+
+// Made says how a member answers that has made something, and what its key is.
+type Made struct {
+	// Status that says so. Default 201.
+	Status int
+	// Key of it. Default: ResponseField("id").
+	Key func(*http.Response) ([]byte, error)
+}
+
+// ResponseHeader takes the key from a header of the answer.
+func ResponseHeader(name string) func(*http.Response) ([]byte, error) {
+	return func(resp *http.Response) ([]byte, error) {
+		return only("header "+name+" of the answer", resp.Header.Values(name))
+	}
+}
+
+// ResponseField takes the key from a text at the top of the answer, a JSON object of
+// at most 64 KiB.
+func ResponseField(name string) func(*http.Response) ([]byte, error) {
+	const most = 64 << 10
+	return func(resp *http.Response) ([]byte, error) {
+		raw, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+		if err != nil {
+			return nil, fmt.Errorf("half an answer came: %w", err)
+		}
+		if len(raw) > most {
+			return nil, fmt.Errorf("the answer has more than %d bytes", most)
+		}
+		_ = resp.Body.Close()
+		resp.Body = io.NopCloser(bytes.NewReader(raw))
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &fields); err != nil {
+			return nil, fmt.Errorf("the answer is no JSON object: %w", err)
+		}
+		var key string
+		if err := json.Unmarshal(fields[name], &key); err != nil || key == "" {
+			return nil, fmt.Errorf("the answer has no text %q", name)
+		}
+		return []byte(key), nil
+	}
+}
+
+// PickAndRegister passes requests on to any member, and gives it the key that its answer
+// names, if that has the expected status, before the caller has the answer. 503: there
+// is no member.
+func (p *Proxy) PickAndRegister(made Made) http.Handler {
+	if made.Status == 0 {
+		made.Status = http.StatusCreated
+	}
+	if made.Key == nil {
+		made.Key = ResponseField("id")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
+			if p.cfg.Registry == nil {
+				return unset("Registry")
+			}
+			if x.target, err = p.cfg.Registry.Pick(r.Context(), p.keyspace[0]); err != nil {
+				return err
+			}
+			x.fixed, x.tag = true, UpstreamError
+			x.answered = func(resp *http.Response) (err error) {
+				if resp.StatusCode != made.Status {
+					return nil
+				}
+				late := time.AfterFunc(p.cfg.Timeout, func() { _ = resp.Body.Close() })
+				defer late.Stop()
+				if x.key, err = made.Key(resp); err == nil && (len(x.key) == 0 || len(x.key) > rooted.MaxKeyBytes) {
+					err = fmt.Errorf("it has %d bytes, not 1 to %d", len(x.key), rooted.MaxKeyBytes)
+				}
+				if err != nil {
+					return fmt.Errorf("member %q has made something whose key cannot be read: %w", x.target.Member, err)
+				}
+				if err := p.cfg.Registry.Bind(r.Context(), p.keyspace[0], x.key, x.target); err != nil {
+					return fmt.Errorf("member %q has made %.80q, which could not be given to it: %s", x.target.Member, x.key, err)
+				}
+				x.tag = Spawned
+				return nil
+			}
+			return p.pass(x, r)
+		})
+	})
+}
+
+// LookupAndDeregister passes requests on to the owner of their key, and takes it away
+// from it when the answer has the expected status; 0: 204. Where no owner lives, it is
+// taken away at once, and the answer is that status.
+func (p *Proxy) LookupAndDeregister(status int) http.Handler {
+	if status == 0 {
+		status = http.StatusNoContent
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
+			if p.cfg.Registry == nil {
+				return unset("Registry")
+			}
+			if x.key, err = p.keyOf(r); err != nil {
+				return err
+			}
+			x.options.ReassignOrphans = false
+			_, err = p.cfg.Router.Resolve(r.Context(), x.key, x.options)
+			if dead(err) {
+				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key); err != nil {
+					return err
+				}
+				x.tag = DeregisteredDeadPod
+				x.WriteHeader(status)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			x.tag = UpstreamError
+			x.answered = func(resp *http.Response) error {
+				if resp.StatusCode != status {
+					return nil
+				}
+				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key); err != nil {
+					return fmt.Errorf("member %q has ended %.80q, which could not be taken away from it: %s", x.target.Member, x.key, strings.TrimSpace(err.Error()))
+				}
+				x.tag = Deregistered
+				return nil
+			}
+			return p.pass(x, r)
+		})
+	})
+}
+
+// dead says that a key has owners of which none lives.
+func dead(err error) bool {
+	said, ok := errors.AsType[*client.Error](err)
+	return ok && (said.Reason == rootv1.Reason_REASON_UNHEALTHY_MEMBER || said.Reason == rootv1.Reason_REASON_NO_ACTIVE_MEMBERS)
+}

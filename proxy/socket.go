@@ -1,0 +1,355 @@
+package proxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/coordinator/client"
+	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/router"
+)
+
+// Close codes of RFC 6455.
+const (
+	closeGoingAway      = 1001
+	closeServiceRestart = 1012
+)
+
+const (
+	// lookEvery is the time between two looks at whose the key of an upgraded connection is.
+	lookEvery = 200 * time.Millisecond
+	// closingFor is how long the end of a message is waited for, and then the caller.
+	closingFor = time.Second
+)
+
+// sockets are the upgraded connections of a Proxy.
+type sockets struct {
+	mu sync.Mutex
+	// Guarded by mu.
+	all    map[*socket]struct{}
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// Upgraded is how many upgraded connections there are.
+func (p *Proxy) Upgraded() int {
+	p.sockets.mu.Lock()
+	defer p.sockets.mu.Unlock()
+	return len(p.sockets.all)
+}
+
+func (k *sockets) add(p *Proxy, x *exchange, up io.ReadWriteCloser, web bool) (*socket, error) {
+	s := &socket{ReadWriteCloser: up, web: web, over: make(chan struct{}), ending: make(chan struct{}), gone: make(chan struct{})}
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil, notSent{errors.New("the proxy ends")}
+	}
+	k.all[s] = struct{}{}
+	k.wg.Add(1)
+	k.mu.Unlock()
+	key, target, options := x.key, x.target, x.options
+	options.ReassignOrphans, options.ClaimOnMiss = false, false
+	go func() {
+		defer k.wg.Done()
+		defer func() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			delete(k.all, s)
+		}()
+		if key == nil {
+			<-s.over
+			return
+		}
+		s.follow(p, key, options, target)
+	}()
+	return s, nil
+}
+
+// close ends all, and waits for that.
+func (k *sockets) close() {
+	k.mu.Lock()
+	k.closed = true
+	for s := range k.all {
+		s.end(closeGoingAway, "the proxy ends")
+	}
+	k.mu.Unlock()
+	k.wg.Wait()
+}
+
+// socket is an upgraded connection to a member, as it is read for the caller.
+type socket struct {
+	io.ReadWriteCloser
+	web  bool
+	over chan struct{} // it was closed
+	once sync.Once
+
+	mu sync.Mutex
+	// Guarded by mu.
+	code   uint16 // it is to end, with this
+	why    string
+	ending chan struct{} // closed with code set
+	gone   chan struct{} // closed when the caller says nothing more
+	left   bool          // gone is closed
+
+	// Of the reader.
+	at    frames
+	said  []byte // what is left of the close frame
+	ended bool   // the close frame was made
+	buf   []byte
+	got   chan piece
+}
+
+// follow ends a socket whose member is no owner of the key any more.
+func (s *socket) follow(p *Proxy, key []byte, o router.Options, t router.Target) {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.over:
+			return
+		case <-ticker.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), lookEvery)
+		now, err := p.cfg.Router.Resolve(ctx, key, o)
+		cancel()
+		if ended(now, err, t) {
+			s.end(closeServiceRestart, "the region has moved: connect again")
+			<-s.over
+			return
+		}
+	}
+}
+
+// ended says whether the member of a target has lost the key, by what is known now.
+func ended(now router.Target, err error, was router.Target) bool {
+	if said, ok := errors.AsType[*client.Error](err); ok {
+		return said.Reason == rootv1.Reason_REASON_NOT_FOUND || said.Reason == rootv1.Reason_REASON_UNHEALTHY_MEMBER || said.Reason == rootv1.Reason_REASON_NO_ACTIVE_MEMBERS
+	}
+	if err != nil || now.Region == nil || was.Region != nil && now.Region.Revision < was.Region.Revision {
+		return false // not known, or older
+	}
+	if was.Region == nil && was.Epoch.NewerThan(now.Region.Epoch) {
+		return false // a member named this one, and the root does not say so yet
+	}
+	for _, o := range now.Region.Owners {
+		if o.Member == was.Member && (was.Incarnation == 0 || o.Incarnation == 0 || o.Incarnation == was.Incarnation) {
+			return false
+		}
+	}
+	return true
+}
+
+// end asks the reader to close.
+func (s *socket) end(code uint16, why string) {
+	s.mu.Lock()
+	if s.code != 0 {
+		s.mu.Unlock()
+		return
+	}
+	s.code, s.why = code, why
+	close(s.ending)
+	s.mu.Unlock()
+	// Whoever waits for the member is woken; what it was saying may come to its end.
+	time.AfterFunc(closingFor, func() { _ = s.ReadWriteCloser.Close() })
+}
+
+// Read implements io.Reader: what the member says, and at the end a close frame, if it
+// has not sent one itself.
+func (s *socket) Read(b []byte) (int, error) {
+	for {
+		if len(s.said) > 0 {
+			n := copy(b, s.said)
+			s.said = s.said[n:]
+			return n, nil
+		}
+		if s.ended {
+			return 0, s.linger()
+		}
+		code, why := s.asked()
+		if code != 0 && (!s.web || s.at.between()) {
+			s.finish(code, why)
+			continue
+		}
+		n, err := s.read(b)
+		if n > 0 {
+			if s.web {
+				s.at.pass(b[:n])
+			}
+			return n, nil
+		}
+		switch code, why := s.asked(); {
+		case err == errEnding:
+		case err == nil:
+		case !s.web || s.at.closed || !s.at.between():
+			return 0, err
+		case code != 0:
+			s.finish(code, why)
+		default:
+			s.finish(closeServiceRestart, "the member has ended: connect again")
+		}
+	}
+}
+
+var errEnding = errors.New("the connection is to end")
+
+// piece is what a read of the member came to.
+type piece struct {
+	n   int
+	err error
+}
+
+// read is a read of the member that end interrupts between two frames.
+func (s *socket) read(b []byte) (int, error) {
+	if !s.web || !s.at.between() {
+		return s.ReadWriteCloser.Read(b)
+	}
+	// One read is under way at a time: an interrupted one is the last, and what it
+	// brings is dropped with its buffer.
+	if s.buf == nil {
+		s.buf, s.got = make([]byte, 4<<10), make(chan piece, 1)
+	}
+	own := s.buf[:min(len(b), len(s.buf))]
+	go func() {
+		n, err := s.ReadWriteCloser.Read(own)
+		s.got <- piece{n, err}
+	}()
+	select {
+	case g := <-s.got:
+		copy(b, own[:g.n])
+		return g.n, g.err
+	case <-s.ending:
+		return 0, errEnding
+	}
+}
+
+func (s *socket) asked() (uint16, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.code, s.why
+}
+
+// finish makes the close frame.
+func (s *socket) finish(code uint16, why string) {
+	s.ended = true
+	if !s.web {
+		return
+	}
+	s.said = append([]byte{0x88, byte(2 + len(why))}, binary.BigEndian.AppendUint16(nil, code)...)
+	s.said = append(s.said, why...)
+	s.mu.Lock()
+	s.code = code
+	s.mu.Unlock()
+}
+
+// linger lets the caller read the close frame, and answer it, before the connection ends.
+func (s *socket) linger() error {
+	if s.web {
+		select {
+		case <-time.After(closingFor):
+		case <-s.gone:
+		case <-s.over:
+		}
+	}
+	return http.ErrAbortHandler
+}
+
+// Write implements io.Writer: behind the close frame, what the caller says is dropped.
+func (s *socket) Write(b []byte) (int, error) {
+	if code, _ := s.asked(); code != 0 && s.web {
+		if len(b) > 0 && b[0]&0x0f == 8 {
+			s.leave()
+		}
+		return len(b), nil
+	}
+	n, err := s.ReadWriteCloser.Write(b)
+	if err != nil && s.web {
+		return len(b), nil // the reader finds it too, and says how it ends
+	}
+	return n, err
+}
+
+// CloseWrite is called when the caller says nothing more.
+func (s *socket) CloseWrite() error {
+	s.leave()
+	if c, ok := s.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+		return c.CloseWrite()
+	}
+	return io.EOF // the member cannot be told in another way than by the end of it all
+}
+
+func (s *socket) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.left {
+		s.left = true
+		close(s.gone)
+	}
+}
+
+// Close implements io.Closer.
+func (s *socket) Close() error {
+	s.once.Do(func() { close(s.over) })
+	return s.ReadWriteCloser.Close()
+}
+
+// frames follows where frames of RFC 6455 begin and end.
+type frames struct {
+	head   []byte // of a frame that has begun; at most 14 bytes
+	rest   uint64 // of its payload
+	closed bool   // a close frame has come
+}
+
+// between says whether a frame may be put in here that ends everything.
+func (f *frames) between() bool { return len(f.head) == 0 && f.rest == 0 }
+
+// pass takes note of what is passed on.
+func (f *frames) pass(b []byte) {
+	for len(b) > 0 {
+		if f.rest > 0 {
+			n := min(f.rest, uint64(len(b)))
+			f.rest -= n
+			b = b[n:]
+			continue
+		}
+		f.head = append(f.head, b[0])
+		b = b[1:]
+		if n, ok := headed(f.head); ok {
+			f.closed = f.closed || f.head[0]&0x0f == 8
+			f.rest, f.head = n, f.head[:0]
+		}
+	}
+}
+
+// headed is the length of a payload, when its head is complete.
+func headed(h []byte) (uint64, bool) {
+	if len(h) < 2 {
+		return 0, false
+	}
+	size, n := 2, uint64(h[1]&0x7f)
+	switch n {
+	case 126:
+		size = 4
+	case 127:
+		size = 10
+	}
+	mask := 0
+	if h[1]&0x80 != 0 {
+		mask = 4
+	}
+	if len(h) < size+mask {
+		return 0, false
+	}
+	switch n {
+	case 126:
+		n = uint64(binary.BigEndian.Uint16(h[2:4]))
+	case 127:
+		n = binary.BigEndian.Uint64(h[2:10])
+	}
+	return n, true
+}
