@@ -217,6 +217,11 @@ func TestP44NobodyLiveIsNobody(t *testing.T) {
 		w.mu.Lock()
 		w.away["m000"] = true
 		w.mu.Unlock()
+		// Who is new does not know that there is nobody: members may be about to find it.
+		if err := w.refused("alice", rootv1.Reason_REASON_OVERLOADED); !strings.Contains(err.Error(), "is new") {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
 		w.refused("alice", rootv1.Reason_REASON_NO_ACTIVE_MEMBERS)
 		w.mu.Lock()
 		w.away["m000"] = false

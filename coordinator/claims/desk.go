@@ -20,7 +20,9 @@ import (
 // Desk is where keys are claimed. Make it with New and run it once; Claim may be called at
 // any time from any goroutine.
 type Desk struct {
-	cfg    Config
+	cfg Config
+	// began is when the process started, about.
+	began  clock.Instant
 	counts counts
 	wake   chan struct{} // level: there is something to send
 	judged chan *batch   // calls that have come back
@@ -91,7 +93,7 @@ func New(cfg Config) (*Desk, error) {
 	}
 	cfg.setDefaults()
 	return &Desk{
-		cfg: cfg, wake: make(chan struct{}, 1), judged: make(chan *batch, maxCalls), heard: make(chan *question, maxQuestions),
+		cfg: cfg, began: cfg.Clock.Now(), wake: make(chan struct{}, 1), judged: make(chan *batch, maxCalls), heard: make(chan *question, maxQuestions),
 		open: map[place]*claim{}, fields: map[state.KeyspaceID]*field{}, hooks: map[state.KeyspaceID]*hooked{},
 	}, nil
 }

@@ -122,7 +122,12 @@ type field struct {
 	stale    bool
 	// said: a hook names members.
 	said said
+	// deaf: this process is new, and has not heard every member that may take regions.
+	deaf bool
 }
+
+// deafFor is how long a process is new: members find it meanwhile.
+const deafFor = 10 * time.Second
 
 // fieldOf is what is known of a keyspace's members, not long ago.
 func (d *Desk) fieldOf(v *rootview.View, ks state.KeyspaceID) *field {
@@ -153,6 +158,10 @@ func (d *Desk) give(v *rootview.View, c *claim) (state.Owner, error) {
 			f, looked = d.look(v, ks, now), true
 		case why == 0 && gone < maxTries:
 			gone++ // since it was looked at, just now
+		case why != placement.MembersFull && f.deaf:
+			e := reason.New(rootv1.Reason_REASON_OVERLOADED, "this coordinator is new, and has not heard all members of keyspace %q yet: try again", f.settings.GetName())
+			e.Detail.RetryAfterMillis = 100
+			return state.Owner{}, e
 		default:
 			return state.Owner{}, refusal(v.State, ks, why)
 		}
@@ -203,6 +212,12 @@ func (d *Desk) look(v *rootview.View, ks state.KeyspaceID, now clock.Instant) *f
 	}
 	load := func(m *rootv1.Member) (float64, bool) {
 		return d.cfg.Load(state.MemberID(m.GetId()), m.GetIncarnation())
+	}
+	if now.Sub(d.began) < deafFor {
+		v.State.Members(func(m *rootv1.Member) bool {
+			f.deaf = m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && placement.Accepts(m, f.settings.GetName()) && !d.cfg.Observed.Takes(state.MemberID(m.GetId()))
+			return !f.deaf
+		})
 	}
 	f.claims = placement.NewClaims(in, ks, d.given.of(ks), load, old)
 	d.fields[ks] = f
