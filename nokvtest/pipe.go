@@ -151,7 +151,6 @@ type conn struct {
 	in, out       *half
 	local, remote address
 	closing       sync.Once
-	peer          *conn
 }
 
 // address of an end in memory.

@@ -26,7 +26,6 @@ type world struct {
 	t      testing.TB
 	router *router.Router
 	feed   chan *coordinatorv1.WatchRegionsResponse
-	end    chan struct{}
 
 	mu       sync.Mutex
 	index    uint64

@@ -43,7 +43,7 @@ func only(what string, values []string) ([]byte, error) {
 func Path(pattern string) (Key, error) {
 	rest, ok := strings.CutPrefix(pattern, "/")
 	if !ok {
-		return nil, fmt.Errorf("pattern %.200q: want one that begins with a slash, such as /tables/{key}/...", pattern)
+		return nil, fmt.Errorf("pattern %.200q: want one that begins with a slash, such as /tables/{key}/rows", pattern)
 	}
 	want := strings.Split(rest, "/")
 	keys := 0
@@ -56,7 +56,7 @@ func Path(pattern string) (Key, error) {
 			keys++
 		case s == "..." && last, s == "*":
 		case strings.ContainsAny(s, "{}") || s == "...":
-			return nil, fmt.Errorf("pattern %.200q: %q is none of {key}, *, and at the end {key...} and ...", pattern, s)
+			return nil, fmt.Errorf("pattern %.200q: %q is none of {key}, * and, at the end, {key...} and the three dots", pattern, s)
 		}
 	}
 	if keys != 1 {

@@ -182,7 +182,7 @@ var ownership = []mutation{
 	},
 	{
 		24, "a move is planned for a region that is on its way", "coordinator/placement/plan.go",
-		"if _, busy := p.Busy[id]; busy || r == nil {", "if r == nil {",
+		"if p.Busy.Has(id) || r == nil {", "if r == nil {",
 		[]string{plans, assigns},
 	},
 

@@ -168,7 +168,7 @@ var planner = []mutation{
 	},
 	{
 		32, "a member takes all at once", "coordinator/placement/targets.go",
-		"busy := move && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {", "busy := false && p.Moves.Takes(s.ID)+p.takes[s.ID] >= inFlight; busy {",
+		"busy := move && p.taking(s.ID) >= inFlight; busy {", "busy := false && p.taking(s.ID) >= inFlight; busy {",
 		[]string{plans},
 	},
 	{
