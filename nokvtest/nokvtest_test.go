@@ -58,7 +58,7 @@ func TestAKilledMemberIsReplaced(t *testing.T) {
 		if after.Region.Epoch.ConfVersion <= before.Region.Epoch.ConfVersion {
 			t.Errorf("epoch %v behind %v", after.Region.Epoch, before.Region.Epoch)
 		}
-		if err := m2.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Epoch: after.Region.Epoch}, nothing); err != nil {
+		if err := m2.Do(t.Context(), member.Request{Keyspace: "games", Key: key, Region: after.Region.ID, Epoch: after.Region.Epoch}, nothing); err != nil {
 			t.Errorf("the next owner: %v", err)
 		}
 		if err := m1.Do(t.Context(), member.Request{Keyspace: "games", Key: key}, nil); err != nokvtest.ErrKilled {

@@ -89,6 +89,9 @@ func cause(err error) error {
 	return err
 }
 
+// repairTime is how long a newer route is waited for before the one that there is counts again.
+const repairTime = 200 * time.Millisecond
+
 // RoundTrip asks the owner, and whoever is it next, until one has answered.
 func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
 	p, x := h.p, exchangeOf(out)
@@ -118,7 +121,10 @@ func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		next, repaired := router.Target{}, false
 		if router.RefusalOf(err) != nil {
-			next, repaired = p.cfg.Router.Repair(held, x.key, x.options, x.target, err)
+			// Not for long: an owner that has not heard of its grant yet is asked again.
+			wait, stop := context.WithTimeout(held, repairTime)
+			next, repaired = p.cfg.Router.Repair(wait, x.key, x.options, x.target, err)
+			stop()
 		} else if unsent(err) {
 			p.cfg.Router.Unreachable(x.target, err)
 		}

@@ -10,11 +10,14 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
+	"github.com/nokv/nokv/router"
 )
 
 func refused(why rootv1.Reason) error {
@@ -158,5 +161,22 @@ func BenchmarkProxy(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// The owner that the route names has not heard of its grant yet: it is asked again, though
+// the route stays as it is.
+func TestP84AnOwnerThatIsBehindItsRouteIsAskedAgain(t *testing.T) {
+	var asked atomic.Int64
+	w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) < 4 {
+			(&router.Refusal{Kind: router.NotOwned}).WriteHTTP(rw)
+			return
+		}
+		_, _ = io.WriteString(rw, "late")
+	}))
+	front := serve(t, w.proxy(proxy.Config{Hold: time.Minute}).Lookup())
+	if code, _, body := ask(t, "POST", front.URL, "k", "x"); code != 200 || body != "late" || asked.Load() != 4 {
+		t.Errorf("%d %q behind %d requests", code, body, asked.Load())
 	}
 }
