@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
-	"time"
 
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -18,7 +16,9 @@ func (c *Client) RegionNotes(ctx context.Context, id rooted.RegionID, keyspace s
 	if id == 0 {
 		req.Keyspace = keyspace
 	}
-	reply, err := byHolder(ctx, c, operation{name: "RegionNotes"}, req, coordinatorv1.CoordinatorClient.RegionNotes)
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	reply, err := atHolderOnce(ctx, c, operation{name: "RegionNotes"}, req, coordinatorv1.CoordinatorClient.RegionNotes)
 	return reply.GetNotes(), reply.GetMore(), err
 }
 
@@ -26,32 +26,11 @@ func (c *Client) RegionNotes(ctx context.Context, id rooted.RegionID, keyspace s
 // died; released: it was. WithWhy says why. It may be asked for again.
 func (c *Client) ReleaseRegion(ctx context.Context, id rooted.RegionID) (released bool, err error) {
 	op := operation{name: "ReleaseRegion", changes: true}
-	reply, err := byHolder(ctx, c, op, &coordinatorv1.ReleaseRegionRequest{RegionId: uint64(id)}, coordinatorv1.CoordinatorClient.ReleaseRegion)
+	reply, err := atHolder(ctx, c, op, &coordinatorv1.ReleaseRegionRequest{RegionId: uint64(id)}, coordinatorv1.CoordinatorClient.ReleaseRegion)
 	return reply.GetReleased(), err
 }
 
-// byHolder asks who holds the Tenure, as a coordinator says, a change until that one answers.
-func byHolder[Q, R any](ctx context.Context, c *Client, op operation, req *Q, m method[Q, R]) (*R, error) {
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-	if op.changes {
-		if err := c.learnCluster(ctx, op.name); err != nil {
-			return nil, err
-		}
-	}
-	for pause := c.cfg.BackoffMin; ; pause = min(2*pause, c.cfg.BackoffMax) {
-		reply, err := atHolderOnce(ctx, c, op, req, m)
-		if e, ok := errors.AsType[*Error](err); !ok || !op.changes || e.Reason != rootv1.Reason_REASON_TENURE_NOT_HELD && e.Reason != rootv1.Reason_REASON_OVERLOADED {
-			return reply, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
-
+// atHolderOnce asks who holds the Tenure, as a coordinator says, and does not wait for one.
 func atHolderOnce[Q, R any](ctx context.Context, c *Client, op operation, req *Q, m method[Q, R]) (*R, error) {
 	st, err := c.Status(ctx, "")
 	if err != nil {
