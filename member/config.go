@@ -59,6 +59,9 @@ type Config struct {
 	// 10,000.
 	MaxHeld int
 
+	// Pins bounds what callers pin to this process.
+	Pins PinsConfig
+
 	// Listen opens the listener of probes; default net.ListenConfig's.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Killed is asked before each call to the Handler, which is not made if it says so: a test
@@ -87,15 +90,18 @@ func (c Config) Validate() error {
 	case c.Workers < 0 || c.MaxHeld < 0 || c.HandlerTimeout < 0:
 		return errors.New("member config: Workers, MaxHeld and HandlerTimeout may not be negative")
 	}
-	return nil
+	return c.Pins.validate(cmp.Or(c.HandlerTimeout, defaultHandlerTimeout))
 }
+
+const defaultHandlerTimeout = 30 * time.Second
 
 func (c Config) withDefaults() Config {
 	c.Kind = cmp.Or(c.Kind, "worker")
 	c.Coordinators = cmp.Or(c.Coordinators, 3)
 	c.Workers = cmp.Or(c.Workers, 32)
 	c.MaxHeld = cmp.Or(c.MaxHeld, 10_000)
-	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, 30*time.Second)
+	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, defaultHandlerTimeout)
+	c.Pins = c.Pins.withDefaults(c.HandlerTimeout)
 	if c.Listen == nil {
 		c.Listen = new(net.ListenConfig).Listen
 	}
@@ -138,6 +144,10 @@ type Region struct {
 
 	grant *held.Grant
 }
+
+// Slot is the number of the slot that the region is, in a keyspace of slots; of keys it is
+// rooted.Slot.
+func (r Region) Slot() uint64 { return rooted.SlotAt(r.Start) }
 
 // Leaving is closed when the region is to be let go, or was lost: requests that go on
 // for long should end. nil outside of Do.

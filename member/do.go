@@ -113,26 +113,45 @@ func (m *Member) Do(ctx context.Context, req Request, fn func(context.Context, R
 	if t == nil {
 		return ErrNotRunning
 	}
+	g, err := m.admit(ctx, t, &req)
+	if err != nil {
+		return err
+	}
+	defer m.leave(t, g)
+	err = fn(ctx, regionOf(g.Region, g.Keyspace(), g))
+	if no := t.Check(g, m.cfg.Clock); no != nil {
+		return errorOf(no, &req, true)
+	}
+	return err
+}
+
+// admit lets a request in, or says why not; who is let in leaves.
+func (m *Member) admit(ctx context.Context, t *held.Table, req *Request) (*held.Grant, error) {
 	q := held.Request{Region: req.Region, Keyspace: req.Keyspace, Key: req.Key, Epoch: req.Epoch}
 	g, no := t.Admit(q, m.cfg.Clock)
 	if no != nil && no.Verdict == held.Wait {
 		var err error
 		if g, no, err = m.hold(ctx, t, q, no); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if no != nil {
-		return errorOf(no, &req, false)
+		return nil, errorOf(no, req, false)
 	}
-	defer m.leave(t, g)
 	if req.Key != nil {
 		g.Touch(req.Key)
 	}
-	err := fn(ctx, regionOf(g.Region, g.Keyspace(), g))
-	if no := t.Check(g, m.cfg.Clock); no != nil {
-		return errorOf(no, &req, true)
+	return g, nil
+}
+
+// Left is for how long the right to act for a region is confirmed, from now on, where the
+// fence of its keyspace is a ttl; false: it is not by time that the right ends. Within Do.
+func (m *Member) Left(r Region) (time.Duration, bool) {
+	t := m.table.Load()
+	if t == nil || r.grant == nil {
+		return 0, true
 	}
-	return err
+	return t.Left(r.grant, m.cfg.Clock)
 }
 
 func (m *Member) leave(t *held.Table, g *held.Grant) {

@@ -29,6 +29,9 @@
 //     Another process under the same id ends Run with ErrSuperseded.
 //  7. The probe address answers until nothing is let in any more and no work is said to be
 //     good, and not longer: also where calls or requests do not return (ErrStuck).
+//  8. What is pinned is one long request of its region (Pins): its right ends as that of Do
+//     does, a release waits for it for PinsConfig.Grace at most, and Cleanup is called once
+//     for each pin, behind its last call, however it ends.
 //
 // What the fence of an epoch protects is the resource's to check: package fence.
 package member

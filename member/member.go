@@ -37,6 +37,9 @@ var ErrStuck = errors.New("calls to the application, or requests, do not return:
 // any more. Somebody else in the process closed it.
 var ErrProbeLost = errors.New("the listener for probes is lost: nothing may be served without it")
 
+// ErrAborted ends Run: Abort was called.
+var ErrAborted = errors.New("the member was ended at once")
+
 // errOver says that this incarnation is over; errFailed that the verdict was that it is
 // dead, errMistaken that who said so was behind: the member registers anew.
 var (
@@ -53,6 +56,7 @@ type Member struct {
 	table atomic.Pointer[held.Table]
 	// waiting is how many requests wait in Do.
 	waiting atomic.Int64
+	pins    *Pins
 	// wake is a level: there may be something to do for Run, which closes ended.
 	wake    chan struct{}
 	ended   chan struct{}
@@ -66,6 +70,7 @@ type Member struct {
 	over        error
 	handling    context.Context
 	lost        error // the probe is; for good
+	aborted     error // by Abort; for good
 	tasks       map[uint64]*task
 	busy        int
 	lines       [held.MaxStreams]*line
@@ -92,7 +97,9 @@ func New(cfg Config) (*Member, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	return &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}}, nil
+	m := &Member{cfg: cfg, log: cfg.Logger.With("member", cfg.ID), wake: make(chan struct{}, 1), ended: make(chan struct{}), troubles: map[string]*trouble{}}
+	m.pins = newPins(m)
+	return m, nil
 }
 
 // Run registers the member and keeps it going until the context ends: then nothing more
@@ -224,6 +231,7 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 	if m.lost != nil {
 		m.endLocked(m.lost)
 	}
+	m.abortLocked()
 	core.SetLoad(m.load)
 	if d := m.drain; d != nil {
 		core.Goodbye(d.deadline, d.reason)
@@ -246,7 +254,7 @@ func (m *Member) live(ctx context.Context, h Handler, incarnation uint64) error 
 func (m *Member) sayFarewell(cancel func()) {
 	m.mu.Lock()
 	for _, l := range m.lines {
-		if l != nil && (m.over != nil || !l.answered) {
+		if l != nil && (m.over != nil && m.aborted == nil || !l.answered) {
 			l.cancel()
 		}
 	}
@@ -262,7 +270,7 @@ func (m *Member) sayFarewell(cancel func()) {
 			}
 		}
 		m.mu.Unlock()
-		if open == 0 {
+		if open == 0 && m.pins.open() == 0 {
 			break
 		}
 		select {
@@ -274,7 +282,10 @@ func (m *Member) sayFarewell(cancel func()) {
 	}
 	cancel()
 	m.mu.Lock()
-	stuck := len(m.tasks)
+	if m.over == nil {
+		m.over = errOver // nothing is begun any more
+	}
+	stuck := len(m.tasks) + m.pins.open()
 	m.mu.Unlock()
 	if stuck == 0 {
 		m.running.Wait()
@@ -289,6 +300,10 @@ func (m *Member) serve(ctx, after context.Context, h Handler, core *held.Core) e
 	var giveUp <-chan time.Time
 	for {
 		m.mu.Lock()
+		if m.aborted != nil {
+			defer m.mu.Unlock()
+			return m.aborted
+		}
 		now := m.cfg.Clock.Now()
 		core.Tick(now)
 		for _, call := range core.Calls(m.cfg.Workers-m.busy, now) {
@@ -342,6 +357,29 @@ func (m *Member) endLocked(why error) {
 	m.over = why
 	m.core.Retire(m.cfg.Clock.Now())
 	m.kick()
+}
+
+// Abort ends Run at once, with ErrAborted, for who acts in place of another process, which is
+// dead: nothing is released, the Handler is asked nothing more, and coordinators are told that
+// nothing of the member is served, so that others are given its regions without waiting. The
+// caller has made sure of that before. What is under way is not said to be good.
+func (m *Member) Abort(why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.aborted == nil {
+		m.aborted = fmt.Errorf("%w: %s", ErrAborted, why)
+		m.abortLocked()
+	}
+	m.kick()
+}
+
+// abortLocked does what Abort asked for.
+func (m *Member) abortLocked() {
+	if m.aborted == nil || m.core == nil || m.over != nil {
+		return
+	}
+	m.over = m.aborted
+	m.core.Gone(m.aborted.Error())
 }
 
 // loseProbe ends the member: whoever asks whether it is dead is told so.

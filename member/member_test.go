@@ -504,6 +504,22 @@ func TestP46ReportsAndHotKeys(t *testing.T) {
 	})
 }
 
+// Whether its share of a region is too much is for the application to say, by what it knows
+// of its own limits and queues: it is told at once, and again when that is over.
+func TestP48SaturationIsTheOwnersWord(t *testing.T) {
+	inBubble(t, games, func(b *bubble) {
+		p := b.start("m1", nil)
+		b.cluster.Show("m1", own(17, 3))
+		b.awaitPhase("m1", 17, serving)
+		for _, saturated := range []bool{true, false, true} {
+			p.Report(17, member.Stats{Load: 60, Saturated: saturated})
+			b.await("m1", fmt.Sprint("saturated ", saturated), func(r fakecoordinator.Reported) bool {
+				return r.Regions[17].GetLoad() == 60 && r.Regions[17].GetSaturated() == saturated
+			})
+		}
+	})
+}
+
 func TestConfigSaysWhatIsWrong(t *testing.T) {
 	for want, cfg := range map[string]member.Config{
 		"member config: ID is empty: give the process a name that it keeps when it restarts": {},

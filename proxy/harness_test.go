@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/mtls"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
@@ -35,6 +37,7 @@ type world struct {
 	members  []*httptest.Server
 	shown    *rootv1.Region
 	states   map[string]*rootv1.Member
+	wanted   chan struct{} // closed when m0 is asked for
 }
 
 func (w *world) says() *coordinatorv1.Disclosure {
@@ -97,7 +100,10 @@ func (w *world) WatchRegions(_ *coordinatorv1.WatchRegionsRequest, s grpc.Server
 }
 
 // start makes a world of members with these handlers, of which the first owns [a, z).
-func start(t testing.TB, members ...http.Handler) *world {
+func start(t testing.TB, members ...http.Handler) *world { return startWith(t, nil, members...) }
+
+// startWith has members listen with certificates.
+func startWith(t testing.TB, certs *mtls.Source, members ...http.Handler) *world {
 	t.Helper()
 	w := &world{t: t, feed: make(chan *coordinatorv1.WatchRegionsResponse), revision: 1, states: map[string]*rootv1.Member{}}
 	l, s := bufconn.Listen(1<<16), grpc.NewServer()
@@ -109,6 +115,9 @@ func start(t testing.TB, members ...http.Handler) *world {
 		m.Config.Protocols = new(http.Protocols)
 		m.Config.Protocols.SetHTTP1(true)
 		m.Config.Protocols.SetUnencryptedHTTP2(true)
+		if certs != nil {
+			m.Listener = tls.NewListener(m.Listener, certs.HTTP())
+		}
 		m.Start()
 		t.Cleanup(m.Close)
 		w.members = append(w.members, m)

@@ -13,9 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/principal"
-	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"github.com/nokv/nokv/router"
 )
@@ -32,9 +30,6 @@ const (
 	maxIdleAMember  = 256
 	idleFor         = 90 * time.Second
 	maxHeaderBytes  = 64 << 10
-	firstPause      = 10 * time.Millisecond
-	lastPause       = 100 * time.Millisecond
-	maxHeld         = 4096     // requests that wait for their owner
 	maxWholeAnswer  = 32 << 10 // of an idempotent request: read before it is passed on
 	continueTimeout = time.Second
 )
@@ -89,74 +84,32 @@ func cause(err error) error {
 	return err
 }
 
-// repairTime is how long a newer route is waited for before the one that there is counts again.
-const repairTime = 200 * time.Millisecond
-
 // RoundTrip asks the owner, and whoever is it next, until one has answered.
 func (h hop) RoundTrip(out *http.Request) (*http.Response, error) {
 	p, x := h.p, exchangeOf(out)
 	if x.fixed {
 		resp, err := p.try(out, x, x.target)
+		if err != nil && x.gone != nil && unsent(err) {
+			err = x.gone(out.Context(), x.target, err)
+		}
 		return resp, err
 	}
 	var resp *http.Response
-	var err, no error
-	ask := func(_ context.Context, t router.Target) error {
-		resp, err = p.try(out, x, t)
-		return nil // what becomes of it is decided here
+	held := false
+	err := p.cfg.Router.Do(out.Context(), x.key, x.options, func(_ context.Context, t router.Target) (err error) {
+		if resp, err = p.try(out, x, t); err != nil && !held {
+			held = true
+			p.holding.Add(1)
+		}
+		return err
+	})
+	if held {
+		p.holding.Add(-1)
 	}
-	if no = p.cfg.Router.Do(out.Context(), x.key, x.options, ask); no != nil || err == nil {
-		return resp, no
-	}
-	if !x.again(err) {
+	if err != nil {
 		return nil, err
 	}
-	if p.holding.Add(1) > maxHeld {
-		p.holding.Add(-1)
-		return nil, &client.Error{Op: "Proxy", Reason: rootv1.Reason_REASON_OVERLOADED, Cause: fmt.Errorf("%d requests wait for their owners already: %w", maxHeld, err)}
-	}
-	defer p.holding.Add(-1)
-	held, cancel := context.WithTimeout(out.Context(), p.cfg.Hold)
-	defer cancel()
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		next, repaired := router.Target{}, false
-		if router.RefusalOf(err) != nil {
-			// Not for long: an owner that has not heard of its grant yet is asked again.
-			wait, stop := context.WithTimeout(held, repairTime)
-			next, repaired = p.cfg.Router.Repair(wait, x.key, x.options, x.target, err)
-			stop()
-		} else if unsent(err) {
-			p.cfg.Router.Unreachable(x.target, err)
-		}
-		if !repaired || x.tries > 1 {
-			select {
-			case <-time.After(pause):
-			case <-held.Done():
-				return nil, err
-			}
-		}
-		if repaired {
-			_ = ask(held, next)
-		} else if no = p.cfg.Router.Do(held, x.key, x.options, ask); no != nil && held.Err() != nil {
-			return nil, err // that says more
-		} else if no != nil {
-			return nil, no
-		}
-		if err == nil || !x.again(err) {
-			return resp, err
-		}
-	}
-}
-
-// again says whether a request that failed may be tried once more.
-func (x *exchange) again(err error) bool {
-	if _, ok := errors.AsType[*final](err); ok || x.tries == 0 {
-		return false
-	}
-	if no := router.RefusalOf(err); no != nil {
-		return !no.Ran || x.options.Idempotent
-	}
-	return unsent(err) || x.options.Idempotent && broken(err)
+	return resp, nil
 }
 
 // try asks one member.
@@ -175,6 +128,9 @@ func (p *Proxy) try(out *http.Request, x *exchange, t router.Target) (*http.Resp
 		req.Header = out.Header.Clone()
 	}
 	address(req.Header, x, t)
+	if !x.options.Idempotent {
+		once(req.Header)
+	}
 	body := x.bodyOf(out, &req)
 	transport := p.one
 	if (p.cfg.H2C || strings.HasPrefix(out.Header.Get("Content-Type"), "application/grpc")) && out.Header.Get("Upgrade") == "" {
@@ -204,6 +160,17 @@ func address(h http.Header, x *exchange, t router.Target) {
 		h.Set(HeaderRegion, strconv.FormatUint(uint64(t.Region.ID), 10))
 	}
 	h[HeaderKeyspace] = x.keyspace
+}
+
+// once keeps the transport from sending a request again by itself, which it does where it
+// finds one of these names, with any value: on the wire they are the same in lower case.
+func once(h http.Header) {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, ok := h[name]; ok {
+			delete(h, name)
+			h[strings.ToLower(name)] = values
+		}
+	}
 }
 
 // judge finds out whether an answer is one, and reads it whole where that is wanted.

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/principal"
+	"github.com/nokv/nokv/mtls"
+	"github.com/nokv/nokv/mtls/ca"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/proxy"
 	"github.com/nokv/nokv/router"
@@ -123,9 +126,12 @@ func TestP84WebSocketsAreClosedWithACode(t *testing.T) {
 	close(end) // the member goes
 	closed(c, "\x03\xf4")
 	w.move(0)
-	for range 3 {
-		if p.Upgraded() == 0 {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the router hears of it by itself
+		if to, err := w.router.Resolve(t.Context(), []byte("k"), router.Options{}); err == nil && to.Member == "m0" {
 			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the router is not told")
 		}
 	}
 	c = upgraded(t, front.Listener.Addr().String())
@@ -178,5 +184,102 @@ func TestP84AnOwnerThatIsBehindItsRouteIsAskedAgain(t *testing.T) {
 	front := serve(t, w.proxy(proxy.Config{Hold: time.Minute}).Lookup())
 	if code, _, body := ask(t, "POST", front.URL, "k", "x"); code != 200 || body != "late" || asked.Load() != 4 {
 		t.Errorf("%d %q behind %d requests", code, body, asked.Load())
+	}
+}
+
+// With certificates, members are asked by https, and only who is a member of the cluster gets
+// a request: another process at its address hears nothing of it.
+func TestP11MembersAreAskedWithCertificates(t *testing.T) {
+	ours, theirs := authority(t, "prod"), authority(t, "prod")
+	for name, c := range map[string]struct {
+		at   *mtls.Source
+		code int
+	}{
+		"a member":        {certs(t, ours, principal.Member, "m0"), 200},
+		"a client":        {certs(t, ours, principal.Client, "m0"), 503},
+		"of another root": {certs(t, theirs, principal.Member, "m0"), 503},
+		"in plain text":   {nil, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var heard atomic.Int64
+			w := startWith(t, c.at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				heard.Add(1)
+				if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].URIs[0].String() != "nokv://prod/client/proxy" {
+					t.Errorf("the proxy does not say who it is: %+v", r.TLS)
+				}
+				says("first").ServeHTTP(w, r)
+			}))
+			front := serve(t, w.proxy(proxy.Config{TLS: certs(t, ours, principal.Client, "proxy"), Hold: 50 * time.Millisecond}).Lookup())
+			code, h, body := ask(t, "POST", front.URL, "k", "x")
+			if code != c.code || heard.Load() > 0 != (code == 200) {
+				t.Errorf("%d %v %s, heard %d, want %d", code, h, body, heard.Load(), c.code)
+			}
+		})
+	}
+}
+
+func authority(t *testing.T, cluster string) *ca.Authority {
+	a, err := ca.New(cluster, time.Now(), time.Hour)
+	must(t, err)
+	return a
+}
+
+func certs(t *testing.T, a *ca.Authority, role principal.Role, name string) *mtls.Source {
+	pair, err := a.Issue(ca.Request{Role: role, Name: name}, time.Now())
+	must(t, err)
+	dir := t.TempDir()
+	must(t, pair.Save(dir))
+	s, err := mtls.Open(dir, mtls.Options{})
+	must(t, err)
+	return s
+}
+
+// A request that may not be run twice is not, by nobody: the transport of the standard
+// library has a word of its own for what may, and repeats that by itself on a connection
+// that was used before.
+func TestP76WhatIsNotIdempotentIsSentOnce(t *testing.T) {
+	for _, row := range []struct{ name, header, value, body string }{
+		{"another name", "X-Idempotency-Key", "1", ""},
+		{"another name, with a body", "X-Idempotency-Key", "1", "x"},
+		{"an empty key", "Idempotency-Key", "", ""},
+		{"an empty key, with a body", "Idempotency-Key", "", "x"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var asked atomic.Int64
+			var seen atomic.Pointer[[]string]
+			w := start(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if r.Header.Get("Warm") != "" {
+					return
+				}
+				values := r.Header.Values(row.header)
+				seen.Store(&values)
+				asked.Add(1)
+				c, _, err := rw.(http.Hijacker).Hijack()
+				must(t, err)
+				_ = c.Close()
+			}))
+			front := serve(t, w.proxy(proxy.Config{}).Lookup())
+			for _, warm := range []string{"1", ""} {
+				req, err := http.NewRequest("POST", front.URL, strings.NewReader(row.body))
+				must(t, err)
+				req.Header.Set("K", "k")
+				if req.Header.Set(row.header, row.value); warm != "" {
+					req.Header.Set("Warm", warm)
+				}
+				resp, err := http.DefaultClient.Do(req)
+				must(t, err)
+				_ = resp.Body.Close()
+				if want := map[bool]int{true: 200, false: 502}[warm != ""]; resp.StatusCode != want {
+					t.Errorf("warm %q: %d, want %d", warm, resp.StatusCode, want)
+				}
+			}
+			if n := asked.Load(); n != 1 {
+				t.Errorf("the member ran it %d times", n)
+			}
+			if got := seen.Load(); got == nil || len(*got) != 1 || (*got)[0] != row.value {
+				t.Errorf("the member saw %s as %v", row.header, got)
+			}
+		})
 	}
 }

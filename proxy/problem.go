@@ -55,7 +55,10 @@ func problemOf(err error) Problem {
 		q.ofControlPlane(said)
 		return q
 	}
-	if no := router.RefusalOf(err); no != nil && no.Ran {
+	if no := router.RefusalOf(err); no != nil && no.Kind == router.PinLost {
+		q.Status, q.Reason, q.tag = http.StatusNotFound, reason.Name(rootv1.Reason_REASON_PIN_LOST), NotFound
+		return q
+	} else if no != nil && no.Ran {
 		q.Reason = reason.Name(rootv1.Reason_REASON_OUTCOME_UNKNOWN)
 		return q
 	} else if no != nil {

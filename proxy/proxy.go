@@ -27,7 +27,7 @@ type Proxy struct {
 	reverse  *httputil.ReverseProxy
 	keyspace []string
 	kept     atomic.Int64 // bytes of bodies
-	holding  atomic.Int64 // requests that wait for their owner
+	holding  atomic.Int64 // requests that failed once and are tried again
 	sockets  sockets
 }
 
@@ -69,7 +69,7 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// Waiting is how many requests wait for their owner.
+// Waiting is how many requests wait for their owner: they failed once, and are tried again.
 func (p *Proxy) Waiting() int { return int(p.holding.Load()) }
 
 // hop is a Proxy as the RoundTripper that finds owners.
@@ -102,6 +102,8 @@ type exchange struct {
 	bytes      int64
 	err        error
 	tag        Tag
+	// gone, if set, says what it means that nothing could be sent to a fixed target.
+	gone func(context.Context, router.Target, error) error
 	// answered, if set, looks at the answer before it is passed on.
 	answered func(*http.Response) error
 }
@@ -135,7 +137,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchange, r *http.Request) error) {
 	begun := time.Now()
 	x := &exchange{ResponseWriter: w, keyspace: p.keyspace}
-	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Idempotent: idempotent(r)}
+	x.options = router.Options{Keyspace: p.keyspace[0], ReassignOrphans: true, Idempotent: idempotent(r), Hold: p.cfg.Hold}
 	defer func() {
 		broke := recover()
 		if x.socket != nil {
@@ -164,6 +166,9 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, do func(x *exchang
 
 // errHalf is an answer that broke off.
 var errHalf = errors.New("the answer of the member broke off, or the caller went away")
+
+// errNoPin is a request without one.
+var errNoPin = errors.New("the request shows no pin: send it in the header " + HeaderPin + ", or the cookie " + CookiePin)
 
 // idempotent says whether a request may be run twice.
 func idempotent(r *http.Request) bool {
@@ -315,12 +320,16 @@ func (p *Proxy) Lookup() http.Handler {
 // Via passes requests on to the member that resolve finds, once: the ready-made handlers
 // in general. Its errors are told as those of a router are.
 func (p *Proxy) Via(resolve func(*http.Request) (router.Target, error)) http.Handler {
+	return p.via(resolve, nil)
+}
+
+func (p *Proxy) via(resolve func(*http.Request) (router.Target, error), gone func(context.Context, router.Target, error) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.serve(w, r, func(x *exchange, r *http.Request) (err error) {
 			if x.target, err = resolve(r); err != nil {
 				return err
 			}
-			x.fixed = true
+			x.fixed, x.gone = true, gone
 			if err := p.pass(x, r); err != nil {
 				return err
 			}
@@ -332,19 +341,19 @@ func (p *Proxy) Via(resolve func(*http.Request) (router.Target, error)) http.Han
 	})
 }
 
-// Pins finds the member that a request is pinned to. What is not there is an error that
-// is client.ErrNotFound, or of reason pin_lost.
-type Pins interface {
-	Find(*http.Request) (router.Target, error)
-}
-
 // LookupLockAndProxy passes requests on to the member that their pin names. 404: there is
-// no such pin, or its member has ended.
+// no such pin, or its member has ended, and with it what was begun there.
 func (p *Proxy) LookupLockAndProxy() http.Handler {
 	if p.cfg.Pins == nil {
 		return p.Via(func(*http.Request) (router.Target, error) { return router.Target{}, unset("Pins") })
 	}
-	return p.Via(p.cfg.Pins.Find)
+	gone := func(_ context.Context, _ router.Target, err error) error { return err }
+	if g, ok := p.cfg.Pins.(interface {
+		Gone(context.Context, router.Target, error) error
+	}); ok {
+		gone = g.Gone
+	}
+	return p.via(p.cfg.Pins.Find, gone)
 }
 
 // unset is the error of a handler that lacks a part.

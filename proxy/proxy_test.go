@@ -336,14 +336,14 @@ func TestP77P78P79P80HandlersAndTheirTags(t *testing.T) {
 	g.alive = false
 	check(create.URL+"?code=201", "", 503, proxy.Unavailable, "")
 	g.alive = true
-	check(remove.URL+"?code=204", "k", 204, proxy.Deregistered, "unbind k")
+	check(remove.URL+"?code=204", "k", 204, proxy.Deregistered, "unbind k m0")
 	check(remove.URL+"?code=500", "k", 500, proxy.UpstreamError, "")
 	check(remove.URL+"?code=204", "zz", 404, proxy.NotFound, "")
 	check(pin.URL+"?code=200", "pin", 200, proxy.Hit, "")
 	check(pin.URL+"?code=200", "other", 404, proxy.NotFound, "")
 	w.at(0, failed)
 	proxyTold(t, w)
-	check(remove.URL+"?code=204", "k", 204, proxy.DeregisteredDeadPod, "unbind k")
+	check(remove.URL+"?code=204", "k", 204, proxy.DeregisteredDeadPod, "unbind k ")
 }
 
 // proxyTold waits until the router knows that no owner lives.
@@ -375,8 +375,8 @@ func (g *registry) Bind(_ context.Context, _ string, key []byte, to router.Targe
 	return nil
 }
 
-func (g *registry) Unbind(_ context.Context, _ string, key []byte) error {
-	g.did = fmt.Sprintf("unbind %s", key)
+func (g *registry) Unbind(_ context.Context, _ string, key []byte, from router.Target) error {
+	g.did = fmt.Sprintf("unbind %s %s", key, from.Member)
 	return nil
 }
 

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,12 +28,18 @@ type Registry interface {
 	Pick(ctx context.Context, keyspace string) (router.Target, error)
 	// Bind gives the key to the member, durably. A key that another one has is an error.
 	Bind(ctx context.Context, keyspace string, key []byte, to router.Target) error
-	// Unbind takes the key away from whoever has it; what is not there is no error.
-	Unbind(ctx context.Context, keyspace string, key []byte) error
+	// Unbind takes the key away from the member that ended what it stands for: the region
+	// that the request went to. That it is gone by now, or another region, is no error. The
+	// zero Target: takes it away if no owner lives, and is ErrOwned if one does.
+	Unbind(ctx context.Context, keyspace string, key []byte, from router.Target) error
 }
 
-// NewRegistry makes the Registry of a control plane, for keyspaces of points. It picks the
-// members that are connected in turn, by a list that is a second old at most.
+// ErrOwned is the error of Registry.Unbind of a key that was to be nobody's.
+var ErrOwned = errors.New("an owner of the key lives")
+
+// NewRegistry makes the Registry of a control plane, for keyspaces of points. It picks among
+// the members that are connected, by a list that is a second old at most: the one of two
+// taken at random that has fewer regions.
 func NewRegistry(c *client.Client) Registry { return &registry{c: c} }
 
 type registry struct {
@@ -40,8 +48,14 @@ type registry struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	listed  time.Time
-	members []router.Target
-	next    int
+	members []choice
+}
+
+// choice is a member that may be picked.
+type choice struct {
+	target router.Target
+	// regions that it had when it was listed, and was picked for since.
+	regions uint64
 }
 
 // listFor is how long a list of members is used.
@@ -49,37 +63,48 @@ const listFor = time.Second
 
 // Pick implements Registry.
 func (g *registry) Pick(ctx context.Context, keyspace string) (router.Target, error) {
-	if t, ok := g.turn(nil); ok {
+	if t, ok := g.choose(nil); ok {
 		return t, nil
 	}
-	var members []router.Target
+	var members []choice
 	for s, err := range g.c.ListMembers(ctx, client.In(keyspace)) {
 		if err != nil {
 			return router.Target{}, err
 		}
 		m := s.GetMember()
 		if s.GetConnected() && m.GetState() == rootv1.MemberState_MEMBER_STATE_ACTIVE && m.GetAddress() != "" {
-			members = append(members, router.Target{Member: rooted.MemberID(m.GetId()), Address: m.GetAddress(), Incarnation: m.GetIncarnation()})
+			members = append(members, choice{router.Target{Member: rooted.MemberID(m.GetId()), Address: m.GetAddress(), Incarnation: m.GetIncarnation()}, s.GetOwnedRegions()})
 		}
 	}
-	if t, ok := g.turn(members); ok {
+	if t, ok := g.choose(members); ok {
 		return t, nil
 	}
 	return router.Target{}, &client.Error{Op: "Pick", Reason: rootv1.Reason_REASON_NO_ACTIVE_MEMBERS, Cause: errors.New("no member is active and connected: start one")}
 }
 
-// turn takes the next of a list, or of the one that is kept.
-func (g *registry) turn(list []router.Target) (router.Target, bool) {
+// choose takes one of a list, or of the one that is kept.
+func (g *registry) choose(list []choice) (router.Target, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if list != nil {
 		g.members, g.listed = list, time.Now()
 	}
-	if len(g.members) == 0 || time.Since(g.listed) > listFor {
+	n := len(g.members)
+	if n == 0 || time.Since(g.listed) > listFor {
 		return router.Target{}, false
 	}
-	g.next++
-	return g.members[g.next%len(g.members)], true
+	c := &g.members[rand.IntN(n)]
+	if n > 1 {
+		other := rand.IntN(n - 1)
+		if &g.members[other] == c {
+			other = n - 1
+		}
+		if o := &g.members[other]; o.regions < c.regions {
+			c = o
+		}
+	}
+	c.regions++
+	return c.target, true
 }
 
 // Bind implements Registry.
@@ -95,16 +120,31 @@ func (g *registry) Bind(ctx context.Context, keyspace string, key []byte, to rou
 }
 
 // Unbind implements Registry.
-func (g *registry) Unbind(ctx context.Context, keyspace string, key []byte) error {
-	route, err := g.c.GetRegionByKey(ctx, key, client.In(keyspace), client.Strong())
-	if errors.Is(err, client.ErrNotFound) {
-		return nil
+func (g *registry) Unbind(ctx context.Context, keyspace string, key []byte, from router.Target) error {
+	for {
+		route, err := g.c.GetRegionByKey(ctx, key, client.In(keyspace), client.Strong())
+		if errors.Is(err, client.ErrNotFound) || err == nil && from.Member != "" && !same(&route, &from) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if from.Member == "" && router.Lives(&route) {
+			return ErrOwned
+		}
+		// Under the epoch that was looked at: whoever was given it since is looked at too.
+		if _, err = g.c.RemoveRegion(ctx, route.Region.ID, route.Region.Epoch); !errors.Is(err, client.ErrEpochStale) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
+}
+
+// same says whether a key is in the region that a request went to.
+func same(route *client.Route, from *router.Target) bool {
+	if from.Region != nil {
+		return route.Region.ID == from.Region.ID
 	}
-	_, err = g.c.RemoveRegion(ctx, route.Region.ID, route.Region.Epoch)
-	return err
+	return slices.ContainsFunc(route.Region.Owners, func(o rooted.Owner) bool { return o.Member == from.Member })
 }
 
 // Made says how a member answers that has made something, and what its key is.
@@ -208,12 +248,14 @@ func (p *Proxy) LookupAndDeregister(status int) http.Handler {
 			x.options.ReassignOrphans = false
 			_, err = p.cfg.Router.Resolve(r.Context(), x.key, x.options)
 			if dead(err) {
-				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key); err != nil {
-					return err
+				switch err = p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key, router.Target{}); {
+				case err == nil:
+					x.tag = DeregisteredDeadPod
+					x.WriteHeader(status)
+					return nil
+				case errors.Is(err, ErrOwned): // it was given to another one, who is asked
+					x.options.ReassignOrphans, err = true, nil
 				}
-				x.tag = DeregisteredDeadPod
-				x.WriteHeader(status)
-				return nil
 			}
 			if err != nil {
 				return err
@@ -223,7 +265,7 @@ func (p *Proxy) LookupAndDeregister(status int) http.Handler {
 				if resp.StatusCode != status {
 					return nil
 				}
-				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key); err != nil {
+				if err := p.cfg.Registry.Unbind(r.Context(), p.keyspace[0], x.key, x.target); err != nil {
 					return fmt.Errorf("member %q has ended %.80q, which could not be taken away from it: %s", x.target.Member, x.key, strings.TrimSpace(err.Error()))
 				}
 				x.tag = Deregistered

@@ -37,3 +37,11 @@ func Slot(count uint32, key []byte) uint64 {
 
 // AppendSlotKey appends the route key at which a slot begins.
 func AppendSlotKey(dst []byte, slot uint64) []byte { return binary.BigEndian.AppendUint64(dst, slot) }
+
+// SlotAt is the slot that begins at a route key; 0 for what AppendSlotKey did not make.
+func SlotAt(routeKey string) uint64 {
+	if len(routeKey) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64([]byte(routeKey))
+}

@@ -9,54 +9,56 @@ import (
 	"github.com/nokv/nokv/rooted"
 )
 
-// Do runs a function at the owner of a key: with what Resolve finds, and once more, with
+// Do runs a function at the owner of a key: with what Resolve finds, and again, with
 // the route repaired, when the function returns the refusal of a member that did not run
 // the request (RefusalOf), when nothing was sent, or, with Options.Idempotent, when the
 // answer was lost. It returns what the function returned last, or why there is no owner
-// to go to.
-//
-// Where a member names the next owner that one is asked at once; else the route is asked
-// for again, and where the next owner is not known yet, or the only one cannot be
-// reached, it is waited for, at most for Config.Hold. Then the same one is asked again.
+// to go to. See Tries for when and where it is run again.
 func (r *Router) Do(ctx context.Context, key []byte, o Options, run func(context.Context, Target) error) error {
 	t, err := r.Resolve(ctx, key, o)
 	if err != nil {
 		return err
 	}
-	err = r.run(ctx, t, run)
-	if err == nil || ctx.Err() != nil {
-		return err
+	if err = r.run(ctx, t, run); err == nil {
+		return nil
 	}
-	v := r.first
-	if o.Keyspace != "" {
-		v = r.views[o.Keyspace]
+	tries := r.Tries(key, o)
+	for {
+		var again bool
+		if t, again = tries.Next(ctx, t, err); !again {
+			return err
+		}
+		if err = r.run(ctx, t, run); err == nil {
+			return nil
+		}
 	}
-	next, again := v.repair(ctx, key, &o, t, err)
-	if !again {
-		return err
-	}
-	return r.run(ctx, next, run)
 }
 
-// run runs the function, and takes note of how that went.
+// run runs the function while the member counts it as under way.
 func (r *Router) run(ctx context.Context, t Target, run func(context.Context, Target) error) error {
-	p := t.peer
-	if p != nil {
-		p.Begin()
-		defer p.End()
+	t.Begin()
+	defer t.End()
+	return run(ctx, t)
+}
+
+// Begin counts a request as under way at the member, for LeastLoaded and TwoChoices, until
+// End, for who does not use Do.
+func (t Target) Begin() {
+	if t.peer != nil {
+		t.peer.Begin()
 	}
-	err := run(ctx, t)
-	if err != nil && ctx.Err() == nil && unsent(err) {
-		r.unreachable(t, err)
+}
+
+// End ends what Begin began.
+func (t Target) End() {
+	if t.peer != nil {
+		t.peer.End()
 	}
-	return err
 }
 
 // Unreachable has a member avoided for Config.AvoidFor where there are others: a caller
-// who does not use Do could not reach it.
-func (r *Router) Unreachable(t Target, err error) { r.unreachable(t, err) }
-
-func (r *Router) unreachable(t Target, err error) {
+// who uses neither Do nor Tries could not reach it.
+func (r *Router) Unreachable(t Target, err error) {
 	if t.peer != nil {
 		t.peer.Avoid(time.Now().Add(r.cfg.AvoidFor))
 	}
@@ -65,52 +67,131 @@ func (r *Router) unreachable(t Target, err error) {
 	}
 }
 
-// Repair is what Do does between its two tries, for who keeps requests of their own: where
-// to go after a request failed at t. false: the error stands.
-func (r *Router) Repair(ctx context.Context, key []byte, o Options, t Target, failed error) (Target, bool) {
+// Between two tries at the same place there is a pause of firstPause, twice as long each
+// time, of lastPause at most. Behind the first repair there is one of firstPause at least,
+// wherever the next try goes: two members that name each other are not asked in a circle.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 160 * time.Millisecond
+)
+
+// Tries says for one request that failed where to go next, and when. It is what Do does
+// between two tries, for who keeps requests of their own. One goroutine uses it.
+type Tries struct {
+	v     *view
+	key   []byte
+	o     Options
+	until time.Time // zero: no try has failed yet
+	pause time.Duration
+}
+
+// Tries makes the Tries of a request. The key is kept.
+func (r *Router) Tries(key []byte, o Options) *Tries {
 	v := r.first
 	if o.Keyspace != "" && r.views[o.Keyspace] != nil {
 		v = r.views[o.Keyspace]
 	}
-	return v.repair(ctx, key, &o, t, failed)
+	return &Tries{v: v, key: key, o: o}
 }
 
-func (v *view) repair(ctx context.Context, key []byte, o *Options, t Target, failed error) (Target, bool) {
+// Next returns where to go after a request failed at t, when it is time to. false: the error
+// stands, because the request may have been run, or because Options.Hold, counted from the
+// first failure, or the context is over.
+//
+// Another owner that is known is asked at once, and so is one that the member names. Else the
+// next one is waited for, while the same one is asked again and again: it may have been busy,
+// or the route newer than what it had heard.
+func (c *Tries) Next(ctx context.Context, t Target, failed error) (Target, bool) {
 	no := RefusalOf(failed)
-	most := v.r.cfg.Hold
+	notSent := no == nil && unsent(failed)
+	if ctx.Err() != nil {
+		return Target{}, false
+	}
+	if notSent {
+		c.v.r.Unreachable(t, failed)
+	}
+	safe := notSent || c.o.Idempotent && lost(failed)
+	if no != nil {
+		safe = no.Kind != PinLost && (!no.Ran || c.o.Idempotent)
+	}
+	if !safe {
+		return Target{}, false
+	}
+	first := c.until.IsZero()
+	if first {
+		c.until, c.pause = time.Now().Add(c.v.hold(&c.o)), firstPause
+	}
+	ctx, cancel := context.WithDeadline(ctx, c.until)
+	defer cancel()
+	if !first && !sleep(ctx, firstPause) {
+		return Target{}, false
+	}
+	ask := true
 	switch {
-	case no == nil && !unsent(failed) && !(o.Idempotent && lost(failed)):
-		return Target{}, false
 	case no == nil:
-	case no.Ran && !o.Idempotent:
-		return Target{}, false
+	case no.Kind == Busy, no.Kind == Unconfirmed:
+		ask = false
 	case no.Kind == Moved && no.Address != "" && no.Epoch.NewerThan(t.Epoch):
 		// Nothing is dropped: the root may not say so yet, and the watch tells when it does.
 		return Target{
 			Member: no.Member, Address: no.Address, Epoch: no.Epoch, Region: t.Region,
 			Token: t.Token, AsOf: t.AsOf, Claimed: t.Claimed, Reassigned: true,
 		}, true
-	case no.Kind == Busy || no.Kind == Unconfirmed:
-		most = min(most, askEvery)
 	case no.Epoch == (rooted.Epoch{}) || !t.Epoch.NewerThan(no.Epoch):
-		v.stale(t)
+		c.v.stale(t)
 	}
+	return c.find(ctx, t, ask, !first)
+}
+
+// hold is how long a caller goes on.
+func (v *view) hold(o *Options) time.Duration {
+	switch {
+	case o.Hold == 0:
+		return v.r.cfg.Hold
+	case o.Hold < 0:
+		return longest
+	}
+	return o.Hold
+}
+
+// longest stands for a wait that only the context ends.
+const longest = 1 << 62 * time.Nanosecond
+
+// find looks for another owner than t, for a pause, and asks for one where the route may be
+// wrong; then t is as good as any.
+func (c *Tries) find(ctx context.Context, t Target, ask, strong bool) (Target, bool) {
+	v, relaxed := c.v, Options{Keyspace: c.o.Keyspace, AtLeast: c.o.AtLeast}
 	other := func(next Target) bool {
 		return next.Member != t.Member || next.Epoch != t.Epoch || next.Incarnation != t.Incarnation || next.Address != t.Address
 	}
-	relaxed := Options{Keyspace: o.Keyspace, AtLeast: o.AtLeast}
-	if f, ok := v.here(key, &relaxed); ok && f.target.Member != "" && other(f.target) {
+	if f, ok := v.here(c.key, &relaxed); ok && f.target.Member != "" && other(f.target) {
 		return f.target, true
 	}
-	if f, err := v.askWithin(ctx, most, key, &relaxed); err == nil && f.target.Member != "" && other(f.target) {
-		return f.target, true
+	if relaxed.Strong = strong; ask || strong {
+		if f, err := v.askWithin(ctx, askEvery, c.key, &relaxed); err == nil && f.target.Member != "" && other(f.target) {
+			return f.target, true
+		}
 	}
-	next, err := v.await(ctx, key, &relaxed, most, other)
-	if errors.Is(err, errHeld) && ctx.Err() == nil {
-		// Nothing has changed: what was not run may go there once more.
-		next, err = t, nil
+	next, err := v.await(ctx, c.key, &relaxed, c.pause, other)
+	c.pause = min(2*c.pause, lastPause)
+	switch {
+	case err == nil:
+		return next, true
+	case errors.Is(err, errHeld) && ctx.Err() == nil:
+		return t, true
 	}
-	return next, err == nil
+	return Target{}, false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // stale drops a route that a member refused, unless there is a newer one.

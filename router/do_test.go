@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/internal/reason"
 	nokvmember "github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -37,10 +38,15 @@ func (v *visits) run(_ context.Context, t router.Target) error {
 	return nil
 }
 
+// ofStore is what a reference store says.
+func ofStore(why rootv1.Reason, r *rootv1.Region) error {
+	return (&reason.Error{Detail: &rootv1.ErrorDetail{Reason: why, Region: r}}).GRPCStatus().Err()
+}
+
 var dialFailed = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 
-// What an owner says leads to one more try where that is safe, at the right place.
-func TestP06P08DoRepairsOnce(t *testing.T) {
+// What an owner says leads to another try where that is safe, at the right place.
+func TestP06P08DoRepairs(t *testing.T) {
 	moved := &nokvmember.Moved{Region: 1, To: "m3", Address: address(3), Epoch: epoch(7)}
 	for _, row := range []struct {
 		name  string
@@ -52,11 +58,15 @@ func TestP06P08DoRepairsOnce(t *testing.T) {
 	}{
 		{name: "nothing is wrong", want: []string{"m1@2"}},
 		{name: "moved", says: []error{moved}, want: []string{"m1@2", "m3@7"}},
-		{name: "moved twice", says: []error{moved, moved}, want: []string{"m1@2", "m3@7"}, fails: true},
+		{name: "moved, which nobody else knows", says: []error{moved, moved}, want: []string{"m1@2", "m3@7", "m1@2"}},
 		{name: "moved, by gRPC", says: []error{router.RefusalOf(moved).GRPCStatus().Err()}, want: []string{"m1@2", "m3@7"}},
 		{name: "moved long ago", says: []error{&nokvmember.Moved{To: "m3", Address: address(3), Epoch: epoch(1)}}, want: []string{"m1@2", "m1@2"}},
 		{name: "stale", says: []error{&nokvmember.EpochStale{Region: 1, Current: epoch(5)}}, truth: region(1, "", "m", 5, 1), want: []string{"m1@2", "m1@5"}},
 		{name: "not owned", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "a store that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, region(1, "", "m", 2, 1))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "a store that does not host it", says: []error{ofStore(rootv1.Reason_REASON_NOT_FOUND, &rootv1.Region{Id: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "a store that changes it", says: []error{ofStore(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, region(1, "", "m", 2, 1))}, want: []string{"m1@2", "m1@2"}},
+		{name: "a coordinator that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, nil)}, want: []string{"m1@2"}, fails: true},
 		{name: "not owned, wrapped", says: []error{fmt.Errorf("ask: %w", &nokvmember.NotOwned{Region: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "it is so", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 2, 1), want: []string{"m1@2", "m1@2"}},
 		{name: "unconfirmed", says: []error{&nokvmember.Unconfirmed{Region: 1, Epoch: epoch(2)}}, want: []string{"m1@2", "m1@2"}},
@@ -65,10 +75,10 @@ func TestP06P08DoRepairsOnce(t *testing.T) {
 		{name: "it ran and may again", says: []error{&nokvmember.NotOwned{Region: 1, Ran: true}}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "its own error", says: []error{errors.New("no such user")}, o: router.Options{Idempotent: true}, want: []string{"m1@2"}, fails: true},
 		{name: "the answer is lost", says: []error{io.ErrUnexpectedEOF}, want: []string{"m1@2"}, fails: true},
-		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
-		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
-		{name: "not reached", says: []error{dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
-		{name: "not sent", says: []error{router.NotSent(errors.New("no connection"))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF, io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone"), status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not reached", says: []error{dialFailed, dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not sent", says: []error{router.NotSent(errors.New("no connection")), router.NotSent(errors.New("no connection"))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -114,7 +124,7 @@ func TestP41DoGoesToAnotherOwner(t *testing.T) {
 	picking(t, router.Config{}, func(b *bench) {
 		begun := time.Now()
 		v := visits{says: []error{dialFailed}}
-		must(t, b.Do(t.Context(), []byte("a"), router.Options{}, v.run))
+		must(t, b.Do(context.Background(), []byte("a"), router.Options{}, v.run))
 		if len(v.at) != 2 || v.at[0].Member == v.at[1].Member || time.Since(begun) != 0 || b.c.questions() != 0 {
 			t.Errorf("%v after %v with %d questions", v.at, time.Since(begun), b.c.questions())
 		}
@@ -127,24 +137,62 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 		b, end := start(t, router.Config{Hold: 10 * time.Second})
 		defer end()
 		b.snapshot(region(1, "", "", 2, 1))
-		v := visits{says: []error{dialFailed}}
+		dead := func(v *visits) func(context.Context, router.Target) error {
+			return func(ctx context.Context, t router.Target) error {
+				_ = v.run(ctx, t)
+				if t.Epoch == epoch(2) || t.Member == "m2" && len(v.says) > 0 {
+					return dialFailed
+				}
+				return nil
+			}
+		}
+		var v visits
 		done := make(chan error, 1)
-		go func() { done <- b.Do(context.Background(), []byte("a"), router.Options{}, v.run) }()
+		go func() { done <- b.Do(context.Background(), []byte("a"), router.Options{}, dead(&v)) }()
 		time.Sleep(200 * time.Millisecond)
 		b.members(member(1, failed))
 		b.regions(region(1, "", "", 3))
 		b.regions(region(1, "", "", 4, 2))
 		must(t, <-done)
-		if len(v.at) != 2 || v.at[1].Member != "m2" || v.at[1].Epoch != epoch(4) {
-			t.Errorf("%+v", v.at)
+		if last := v.at[len(v.at)-1]; len(v.at) > 8 || last.Member != "m2" || last.Epoch != epoch(4) {
+			t.Errorf("%d tries, the last at %+v", len(v.at), last)
 		}
 		// Within the caller's time.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		v = visits{says: []error{dialFailed, dialFailed}}
+		v = visits{says: []error{dialFailed}}
 		begun := time.Now()
-		if err := b.Do(ctx, []byte("a"), router.Options{}, v.run); !errors.Is(err, dialFailed) || time.Since(begun) != time.Second || len(v.at) != 1 {
+		if err := b.Do(ctx, []byte("a"), router.Options{}, dead(&v)); !errors.Is(err, dialFailed) || time.Since(begun) != time.Second || len(v.at) < 3 || len(v.at) > 12 {
 			t.Errorf("after %v and %d tries: %v", time.Since(begun), len(v.at), err)
+		}
+	})
+}
+
+// An owner that is well lost one connection: it is asked again soon, not when a wait for
+// another owner is over. Who never is well is asked until Hold is over.
+func TestP37DoAsksAHealthyOwnerAgainSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, end := start(t, router.Config{})
+		defer end()
+		b.snapshot(region(1, "", "", 2, 1))
+		for _, o := range []router.Options{{Idempotent: true}, {Idempotent: true, Hold: time.Minute}} {
+			begun, v := time.Now(), visits{says: []error{io.ErrUnexpectedEOF}}
+			must(t, b.Do(t.Context(), []byte("a"), o, v.run))
+			if took := time.Since(begun); len(v.at) != 2 || took > 20*time.Millisecond {
+				t.Errorf("%d tries in %v, want the second within 20 ms", len(v.at), took)
+			}
+		}
+		for _, hold := range []time.Duration{300 * time.Millisecond, -1} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			begun, tries, want := time.Now(), 0, hold
+			if hold < 0 {
+				want = 20 * time.Second
+			}
+			err := b.Do(ctx, []byte("a"), router.Options{Hold: hold}, func(context.Context, router.Target) error { tries++; return nokvmember.ErrTooManyHeld })
+			cancel()
+			if took := time.Since(begun); !errors.Is(err, nokvmember.ErrTooManyHeld) || took != want || tries < 4 || tries > int(took/(100*time.Millisecond))+6 {
+				t.Errorf("hold %v: %d tries in %v: %v", hold, tries, took, err)
+			}
 		}
 	})
 }

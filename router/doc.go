@@ -23,9 +23,10 @@
 //  3. While no coordinator answers it serves what it has, and says how old that is.
 //  4. A region with one owner is never a choice. Members that could not be reached are
 //     avoided for a while where there are others.
-//  5. Do runs the function twice at most: again only where it has not run, as a member
-//     or the network says, or where Options.Idempotent says that this does no harm.
-//  6. Every wait ends with its context or after Config.Hold, and at most
+//  5. Do runs the function again only where it has not run, as a member or the network
+//     says, or where Options.Idempotent says that this does no harm: once at once, where
+//     there is another owner to go to, and then with pauses between.
+//  6. Every wait ends with its context or after Options.Hold, and at most
 //     Config.MaxWaiting callers wait in a keyspace; the others are refused.
 //  7. What it holds is bounded in number and bytes; what is beyond that is asked for.
 //  8. Run owns what runs in the background, and ends it.

@@ -15,25 +15,34 @@ func lives(m *client.Member, incarnation uint64) bool {
 		m.Address != "" && (incarnation == 0 || m.Incarnation == incarnation)
 }
 
+// Lives says whether an owner of a route may be asked.
+func Lives(route *client.Route) bool {
+	for i, m := range route.Members() {
+		if lives(&m, route.Region.Owners[i].Incarnation) {
+			return true
+		}
+	}
+	return false
+}
+
 // mostOwners is how many owners of a region are looked at.
 const mostOwners = 64
 
 // pick chooses an owner of what is held; nil: none lives.
 func (v *view) pick(key []byte, h *client.Held) *client.Peer {
-	switch len(h.Peers) {
+	switch len(h.Peers()) {
 	case 0:
 		return nil
 	case 1:
-		m := h.Peers[0].Member()
-		if !lives(&m, h.Incarnation) {
-			return nil
+		if p := h.Peers()[0]; lives(p.Now(), h.Incarnation()) {
+			return p
 		}
-		return h.Peers[0]
+		return nil
 	}
-	peers := h.Peers[:min(len(h.Peers), mostOwners)]
+	peers := h.Peers()[:min(len(h.Peers()), mostOwners)]
 	live, free := uint64(0), uint64(0)
 	for i, p := range peers {
-		if m := p.Member(); lives(&m, h.Region.Owners[i].Incarnation) {
+		if lives(p.Now(), h.Region().Owners[i].Incarnation) {
 			live |= 1 << i
 			if !p.Avoided() {
 				free |= 1 << i
@@ -52,7 +61,7 @@ func (v *view) pick(key []byte, h *client.Held) *client.Peer {
 	if h.Replicas() {
 		return peers[bits.TrailingZeros64(free)]
 	}
-	return peers[v.choose(key, peers, free, &v.cursors[h.Region.ID%cursors])]
+	return peers[v.choose(key, peers, free, &v.cursors[h.Region().ID%cursors])]
 }
 
 // choose is the number of one of the peers whose bits are set, two at least.

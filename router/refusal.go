@@ -13,6 +13,7 @@ import (
 
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/pin"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
@@ -48,6 +49,9 @@ const (
 	Unconfirmed Kind = "unconfirmed"
 	// Busy: too many requests wait at the member for what is on its way there.
 	Busy Kind = "busy"
+	// PinLost: what the request is pinned to is not there, or its pin is not one. Nobody
+	// else is asked.
+	PinLost Kind = "pin_lost"
 )
 
 // Error implements error.
@@ -78,6 +82,12 @@ func RefusalOf(err error) *Refusal {
 	if e, ok := errors.AsType[*member.Unconfirmed](err); ok {
 		return &Refusal{Kind: Unconfirmed, Epoch: e.Epoch, Ran: e.Ran, Said: err.Error()}
 	}
+	if e, ok := errors.AsType[*pin.Error](err); ok {
+		if e.Kind == pin.Busy {
+			return &Refusal{Kind: Busy, Said: err.Error()}
+		}
+		return &Refusal{Kind: PinLost, Said: err.Error()}
+	}
 	if errors.Is(err, member.ErrTooManyHeld) || errors.Is(err, member.ErrNotRunning) {
 		return &Refusal{Kind: Busy, Said: err.Error()}
 	}
@@ -104,8 +114,19 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 		r.Kind = Unconfirmed
 	case rootv1.Reason_REASON_OVERLOADED:
 		r.Kind = Busy
+	case rootv1.Reason_REASON_PIN_LOST:
+		r.Kind = PinLost
 	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
 		r.Kind, r.Ran = NotOwned, true
+	case rootv1.Reason_REASON_NOT_LEADER, rootv1.Reason_REASON_NOT_FOUND, rootv1.Reason_REASON_RANGE_CHANGE_PENDING:
+		// Of a store, which names the region; coordinators and root peers say it of themselves.
+		if d.GetRegion() == nil {
+			return nil
+		}
+		r.Kind, r.Epoch = NotOwned, rooted.EpochFromProto(d.GetRegion().GetEpoch())
+		if d.GetReason() == rootv1.Reason_REASON_RANGE_CHANGE_PENDING {
+			r.Kind = Busy
+		}
 	default:
 		return nil
 	}
@@ -113,7 +134,7 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 }
 
 // GRPCStatus lets a gRPC server of a member return a Refusal: the code is that of
-// epoch_stale, unhealthy_member, overloaded or outcome_unknown, with an ErrorDetail.
+// epoch_stale, unhealthy_member, overloaded, pin_lost or outcome_unknown, with an ErrorDetail.
 func (e *Refusal) GRPCStatus() *status.Status {
 	d := &rootv1.ErrorDetail{Message: e.Said, MemberId: string(e.Member), MemberAddress: e.Address}
 	if e.Epoch != (rooted.Epoch{}) {
@@ -126,6 +147,8 @@ func (e *Refusal) GRPCStatus() *status.Status {
 		d.Reason = rootv1.Reason_REASON_UNHEALTHY_MEMBER
 	case e.Kind == Busy:
 		d.Reason = rootv1.Reason_REASON_OVERLOADED
+	case e.Kind == PinLost:
+		d.Reason = rootv1.Reason_REASON_PIN_LOST
 	default:
 		d.Reason = rootv1.Reason_REASON_EPOCH_STALE
 	}
@@ -142,22 +165,41 @@ const (
 
 const outcomeUnknown = "outcome_unknown"
 
+// Word is all of a refusal that fits in a word: its Kind, or outcome_unknown.
+func (e *Refusal) Word() string {
+	if e.Ran {
+		return outcomeUnknown
+	}
+	return string(e.Kind)
+}
+
+// OfWord is the refusal that a word is.
+func OfWord(word string) *Refusal {
+	r := &Refusal{Kind: Kind(word)}
+	switch r.Kind {
+	case Moved, EpochStale, NotOwned, Unconfirmed, Busy, PinLost:
+	default:
+		r.Kind, r.Ran = NotOwned, word == outcomeUnknown
+	}
+	return r
+}
+
 // maxSaid is how much of an answer of a member is read for people, and of a name or
 // address in it.
 const maxSaid = 1 << 10
 
 // WriteHTTP answers a request that was refused: 421 with the headers above, 503 when the
-// member is busy or the request was run and its outcome is not known.
+// member is busy or the request was run and its outcome is not known, 404 for a pin.
 func (e *Refusal) WriteHTTP(w http.ResponseWriter) {
-	code, kind := http.StatusMisdirectedRequest, string(e.Kind)
+	code := http.StatusMisdirectedRequest
 	switch {
-	case e.Ran:
-		code, kind = http.StatusServiceUnavailable, outcomeUnknown
-	case e.Kind == Busy:
+	case e.Ran, e.Kind == Busy:
 		code = http.StatusServiceUnavailable
+	case e.Kind == PinLost:
+		code = http.StatusNotFound
 	}
 	h := w.Header()
-	h.Set(HeaderRefused, kind)
+	h.Set(HeaderRefused, e.Word())
 	if e.Member != "" {
 		h.Set(HeaderMember, string(e.Member))
 	}
@@ -177,11 +219,13 @@ func FromHTTP(resp *http.Response) *Refusal {
 	switch {
 	case resp.StatusCode == http.StatusMisdirectedRequest:
 	case resp.StatusCode == http.StatusServiceUnavailable && kind != "":
+	case resp.StatusCode == http.StatusNotFound && kind == string(PinLost):
 	default:
 		return nil
 	}
 	said, _ := io.ReadAll(io.LimitReader(resp.Body, maxSaid))
-	r := &Refusal{Kind: Kind(kind), Said: strings.TrimSpace(string(said))}
+	r := OfWord(kind)
+	r.Said = strings.TrimSpace(string(said))
 	if m := resp.Header.Get(HeaderMember); len(m) <= maxSaid {
 		r.Member = rooted.MemberID(m)
 	}
@@ -189,15 +233,8 @@ func FromHTTP(resp *http.Response) *Refusal {
 		r.Address = a
 	}
 	r.Epoch, _ = ParseEpoch(resp.Header.Get(HeaderEpoch))
-	switch r.Kind {
-	case Moved, EpochStale, NotOwned, Unconfirmed, Busy:
-	case outcomeUnknown:
-		r.Kind, r.Ran = NotOwned, true
-	default:
-		r.Kind = NotOwned
-		if r.Address != "" {
-			r.Kind = Moved
-		}
+	if r.Kind == NotOwned && kind != string(NotOwned) && !r.Ran && r.Address != "" {
+		r.Kind = Moved
 	}
 	return r
 }

@@ -33,6 +33,9 @@ type Options struct {
 
 	// Idempotent says that Do may run the function again when it may have run.
 	Idempotent bool
+	// Hold is how long an owner who lives is waited for, and how long Do goes on behind a first
+	// failure. 0: as Config.Hold says; below 0: as long as the context lasts.
+	Hold time.Duration
 }
 
 // Target is where requests for a key go.
@@ -113,21 +116,21 @@ func (v *view) maxAge(o *Options) time.Duration {
 }
 
 func (v *view) target(h *client.Held, p *client.Peer) Target {
-	m := p.Member()
+	m := p.Now()
 	return Target{
-		Member: m.ID, Address: m.Address, Incarnation: granted(h, p), Region: h.Region, Epoch: h.Epoch,
+		Member: m.ID, Address: m.Address, Incarnation: granted(h, p), Region: h.Region(), Epoch: h.Epoch(),
 		Token: h.At(), AsOf: v.known(h.AsOf()), peer: p,
 	}
 }
 
 // granted is the incarnation of an owner that the region was granted to.
 func granted(h *client.Held, p *client.Peer) uint64 {
-	for i := 1; i < len(h.Peers); i++ {
-		if h.Peers[i] == p {
-			return h.Region.Owners[i].Incarnation
+	for i := 1; i < len(h.Peers()); i++ {
+		if h.Peers()[i] == p {
+			return h.Region().Owners[i].Incarnation
 		}
 	}
-	return h.Incarnation
+	return h.Incarnation()
 }
 
 // refuse makes the error of a call that no coordinator refused.
@@ -168,7 +171,7 @@ func (v *view) resolve(ctx context.Context, key []byte, o *Options) (Target, err
 	if !o.ReassignOrphans {
 		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, nil, "ask with ReassignOrphans to wait for the next one")
 	}
-	next, err := v.await(ctx, key, o, v.r.cfg.Hold, func(Target) bool { return true })
+	next, err := v.await(ctx, key, o, v.hold(o), func(Target) bool { return true })
 	if err != nil {
 		return Target{}, v.orphan(rootv1.Reason_REASON_UNHEALTHY_MEMBER, &f, err, "it has not been given to another one in time")
 	}
@@ -199,7 +202,7 @@ func (v *view) here(key []byte, o *Options) (found, bool) {
 	if !ok || o.Strong || !v.fits(&h, o) {
 		return found{}, false
 	}
-	f := found{region: h.Region}
+	f := found{region: h.Region()}
 	if p := v.pick(key, &h); p != nil {
 		f.target = v.target(&h, p)
 	} else {
@@ -273,7 +276,7 @@ func (v *view) learn(route client.Route, asked time.Time) time.Time {
 // of chooses an owner of a route that was asked for. What the cache has of it is the same
 // or newer, and knows whom to avoid.
 func (v *view) of(key []byte, route client.Route, asOf time.Time) Target {
-	if h, ok := v.cache.Find(key); ok && h.Region.ID == route.Region.ID && h.Region.Revision >= route.Region.Revision {
+	if h, ok := v.cache.Find(key); ok && h.Region().ID == route.Region.ID && h.Region().Revision >= route.Region.Revision {
 		p := v.pick(key, &h)
 		if p == nil {
 			return Target{}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/internal/pinkeys"
 )
 
 // Router finds the owners of keys. Its methods may be called by any number of
@@ -28,7 +29,7 @@ func New(cfg Config) (*Router, error) {
 	cfg = cfg.withDefaults()
 	r := &Router{cfg: cfg, views: map[string]*view{}}
 	for _, name := range cfg.Keyspaces {
-		v := &view{r: r, keyspace: name, cache: cfg.Client.NewCache(client.CacheConfig{
+		v := &view{r: r, keyspace: name, pins: pinkeys.New(cfg.Client, name), cache: cfg.Client.NewCache(client.CacheConfig{
 			Keyspace: name, MaxRegions: cfg.MaxRegions, MaxBytes: cfg.MaxBytes, MaxAnswers: cfg.MaxAnswers,
 		})}
 		r.views[name] = v
@@ -44,7 +45,10 @@ type view struct {
 	r        *Router
 	keyspace string
 	cache    *client.Cache
-	waiting  atomic.Int64
+	pins     *pinkeys.Keys
+	// untold is until when coordinators are asked to open pins: this process may not.
+	untold  atomic.Pointer[time.Time]
+	waiting atomic.Int64
 	// asOf is when what the cache has was the newest at the latest, as answers said.
 	asOf    atomic.Pointer[time.Time]
 	cursors [cursors]cursor

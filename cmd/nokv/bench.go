@@ -41,15 +41,16 @@ func benchWorkload(name, summary string) *command {
 			metrics := f.String("metrics-addr", "", "also show what these `addresses` say, host:port[,host:port...]")
 			switch name {
 			case "route":
-				f.StringVar(&o.Mode, "mode", "unary", "`unary, batch, strong, bounded or cache`")
+				f.StringVar(&o.Mode, "mode", "unary", "`unary, batch, strong, bounded, cache or router`")
 				f.IntVar(&o.Regions, "regions", 10_000, "regions to make and look up")
-				f.StringVar(&o.Against, "against", "", "`echo or etcd=HOST:PORT`: a bare gRPC echo of the same size on this machine, or linearizable gets of etcd, instead of NoKV")
+				f.StringVar(&o.Against, "against", "", "`echo, etcd=HOST:PORT or redis=HOST:PORT`: a bare gRPC echo of the same size on this machine, linearizable gets of etcd, or the two reads of a registry in Redis, instead of NoKV")
 			case "publish":
 				f.StringVar(&o.Against, "against", "", "`etcd=HOST:PORT`: puts of the same size to etcd instead of NoKV")
 			case "watches":
 				f.IntVar(&o.Watches.Count, "watches", 1000, "watches, all at the first coordinator")
 				f.IntVar(&o.Watches.Connections, "connections", 10, "connections that they share")
 				f.IntVar(&o.Watches.Slow, "slow", 10, "one in so many reads one message a second; 0: none")
+				f.BoolVar(&o.Watches.Routers, "routers", false, "each watch keeps the view of a router, which shows a change when it has come; none is slow")
 				f.IntVar(&o.Watches.Rate, "rate", 500, "changes a second; 0: as many as the callers get done")
 			case "claim":
 				f.IntVar(&o.Members, "members", 4, "members of this process that get them")
@@ -84,7 +85,9 @@ Each caller roots newer and newer descriptors of a region of its own in keyspace
 "bench-publish". Compare: --against etcd=HOST:PORT.`,
 	"route": `
 Looks up random keys of keyspace "bench-route", which is made when it is missing.
---mode batch sends --batch keys a call on a stream; ops counts keys.`,
+--mode batch sends --batch keys a call on a stream; ops counts keys. --mode router has
+members of this process claim them in a keyspace that is removed at the end, and looks
+them up by a router.`,
 	"watches": `
 Each caller roots descriptors as in bench publish, at --rate a second together, while
 --watches streams watch them. Latencies are the publishers'; the second line is how
@@ -148,9 +151,9 @@ func runBench(ctx context.Context, e *env, o bench.Config, flags *clientFlags) e
 }
 
 func benchTable(m *bench.Result, w *tabwriter.Writer) {
-	row(w, "OPS", "ERRORS", "OPS/S", "P50 US", "P99 US", "P99.9 US", "MAX US", "SECONDS")
+	row(w, "OPS", "ERRORS", "OPS/S", "P50 US", "P99 US", "P99.9 US", "MAX US", "SECONDS", "OPS/CPU S")
 	row(w, m.Ops, m.Errors, fmt.Sprintf("%.0f", m.OpsPerSec), fmt.Sprintf("%.0f", m.P50Us), fmt.Sprintf("%.0f", m.P99Us),
-		fmt.Sprintf("%.0f", m.P999Us), fmt.Sprintf("%.0f", m.MaxUs), m.Seconds)
+		fmt.Sprintf("%.0f", m.P999Us), fmt.Sprintf("%.0f", m.MaxUs), m.Seconds, fmt.Sprintf("%.0f", m.OpsPerCPU))
 	if m.Errors > 0 {
 		row(w, "# last error: ", m.LastErr)
 	}

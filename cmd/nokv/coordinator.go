@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/nokv/nokv/config"
 	"github.com/nokv/nokv/coordinator"
 	"github.com/nokv/nokv/coordinator/recorder"
+	"github.com/nokv/nokv/coordinator/rest"
 	"github.com/nokv/nokv/coordinator/tenure"
 	"github.com/nokv/nokv/internal/budget"
 	"github.com/nokv/nokv/internal/debugvars"
@@ -47,6 +49,8 @@ With -config the address and the root peers come from the file; flags win.
 			idStart := f.Uint64("id-start", 1, "lowest id ever to serve")
 			tsStart := f.Uint64("ts-start", 1, "lowest timestamp ever to serve")
 			recorded := f.Uint("record-bytes", recorder.DefaultBytes, "most `bytes` that are kept of what the planner saw, for nokv plan record; 0: nothing is recorded")
+			var origins origins
+			f.Var(&origins, "allow-origin", "`origin`, such as https://console.example, whose pages may ask for REST in a browser; repeat for each (default none)")
 			every := f.duration("record-every", recorder.DefaultEvery, "time between two samples of that")
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) > 0 {
@@ -54,7 +58,7 @@ With -config the address and the root peers come from the file; flags win.
 				}
 				return serveCoordinator(ctx, e, s, &coordinatorOptions{
 					roots: roots.peers, id: *id, advertise: *advertise, ttl: *ttl, idStart: *idStart, tsoStart: *tsStart,
-					recordBytes: int(min(*recorded, maxRecordBytes+1)), recordEvery: *every,
+					recordBytes: int(min(*recorded, maxRecordBytes+1)), recordEvery: *every, origins: origins,
 				})
 			}
 		},
@@ -69,6 +73,7 @@ type coordinatorOptions struct {
 	idStart, tsoStart uint64
 	recordBytes       int            // 0: nothing is recorded
 	recordEvery       time.Duration  // between two samples
+	origins           []string       // of pages that may ask for REST
 	certs             *mtls.Source   // nil: none
 	insecure          bool           // others reach it all the same
 	secret            *seal.Key      // nil: none
@@ -154,6 +159,22 @@ func (o *coordinatorOptions) check(addr string) error {
 // maxRecordBytes is the most of -record-bytes.
 const maxRecordBytes = 1 << 30
 
+// origins are those of pages: a scheme and a host, nothing behind.
+type origins []string
+
+// String implements flag.Value.
+func (o *origins) String() string { return strings.Join(*o, ",") }
+
+// Set implements flag.Value.
+func (o *origins) Set(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != text {
+		return fmt.Errorf("want a scheme and a host, such as https://console.example")
+	}
+	*o = append(*o, text)
+	return nil
+}
+
 // isName says whether an id can be typed and grepped for: no spaces, nothing
 // invisible, not longer than the root takes.
 func isName(id string) bool {
@@ -182,7 +203,9 @@ func (o *coordinatorOptions) run(ctx context.Context, lis, metrics net.Listener,
 	watchCtx, stopWatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { reportRoot(watchCtx, c.Healthy, logger) })
-	err = serveMetrics(ctx, metrics, debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Verify: c.Verify, Logger: logger}, func(ctx context.Context) error { return c.Run(ctx, lis) })
+	source := debugvars.Source{Vars: c.Vars, Healthy: c.Healthy, TLS: o.certs, Verify: c.Verify, Paths: rest.Paths, Logger: logger}
+	source.API = c.REST(source.Caller, o.origins)
+	err = serveMetrics(ctx, metrics, source, func(ctx context.Context) error { return c.Run(ctx, lis) })
 	stopWatch()
 	watch.Wait()
 	logger.Info("coordinator stopped", "coordinator", o.id)

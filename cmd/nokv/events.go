@@ -127,8 +127,9 @@ func (s *story) tell(ctx context.Context, cl *rootclient.Client) error {
 		from = max(from, s.after)
 	}
 	c := chronicle.New(st, s.filter)
-	done := false
+	done, told := false, from
 	err = tailEvents(ctx, cl, at, from, s.follow, func(t *rootv1.TailEntry) error {
+		told = t.GetIndex()
 		lines, err := c.Tell(t)
 		if err != nil || t.GetIndex() <= s.after {
 			return err
@@ -148,7 +149,16 @@ func (s *story) tell(ctx context.Context, cl *rootclient.Client) error {
 		}
 		return nil
 	})
+	if err != nil && !done {
+		return s.stopped(err, told, at.Index)
+	}
 	return errors.Join(err, s.flush())
+}
+
+// stopped says how far the log was read when an error ended it. What is kept are not the last lines then.
+func (s *story) stopped(err error, told, end uint64) error {
+	s.kept = nil
+	return fmt.Errorf("the log was read up to position %d of %d; a longer --timeout reads more: %w", told, end, err)
 }
 
 // snapshot is the newest state of a root peer, without secrets.

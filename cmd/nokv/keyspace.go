@@ -141,18 +141,35 @@ func keyspaceDelete() *command {
 		long: `
 Slots that have no owner count for nothing. With --force those that have one are taken from it:
 their owners are shown that they end, and what they have not saved is lost. Moves that are under
-way in them end.`,
+way in them end.
+
+So it is with points: with --force nobody claims new ones from then on (policy-on-miss is
+not_found), all there are are removed, 512 in a command, and then the keyspace. Who is
+interrupted runs it again; --timeout is for each command then.
+
+  nokv keyspace delete games --force --why "the test is over"`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
 			version := f.Uint64("version", 0, "delete only this `version` of it; 0: any")
-			force := f.Bool("force", false, "of slots: take them from their owners")
+			force := f.Bool("force", false, "of slots and points: take them from their owners")
 			c := f.changing()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
 				if len(args) != 1 {
 					return usagef("name one keyspace")
 				}
+				deletes := func(ctx context.Context, cl *client.Client) (*rootv1.RootToken, error) {
+					return deleteKeyspace(ctx, cl, &rootv1.KeyspaceDeleted{Name: args[0], ExpectedVersion: *version})
+				}
+				if *force {
+					deletes = func(_ context.Context, cl *client.Client) (*rootv1.RootToken, error) {
+						x := &emptying{e: e, cl: cl, name: args[0], step: func() (context.Context, context.CancelFunc) {
+							return context.WithTimeout(client.WithWhy(ctx, *c.why), *c.timeout)
+						}}
+						return x.run(*version)
+					}
+				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					at, err := deleteKeyspace(ctx, cl, &rootv1.KeyspaceDeleted{Name: args[0], ExpectedVersion: *version, Force: *force})
+					at, err := deletes(ctx, cl)
 					if err != nil {
 						return err
 					}

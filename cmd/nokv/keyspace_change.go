@@ -139,6 +139,11 @@ says whether the root would take it, and creates nothing.
 						return dryRun(ctx, e, cl, event, nil)
 					}
 					r, err := cl.CreateKeyspaceOf(ctx, args[0], want)
+					if reasonOf(err) == rootv1.Reason_REASON_ALREADY_EXISTS {
+						if there, _ := cl.GetKeyspace(ctx, args[0], client.Strong()); there != nil {
+							return fmt.Errorf("%w: %s", err, differs(there.GetKeyspace().GetSettings(), want))
+						}
+					}
 					if err != nil {
 						return err
 					}
@@ -156,6 +161,27 @@ says whether the root would take it, and creates nothing.
 			}
 		},
 	}
+}
+
+// differs says which settings are others than was asked for, the first few.
+func differs(is, asked *rootv1.KeyspaceSettings) string {
+	const most = 4
+	var all []string
+	if l, want := layoutName(is.GetLayout()), layoutName(asked.GetLayout()); l != want {
+		all = append(all, fmt.Sprintf("the layout is %s, asked %s", l, want))
+	} else if n, want := is.GetLayout().GetSlots().GetCount(), asked.GetLayout().GetSlots().GetCount(); n != want {
+		all = append(all, fmt.Sprintf("it has %d slots, asked %d", n, want))
+	}
+	for _, c := range settings.Diff(is, asked) {
+		all = append(all, fmt.Sprintf("%s is %s, asked %s", c.Name, orDash(c.From), orDash(c.To)))
+	}
+	if len(all) == 0 {
+		return "they count alike, but are not the same: see nokv keyspace get"
+	}
+	if more := len(all) - most; more > 0 {
+		all = append(all[:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, "; ")
 }
 
 // setLayout writes what --layout and --slots say.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
+	"github.com/nokv/nokv/internal/sidecar"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
 	"google.golang.org/grpc/grpclog"
 )
@@ -62,8 +63,8 @@ func commands() *command {
 		name:    "nokv",
 		summary: "the control plane for sharded, stateful systems",
 		children: []*command{
-			devCommand(), metaRootCommand(), coordinatorCommand(), workerCommand(), proxyCommand(), serveCommand(),
-			statusCommand(), planCommand(), eventsCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), tokenCommand(), idCommand(), tsoCommand(), watchCommand(),
+			devCommand(), metaRootCommand(), coordinatorCommand(), workerCommand(), sidecarCommand(), proxyCommand(), serveCommand(),
+			statusCommand(), planCommand(), eventsCommand(), witnessCommand(), tenureCommand(), keyspaceCommand(), regionCommand(), transitionCommand(), memberCommand(), accessCommand(), tokenCommand(), pinCommand(), idCommand(), tsoCommand(), watchCommand(),
 			rootCommand(), certCommand(), configCommand(), benchCommand(), versionCommand(),
 		},
 	}
@@ -216,6 +217,9 @@ func report(e *env, path string, err error) int {
 func verdict(err error) (code int, why, said string) {
 	if usage, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage, "usage", usage.text
+	}
+	if ended, ok := errors.AsType[*sidecar.Ended](err); ok {
+		return ended.Code, "process_ended", ended.Why
 	}
 	code, why = exitRefused, "failed"
 	if unavailable(err) {

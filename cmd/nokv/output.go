@@ -1,12 +1,11 @@
 package main
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"text/tabwriter"
-	"unicode/utf8"
+
+	"github.com/nokv/nokv/internal/keytext"
 )
 
 // print writes v as indented JSON, or calls table.
@@ -39,47 +38,14 @@ func row(w *tabwriter.Writer, cells ...any) {
 	fmt.Fprintln(w)
 }
 
-// showKey prints a key for people and scripts: text as it is, other bytes as
-// \xNN. parseKey reads it back.
-func showKey(k []byte) string {
-	if utf8.Valid(k) && !strings.ContainsFunc(string(k), func(r rune) bool { return r < 0x20 || r == 0x7f || r == '\\' || r == '\uFFFD' }) {
-		return string(k)
-	}
-	var b strings.Builder
-	for _, c := range k {
-		switch {
-		case c == '\\':
-			b.WriteString(`\\`)
-		case c >= 0x20 && c < 0x7f:
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, `\x%02x`, c)
-		}
-	}
-	return b.String()
-}
+// showKey prints a key for people and scripts, as package keytext does.
+func showKey(k []byte) string { return keytext.Show(k) }
 
-// parseKey reads a key as showKey prints it: text, \xNN and \\.
+// parseKey reads a key as showKey prints it.
 func parseKey(s string) ([]byte, error) {
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' {
-			out = append(out, s[i])
-			continue
-		}
-		rest := s[i+1:]
-		switch {
-		case strings.HasPrefix(rest, `\`):
-			out, i = append(out, '\\'), i+1
-		case strings.HasPrefix(rest, "x") && len(rest) >= 3:
-			raw, err := hex.DecodeString(rest[1:3])
-			if err != nil {
-				return nil, usagef("key %q: \\x wants two hex digits", s)
-			}
-			out, i = append(out, raw[0]), i+3
-		default:
-			return nil, usagef(`key %q: write \\ for a backslash and \xNN for a byte`, s)
-		}
+	key, err := keytext.Parse(s)
+	if err != nil {
+		return nil, usagef("%s", err)
 	}
-	return out, nil
+	return key, nil
 }

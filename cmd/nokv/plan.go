@@ -181,14 +181,18 @@ type plannedKeyspaceOutput struct {
 	EvensOut bool   `json:"evens_out"`
 	Regions  uint64 `json:"regions"`
 	// What the fullest member has for its capacity, of 1,000 of the mean.
-	BeforePermille uint64                `json:"imbalance_before_permille"`
-	AfterPermille  uint64                `json:"imbalance_after_permille"`
-	LoadMoved      float64               `json:"load_moved"`
-	Begun          []begunOutput         `json:"begun"`
-	Refused        []refusedOutput       `json:"refused"`
-	Members        []plannedMemberOutput `json:"members"`
-	MoreMembers    uint64                `json:"more_members,omitempty"`
-	History        []roundOutput         `json:"history,omitempty"`
+	BeforePermille uint64  `json:"imbalance_before_permille"`
+	AfterPermille  uint64  `json:"imbalance_after_permille"`
+	LoadMoved      float64 `json:"load_moved"`
+	// The plan is the first of Waves, which are AllChanges together, and end at SettledPermille.
+	Waves           uint64                `json:"waves"`
+	AllChanges      uint64                `json:"all_changes"`
+	SettledPermille uint64                `json:"imbalance_settled_permille"`
+	Begun           []begunOutput         `json:"begun"`
+	Refused         []refusedOutput       `json:"refused"`
+	Members         []plannedMemberOutput `json:"members"`
+	MoreMembers     uint64                `json:"more_members,omitempty"`
+	History         []roundOutput         `json:"history,omitempty"`
 }
 
 type plannedMemberOutput struct {
@@ -226,6 +230,8 @@ type plannedRefusalOutput struct {
 	Member      string `json:"member,omitempty"`
 	Regions     uint64 `json:"regions"`
 	AfterMillis uint64 `json:"after_millis,omitempty"`
+	// Wants are labels that nobody has.
+	Wants string `json:"wants,omitempty"`
 }
 
 type appliedOutput struct {
@@ -284,6 +290,7 @@ func showPlan(plan *coordinatorv1.PlanResponse) planOutput {
 		x := plannedKeyspaceOutput{
 			Keyspace: k.GetKeyspace(), By: round.By, EvensOut: k.GetEvens(), Regions: k.GetRegions(), BeforePermille: k.GetImbalanceBeforePermille(),
 			AfterPermille: k.GetImbalanceAfterPermille(), LoadMoved: units(k.GetLoadMovedMilli()), Begun: round.Begun, Refused: round.Refused,
+			Waves: k.GetWaves(), AllChanges: k.GetAllChanges(), SettledPermille: k.GetImbalanceSettledPermille(),
 			Members: []plannedMemberOutput{}, MoreMembers: k.GetMoreMembers(),
 		}
 		for _, m := range k.GetMembers() {
@@ -314,7 +321,7 @@ func showPlan(plan *coordinatorv1.PlanResponse) planOutput {
 		})
 	}
 	for _, f := range plan.GetRefusals() {
-		out.Refusals = append(out.Refusals, plannedRefusalOutput{f.GetWhy(), f.GetKeyspace(), f.GetRegionId(), f.GetMemberId(), f.GetRegions(), f.GetAfterMillis()})
+		out.Refusals = append(out.Refusals, plannedRefusalOutput{f.GetWhy(), f.GetKeyspace(), f.GetRegionId(), f.GetMemberId(), f.GetRegions(), f.GetAfterMillis(), f.GetWants()})
 	}
 	return out
 }
@@ -331,6 +338,10 @@ func (p *planFlags) table(w *tabwriter.Writer, out *planOutput) {
 		}
 		p.operations(w, out)
 		for _, k := range out.Keyspaces {
+			if k.Waves > 1 {
+				row(w)
+				row(w, fmt.Sprintf("# %s: this is the first wave of %d, %d changes in all; the fullest member then has %.2f of the mean", k.Keyspace, k.Waves, k.AllChanges, float64(k.SettledPermille)/1000))
+			}
 			p.members(w, &k)
 			if p.history {
 				row(w)
@@ -374,9 +385,16 @@ func begunText(begun []begunOutput) string {
 func refusedText(refused []refusedOutput) string {
 	var all []string
 	for _, f := range refused {
-		all = append(all, fmt.Sprintf("%d %s", f.Count, f.Why))
+		all = append(all, fmt.Sprintf("%d %s", f.Count, whyText(f.Why, f.Wants)))
 	}
 	return strings.Join(all, ", ")
+}
+
+func whyText(why, wants string) string {
+	if wants == "" {
+		return why
+	}
+	return why + " (" + wants + ")"
 }
 
 // clipped is a key in a table.
@@ -414,7 +432,7 @@ func (p *planFlags) operations(w *tabwriter.Writer, out *planOutput) {
 			if f.Region != 0 {
 				region = strconv.FormatUint(f.Region, 10)
 			}
-			row(w, f.Why, f.Keyspace, region, orDash(f.Member), f.Regions, again)
+			row(w, whyText(f.Why, f.Wants), f.Keyspace, region, orDash(f.Member), f.Regions, again)
 		}
 	}
 }

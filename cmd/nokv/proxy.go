@@ -37,6 +37,9 @@ A PATTERN is a path with {key} in it, such as /games/{key}/...: * is any segment
 /... whatever follows. With certificates, members are asked by them, and the listener is
 https, for callers who have one of the cluster; with --plain, on this machine, it is http.
 
+A request with a pin, in the header Nokv-Pin or the cookie nokv-pin, goes to the process
+that the pin names and to no other, and needs no key.
+
 A line of JSON for each request goes to standard output; a reader that stops costs lines,
 not requests. Ctrl-C or SIGTERM lets requests come to their end, for --drain at most.`,
 		setup: func(f *flags) func(context.Context, *env, []string) error {
@@ -174,7 +177,7 @@ func (s *proxyServer) run(ctx context.Context, e *env) error {
 		s.tags[tag] = new(atomic.Uint64)
 	}
 	if s.proxy, err = proxy.New(proxy.Config{
-		Router: s.router, Key: key, ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, Hold: *s.hold, MaxBody: s.maxBody,
+		Router: s.router, Key: key, Pins: proxy.NewPins(s.router, s.keyspace), ClaimOnMiss: s.claim, TLS: t.certs, H2C: s.h2c, Timeout: *s.timeout, Hold: *s.hold, MaxBody: s.maxBody,
 		TrustForwarded: s.trust, OnResult: func(r proxy.Result) { s.over(lines, r) }, Logger: logger,
 	}); err != nil {
 		return usagef("%s", err)
@@ -267,6 +270,10 @@ func onlyKnown(certs *mtls.Source, h http.Handler) http.Handler {
 func (s *proxyServer) count(w http.ResponseWriter, r *http.Request) {
 	s.open.Add(1)
 	defer s.open.Add(-1)
+	if proxy.HasPin(r) {
+		s.proxy.LookupLockAndProxy().ServeHTTP(w, r)
+		return
+	}
 	s.proxy.Lookup().ServeHTTP(w, r)
 }
 

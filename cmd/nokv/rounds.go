@@ -38,6 +38,8 @@ type refusedOutput struct {
 	Count  uint64 `json:"count"`
 	Region uint64 `json:"region,omitempty"`
 	Member string `json:"member,omitempty"`
+	// Wants are labels that nobody has.
+	Wants string `json:"wants,omitempty"`
 }
 
 func showRound(r *coordinatorv1.BalanceRound) roundOutput {
@@ -53,7 +55,7 @@ func showRound(r *coordinatorv1.BalanceRound) roundOutput {
 		out.Begun = append(out.Begun, begunOutput{b.GetOperation(), word(b.GetReason().String(), "OPERATION_REASON_"), b.GetCount()})
 	}
 	for _, f := range r.GetRefused() {
-		out.Refused = append(out.Refused, refusedOutput{f.GetWhy(), f.GetCount(), f.GetRegionId(), f.GetMemberId()})
+		out.Refused = append(out.Refused, refusedOutput{f.GetWhy(), f.GetCount(), f.GetRegionId(), f.GetMemberId(), f.GetWants()})
 	}
 	return out
 }

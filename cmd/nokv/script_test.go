@@ -179,7 +179,8 @@ var scrubs = []struct {
 	{regexp.MustCompile(`[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z`), "TIME"},
 	{regexp.MustCompile(`([0-9]{4}-[0-9]{2}-[0-9]{2} )?[0-9:]{8}\.[0-9]{3} `), "TIME "},
 	{regexp.MustCompile(`the log's end, [0-9]+`), "the log's end, INDEX"},
-	{regexp.MustCompile(`the era is [0-9]+`), "the era is ERA"}, // a busy machine may have had a takeover
+	{regexp.MustCompile(`the era is [0-9]+`), "the era is ERA"},      // a busy machine may have had a takeover
+	{regexp.MustCompile(`(?m) 1\.1 +- +[0-9]+$`), " 1.1 - REVISION"}, // of a new region without owners: the log's index
 	{regexp.MustCompile(`left, after [0-9.]+(ms|µs|s)`), "left, after SOME TIME"},
 	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "ADDR"},
 	{regexp.MustCompile(`\b[0-9]+[./][0-9]+[./][0-9]+\b`), "TOKEN"},

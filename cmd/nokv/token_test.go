@@ -86,6 +86,14 @@ func TestBearerTokens(t *testing.T) {
 			want(member, "/debug/pprof/", operator.Token, http.StatusOK, "")
 			want(member, "/debug/vars", reader.Token, http.StatusForbidden, "this is for operators")
 			want(member, "/debug/vars", forged, http.StatusUnauthorized, "did not make that token")
+			if member >= c.Roots() { // REST is for whom the table of gRPC lets in
+				want(member, "/v1/status", operator.Token, http.StatusOK, "coordinator_id")
+				want(member, "/v1/status", reader.Token, http.StatusOK, "coordinator_id")
+				want(member, "/v1/grants", reader.Token, http.StatusForbidden, "permission_denied")
+				want(member, "/v1/status", forged, http.StatusUnauthorized, "did not make that token")
+				want(member, "/v1/status", "", http.StatusUnauthorized, "nobody says who asks")
+				want(member, "/health", "", http.StatusOK, `{"status":"ok"}`)
+			}
 		}
 		want(member, "/debug/vars", "", http.StatusForbidden, "this is for operators")
 		want(member, "/healthz", "", http.StatusOK, "ok")
@@ -100,6 +108,7 @@ func TestBearerTokens(t *testing.T) {
 	for _, member := range []int{0, 2, c.Roots()} {
 		want(member, "/debug/vars", operator.Token, http.StatusUnauthorized, "token "+operator.ID+" was revoked")
 	}
+	want(c.Roots(), "/v1/status", operator.Token, http.StatusUnauthorized, "was revoked")
 	run(append([]string{"token", "rotate"}, at...)...)
 	want(0, "/debug/vars", reader.Token, http.StatusForbidden, "this is for operators")
 	run(append([]string{"token", "rotate"}, at...)...)

@@ -79,7 +79,7 @@ func (h *hosting) ask(worker int, path string) (status int, answer string) {
 // Workers host keyspaces of every preset, with slots, points, ranges, ttls and several
 // owners: each region gets an owner; a range is split and merged under requests, with its owner kept;
 // and a worker that is killed loses its regions to the others, also those with a fence of 90 s.
-func TestWorkersHostEveryPreset(t *testing.T) {
+func TestA01WorkersHostEveryPreset(t *testing.T) {
 	h := startWorkers(t, 3)
 	regions := h.presets()
 	h.eventually(func(context.Context) error { return h.hosts(regions, 0, 1, 2) })

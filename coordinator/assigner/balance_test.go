@@ -34,7 +34,7 @@ func gather(t *testing.T, settings *rootv1.KeyspaceSettings, members int, test f
 
 // R-11, scenario 1: a fourth member comes; 32 of 128 regions move to it, 16 at a time, and
 // nothing else does, also long after.
-func TestR11JoinerGetsItsPart(t *testing.T) {
+func TestA40R11JoinerGetsItsPart(t *testing.T) {
 	settings, _ := state.Preset("partitions")
 	settings.Ownership = &rootv1.Ownership{MaxOwners: 1, Fence: rootv1.Fence_FENCE_ERA}
 	gather(t, settings, 3, func(t *testing.T, c *crowd) {
@@ -69,7 +69,7 @@ func TestR11JoinerGetsItsPart(t *testing.T) {
 }
 
 // A region that is hot moves, with the reason, and the round says what it was for.
-func TestHotRegionsMove(t *testing.T) {
+func TestC30HotRegionsMove(t *testing.T) {
 	gather(t, evened(16, byLoad()), 4, func(t *testing.T, c *crowd) {
 		hot := c.owned("m1")
 		c.load = func(r *state.Region) float64 {

@@ -75,7 +75,7 @@ func newShown(plan *placement.Plan, ids []state.KeyspaceID) map[state.KeyspaceID
 		}
 		one := x.refused[f.Why]
 		if one == nil && len(x.refused) < maxRoundRefusals {
-			one = &coordinatorv1.BalanceRefusal{Why: f.Why.String(), RegionId: uint64(f.Region), MemberId: string(f.Member)}
+			one = &coordinatorv1.BalanceRefusal{Why: f.Why.String(), RegionId: uint64(f.Region), MemberId: string(f.Member), Wants: f.Wants}
 			x.refused[f.Why] = one
 		}
 		if one != nil {
@@ -90,7 +90,8 @@ func newShown(plan *placement.Plan, ids []state.KeyspaceID) map[state.KeyspaceID
 func (x *lastRound) waits() bool {
 	for why := range x.refused {
 		switch why {
-		case placement.BudgetSpent, placement.Resting, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember:
+		case placement.BudgetSpent, placement.Resting, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember,
+			placement.MembersFull, placement.NoneMatches, placement.NoOther:
 			return true
 		}
 	}

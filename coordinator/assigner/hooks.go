@@ -2,7 +2,6 @@ package assigner
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/url"
@@ -16,6 +15,7 @@ import (
 	"github.com/nokv/nokv/internal/clock"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -383,7 +383,7 @@ func (h *hooked) region(w *awaiting) hook.Region {
 		Load: float64(w.Load) / float64(load.One), Reason: word(w.Reason.String(), "OPERATION_REASON_"),
 	}
 	if h.settings.GetSettings().GetLayout().GetSlots() != nil && len(w.Region.Start) == 8 {
-		slot := binary.BigEndian.Uint64([]byte(w.Region.Start))
+		slot := rooted.SlotAt(w.Region.Start)
 		r.Slot = &slot
 	}
 	return r

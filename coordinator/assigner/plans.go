@@ -85,7 +85,7 @@ func (a *Assigner) Plan(ctx context.Context, req *coordinatorv1.PlanRequest, may
 	}
 	s.decide(ids)
 	plan := s.plan(ids, int(req.GetMaxMoves()))
-	t := &telling{survey: s, before: before, plan: &plan, ids: ids, req: req}
+	t := &telling{survey: s, before: before, plan: &plan, ids: ids, req: req, outlooks: s.outlooks(ids, &plan, int(req.GetMaxMoves()))}
 	resp := t.answer()
 	resp.MoreKeyspaces = uint64(more)
 	resp.PlanId, resp.NotApplicable = a.keep(s, &plan, imagines(req))

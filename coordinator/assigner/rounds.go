@@ -53,6 +53,8 @@ type rounds struct {
 	// begun is how many operations that begin something are on their way to the root, by
 	// keyspace: a round waits for them, because it would plan them again.
 	begun map[state.KeyspaceID]int
+	// crowded are keyspaces that wait for moves, maybe of others, to end.
+	crowded map[state.KeyspaceID]struct{}
 	// next is when the first one is due, of those that wait for nothing; 0: it is to be found.
 	next clock.Instant
 	// open: this holder knows enough to even out. from is when it does at the latest.
@@ -79,7 +81,7 @@ type pace struct {
 }
 
 func newRounds(now clock.Instant) rounds {
-	return rounds{of: map[state.KeyspaceID]*pace{}, begun: map[state.KeyspaceID]int{}, from: now.Add(blindFor), pending: true, why: byEra}
+	return rounds{of: map[state.KeyspaceID]*pace{}, begun: map[state.KeyspaceID]int{}, crowded: map[state.KeyspaceID]struct{}{}, from: now.Add(blindFor), pending: true, why: byEra}
 }
 
 // pace returns that of a keyspace by its settings as they are; nil: nothing of it may ever
@@ -236,6 +238,10 @@ func (a *Raw) rounded(plan *placement.Plan, ids []state.KeyspaceID, now clock.In
 		if len(out.Steps) > 0 || shown[id].waits() {
 			x.until = now.Add(x.stays())
 		}
+		delete(a.rounds.crowded, id)
+		if shown[id].refused[placement.TooManyMoves] != nil {
+			a.rounds.crowded[id] = struct{}{}
+		}
 		shown[id].at, shown[id].why = now, x.why
 		x.last, x.why, x.due = now, byInterval, never
 		if next := now.Add(x.interval); next <= x.until {
@@ -300,7 +306,7 @@ func (a *Raw) ended(t *rootv1.Transition, now clock.Instant) {
 
 // followRounds looks at what changed for what has to be evened out.
 func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
-	changed := map[state.KeyspaceID]struct{}{}
+	changed, ended := map[state.KeyspaceID]struct{}{}, false
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case state.ChangeMember:
@@ -312,6 +318,8 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 			a.cadence.learn(a, id, now)
 			a.recount(id)
 			a.rounds.soon(a, id, bySettings, now)
+		case state.ChangeTransition:
+			ended = ended || c.Removed || !isPending(c.Transition)
 		case state.ChangeRegion:
 			if c.Acknowledges() {
 				continue
@@ -321,6 +329,12 @@ func (a *Raw) followRounds(changes []state.Change, now clock.Instant) {
 			}
 			changed[c.Region.Keyspace] = struct{}{}
 		}
+	}
+	if ended { // whatever it moved has room for something else
+		for id := range a.rounds.crowded {
+			a.rounds.soon(a, id, byMoves, now)
+		}
+		clear(a.rounds.crowded)
 	}
 	for id := range changed {
 		if x := a.rounds.find(a, id, now); x != nil && x.policy.Even {

@@ -40,7 +40,7 @@ func (w *world) signal() *coordinatorv1.ScalingSignal {
 
 // Three members that are 80% full want a fourth, two minutes after the era began: that is
 // published, and posted until it is taken, always with the same id.
-func TestC31C32C33WishForMoreIsPosted(t *testing.T) {
+func TestP67C31C32C33WishForMoreIsPosted(t *testing.T) {
 	gather(t, scaled(790, 300), 3, func(t *testing.T, c *crowd) {
 		c.mu.Lock()
 		c.scale = func(*hook.Wish) error {

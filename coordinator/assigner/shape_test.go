@@ -14,7 +14,7 @@ import (
 
 // Scenario 22: a shared region that is saturated gets one owner more, once; cool for long
 // enough it has one less, and never fewer than it shall have.
-func TestScenario22SaturatedRegionGetsAnOwner(t *testing.T) {
+func TestP47Scenario22SaturatedRegionGetsAnOwner(t *testing.T) {
 	settings := evened(3, &rootv1.Rebalance{IntervalMillis: 10_000})
 	settings.Ownership = &rootv1.Ownership{MaxOwners: 3}
 	gather(t, settings, 4, func(t *testing.T, c *crowd) {

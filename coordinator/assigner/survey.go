@@ -167,8 +167,12 @@ func (o surveyInsight) Region(id state.RegionID) placement.RegionInsight {
 
 // plan is the plan for keyspaces; most: that many steps to even out.
 func (s *survey) plan(ids []state.KeyspaceID, most int) placement.Plan {
+	return s.planWith(ids, s.policies, most)
+}
+
+func (s *survey) planWith(ids []state.KeyspaceID, policies map[state.KeyspaceID]balance.Policy, most int) placement.Plan {
 	in := s.in
-	in.Policies, in.Most = s.policies, most
+	in.Policies, in.Most = policies, most
 	in.Budgets = make(map[state.KeyspaceID]balance.Budget, len(ids))
 	asked := make(map[state.KeyspaceID]bool, len(ids))
 	for _, id := range ids {

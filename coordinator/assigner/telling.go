@@ -27,7 +27,9 @@ type telling struct {
 	before *state.State
 	plan   *placement.Plan
 	ids    []state.KeyspaceID
-	req    *coordinatorv1.PlanRequest
+	// outlooks are what comes behind the plan.
+	outlooks map[state.KeyspaceID]outlook
+	req      *coordinatorv1.PlanRequest
 
 	resp *coordinatorv1.PlanResponse
 	// room is how many bytes are left.
@@ -126,6 +128,7 @@ func (t *telling) operation(o *placement.Operation) *coordinatorv1.PlannedOperat
 func (t *telling) refusal(f *placement.Refusal) *coordinatorv1.PlannedRefusal {
 	p := &coordinatorv1.PlannedRefusal{
 		Why: f.Why.String(), Keyspace: t.name(f.Keyspace), RegionId: uint64(f.Region), MemberId: string(f.Member), Regions: uint64(max(f.Regions, 1)),
+		Wants: f.Wants,
 	}
 	if f.At > t.in.Now && f.At < never {
 		p.AfterMillis = uint64(f.At.Sub(t.in.Now).Milliseconds())
@@ -156,6 +159,8 @@ func (t *telling) keyspace(id state.KeyspaceID, x *lastRound, operations []*plac
 		Keyspace: k.GetName(), Evens: k.GetSettings().GetPolicy().GetRebalance() != nil, ByCount: p.GetByCount() || !weighs(k),
 		Regions: uint64(t.before.KeyspaceRegionCount(id)), Begun: p.GetBegun(), Refused: p.GetRefused(),
 	}
+	behind := t.outlooks[id]
+	out.Waves, out.AllChanges, out.ImbalanceSettledPermille = behind.waves, behind.changes, behind.imbalance
 	if len(t.ids) == 1 {
 		out.History = t.raw.shows.rounds.historyOf(id, k.GetName(), t.in.Now)
 	}

@@ -58,6 +58,8 @@ type keptReport struct {
 	idle  uint32
 	phase uint8
 	flags uint8
+	// keyspace is the low half of the region's.
+	keyspace uint16
 }
 
 type keptRest struct {
@@ -138,6 +140,7 @@ func (s *Soft) Report(st *state.State, m *rootv1.Member, p *coordinatorv1.Region
 	}
 	report, key := read(p, now), reportKey{r.ID, m.GetIncarnation()}
 	kept := keep(&report)
+	kept.keyspace = uint16(r.Keyspace)
 	shard := &s.regions[shardOfRegion(r.ID)]
 	shard.mu.Lock()
 	defer shard.mu.Unlock()

@@ -251,6 +251,34 @@ func (c *Client) RotatePinKey(ctx context.Context, newest uint32) (uint32, error
 	return reply.GetId(), err
 }
 
+// RotatePins is RotatePinKey behind whichever key is the newest.
+func (c *Client) RotatePins(ctx context.Context) (uint32, error) {
+	reply, err := change(ctx, c, "RotatePinKey", func(id *rootv1.CommandIdentity) *coordinatorv1.RotatePinKeyRequest {
+		return &coordinatorv1.RotatePinKeyRequest{BehindNewest: true, Identity: id}
+	}, coordinatorv1.CoordinatorClient.RotatePinKey)
+	return reply.GetId(), err
+}
+
+// PinKeys returns the keys by which pins of a keyspace are sealed and opened: for
+// members, and clients who may publish there. Package pin takes them.
+func (c *Client) PinKeys(ctx context.Context, keyspace string, opts ...ReadOption) (*coordinatorv1.PinKeysResponse, error) {
+	r := readOf(opts)
+	req := &coordinatorv1.PinKeysRequest{Keyspace: keyspace, Read: r.options}
+	reply, err := do(ctx, c, operation{name: "PinKeys"}, req, coordinatorv1.CoordinatorClient.PinKeys)
+	r.saw(reply.GetDisclosure())
+	return reply, err
+}
+
+// ResolvePin has a coordinator open a pin, and say where its member is. ErrPinLost: that
+// process has ended, or the pin; ErrNotFound: it is none of this keyspace.
+func (c *Client) ResolvePin(ctx context.Context, keyspace, pin string, opts ...ReadOption) (*coordinatorv1.ResolvePinResponse, error) {
+	r := readOf(opts)
+	req := &coordinatorv1.ResolvePinRequest{Keyspace: keyspace, Pin: pin, Read: r.options}
+	reply, err := do(ctx, c, operation{name: "ResolvePin"}, req, coordinatorv1.CoordinatorClient.ResolvePin)
+	r.saw(reply.GetDisclosure())
+	return reply, err
+}
+
 // pageSize is how many records a list asks for at a time.
 const pageSize = 256
 

@@ -30,6 +30,7 @@ type Cache struct {
 	arriving changeset // Run's alone
 
 	takers atomic.Int64 // members that may be given regions
+	found  sync.Map     // of peers, for who takes no lock
 
 	mu    sync.Mutex // guards what follows and the writing of table
 	byID  map[rooted.RegionID]*rooted.Region
@@ -134,24 +135,33 @@ func (k *Cache) Len() int { return k.table.Load().count }
 func (k *Cache) All() iter.Seq[Route] {
 	return func(yield func(Route) bool) {
 		t := k.table.Load()
-		t.scan(func(e *entry) bool { return yield(Route{Region: e.region, At: t.at.Token, peers: e.peers}) })
+		t.scan(func(e *entry) bool { return yield(Route{Region: e.region, At: t.at.Token, peers: e.owners.peers}) })
 	}
 }
 
 // Held is what a cache holds of a key, from where a caller who is in a hurry finds it.
+// The zero Held is nothing: see Cache.Find.
 type Held struct {
-	Region *rooted.Region
-	// Epoch of the region, and the incarnation of its first owner that it was granted to.
-	Epoch       rooted.Epoch
-	Incarnation uint64
-	// Peers are the owners, in the order of the region.
-	Peers []*Peer
-
+	entry *entry
 	table *table
 }
 
+// Region that holds the key. It is shared: read only.
+func (h Held) Region() *rooted.Region { return h.entry.region }
+
+// Epoch of the region.
+func (h Held) Epoch() rooted.Epoch { return h.entry.epoch() }
+
+// Incarnation is the one of the first owner that the region was granted to.
+func (h Held) Incarnation() uint64 { return h.entry.incarnation }
+
+// Peers are the owners, in the order of the region. It is shared: read only.
+func (h Held) Peers() []*Peer { return h.entry.owners.peers }
+
 // Route is what is held as a route.
-func (h Held) Route() Route { return Route{Region: h.Region, At: h.table.at.Token, peers: h.Peers} }
+func (h Held) Route() Route {
+	return Route{Region: h.entry.region, At: h.table.at.Token, peers: h.entry.owners.peers}
+}
 
 // At is the position that it reflects.
 func (h Held) At() rooted.Token { return h.table.at.Token }
@@ -218,10 +228,10 @@ func (k *Cache) Find(key []byte) (Held, bool) {
 	if e == nil {
 		return Held{}, false
 	}
-	if a := e.answer; a != nil && !a.used.Load() {
+	if a := e.owners.answer; a != nil && !a.used.Load() {
 		a.used.Store(true)
 	}
-	return Held{Region: e.region, Epoch: e.epoch, Incarnation: e.incarnation, Peers: e.peers, table: t}, true
+	return Held{e, t}, true
 }
 
 // Route finds the region that holds a key, here or, if it is not here, at a
@@ -449,6 +459,7 @@ func (k *Cache) meet(all []memberChange) {
 	}
 	for id, p := range gone {
 		k.lose(id, p)
+		k.forgetPeer(id)
 	}
 }
 

@@ -11,9 +11,10 @@ import (
 // one for each member, for as long as the cache knows it or has a region of it.
 // Its methods may be called by any number of goroutines.
 type Peer struct {
-	alone   [1]*Peer // itself, so that regions of one owner share a list
+	own     owners // itself, so that regions of one owner share a list
 	now     atomic.Pointer[Member]
 	avoided atomic.Pointer[time.Time] // until when; nil: it is not
+	alone   [1]*Peer                  // of own
 
 	// Guarded by Cache.mu.
 	refs  int  // owners of regions that are this member
@@ -27,6 +28,7 @@ type Peer struct {
 func newPeer(m Member) *Peer {
 	p := &Peer{}
 	p.alone[0] = p
+	p.own.peers = p.alone[:]
 	p.now.Store(&m)
 	return p
 }
@@ -34,6 +36,9 @@ func newPeer(m Member) *Peer {
 // Member returns what is known of the member: of one that is not known, or gone,
 // the id.
 func (p *Peer) Member() Member { return *p.now.Load() }
+
+// Now is Member for a caller in a hurry. It is shared: read only.
+func (p *Peer) Now() *Member { return p.now.Load() }
 
 // forget leaves of a member its id.
 func (p *Peer) forget() { p.learn(Member{ID: p.now.Load().ID}) }
@@ -75,8 +80,25 @@ func (k *Cache) peerOf(id rooted.MemberID) *Peer {
 	if p == nil {
 		p = newPeer(Member{ID: id})
 		k.peers[id] = p
+		k.found.Store(id, p)
 	}
 	return p
+}
+
+// forgetPeer drops a member that nothing names. Called with mu held.
+func (k *Cache) forgetPeer(id rooted.MemberID) {
+	delete(k.peers, id)
+	k.found.Delete(id)
+}
+
+// Member is what is known of a member that may serve, or has served, the keyspace. It takes
+// no lock. False: it is not known.
+func (k *Cache) Member(id rooted.MemberID) (*Peer, bool) {
+	p, ok := k.found.Load(id)
+	if !ok {
+		return nil, false
+	}
+	return p.(*Peer), true
 }
 
 // learn takes in what the watch says of a member. Called with mu held.
@@ -97,7 +119,7 @@ func (k *Cache) lose(id rooted.MemberID, p *Peer) {
 	k.tell(p, false)
 	p.forget()
 	if p.refs == 0 {
-		delete(k.peers, id)
+		k.forgetPeer(id)
 	}
 }
 
@@ -118,25 +140,28 @@ func (k *Cache) refer(r *rooted.Region, by int) {
 		id := r.Owners[i].Member
 		p := k.peerOf(id)
 		if p.refs += by; p.refs == 0 && *p.now.Load() == (Member{ID: id}) {
-			delete(k.peers, id)
+			k.forgetPeer(id)
 		}
 	}
 }
 
 // entryOf is a region as a table has it. Called with mu held.
 func (k *Cache) entryOf(r *rooted.Region) entry {
-	e := entry{region: r, epoch: r.Epoch, answer: k.answers.byID[r.ID]}
-	switch len(r.Owners) {
-	case 0:
-		return e
-	case 1:
-		e.peers = k.peerOf(r.Owners[0].Member).alone[:]
-	default:
-		e.peers = make([]*Peer, len(r.Owners))
+	e := entry{
+		region: r, owners: &noOwners,
+		version: uint32(min(r.Epoch.Version, largeEpoch)), confVersion: uint32(min(r.Epoch.ConfVersion, largeEpoch)),
+	}
+	if len(r.Owners) > 0 {
+		e.incarnation = r.Owners[0].Incarnation
+	}
+	asked := k.answers.byID[r.ID]
+	if asked == nil && len(r.Owners) == 1 {
+		e.owners = &k.peerOf(r.Owners[0].Member).own
+	} else if asked != nil || len(r.Owners) > 0 {
+		e.owners = &owners{answer: asked, peers: make([]*Peer, len(r.Owners))}
 		for i := range r.Owners {
-			e.peers[i] = k.peerOf(r.Owners[i].Member)
+			e.owners.peers[i] = k.peerOf(r.Owners[i].Member)
 		}
 	}
-	e.incarnation = r.Owners[0].Incarnation
 	return e
 }

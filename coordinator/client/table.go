@@ -1,6 +1,8 @@
 package client
 
 import (
+	"math"
+	"math/bits"
 	"slices"
 	"sort"
 	"time"
@@ -29,53 +31,77 @@ type table struct {
 // a neighbour.
 const (
 	leafMost  = 64
-	leafFill  = 48
+	leafFill  = 56
 	leafLeast = leafMost / 4
 )
 
 // leaf is a run of regions, laid out for a search that waits for memory as seldom
 // as possible: the part that all their first keys share is compared once, the eight
-// bytes behind it as numbers, all of them at once, and whole keys only where these
-// are equal. That is 640 bytes, which stay together in memory and in caches; what a
-// caller wants of a region is in one line elsewhere. Immutable once its edit is done.
+// bytes behind it as numbers, which are fetched all at once, and whole keys only where
+// these are equal. What a caller wants of a region is behind them, two regions a line.
+// Immutable once its edit is done.
+//
+// The allocator puts 8 bytes before what is so large: with these, what is before heads
+// is one line, heads are four, and no entry is in two.
 type leaf struct {
-	first   string // key of the first region: its place in the index
-	by      *edit  // that made it; it may change it until done
-	entries *[leafMost]entry
-
-	count  int32
-	shared int32 // bytes that all keys begin with
-	// width of what is behind these, where it is the same for all and fits a head;
-	// else -1.
-	width int32
+	rare *leafRare
 	// meets has bit i set where region i reaches to the start of region i+1: a key
 	// in between needs no look at the end. points: where it holds one key.
 	meets, points uint64
-	prefix        [leafPrefix]byte // as much of what is shared as there is room for
-	heads         [leafMost]uint64
+	shared        uint16 // bytes that all keys begin with
+	count         uint8
+	// width of what is behind these, where it is the same for all and fits a head;
+	// else -1.
+	width   int8
+	_       [4]byte
+	prefix  [leafPrefix]byte // as much of what is shared as there is room for
+	heads   [leafMost]uint64 // behind the last one all bits are set
+	entries [leafMost]entry
 }
 
-const leafPrefix = 64
+const leafPrefix = 24
+
+// leafRare is what a search seldom needs of a leaf.
+type leafRare struct {
+	first string // key of the first region: its place in the index
+	by    *edit  // that made it; it may change it until done
+}
 
 // newLeaf makes one of entries, 1 to leafMost, of which the first one comes first.
 func newLeaf(by *edit, entries []entry) *leaf {
-	l := &leaf{by: by, first: entries[0].start(), count: int32(len(entries)), entries: new([leafMost]entry)}
+	l := &leaf{rare: &leafRare{by: by, first: entries[0].start()}, count: uint8(len(entries))}
 	copy(l.entries[:], entries)
 	return l
 }
 
-// entry is a region in a leaf, of 64 bytes.
+// entry is a region in a leaf, of 32 bytes.
 type entry struct {
 	region *rooted.Region
-	// Of the region: its owners in order, the incarnation of the first one that it was
-	// granted to, and its epoch.
-	peers       []*Peer
-	incarnation uint64
-	epoch       rooted.Epoch
-	answer      *answer // not nil: it is here because somebody asked
+	owners *owners
+	// Of the region: the incarnation of the first owner that it was granted to, and its
+	// epoch; largeEpoch: it has the parts of it itself.
+	incarnation          uint64
+	version, confVersion uint32
 }
 
+const largeEpoch = math.MaxUint32
+
+// owners of a region in order, and what became of it here. Immutable.
+type owners struct {
+	peers  []*Peer
+	answer *answer // not nil: it is here because somebody asked
+}
+
+var noOwners owners
+
 func (e *entry) start() string { return e.region.Start }
+
+func (e *entry) epoch() rooted.Epoch {
+	if e.version == largeEpoch || e.confVersion == largeEpoch {
+		return e.region.Epoch
+	}
+	return rooted.Epoch{Version: uint64(e.version), ConfVersion: uint64(e.confVersion)}
+}
 
 // find returns what holds a route key; nil: nothing here does.
 func (t *table) find(routeKey string) *entry {
@@ -84,10 +110,10 @@ func (t *table) find(routeKey string) *entry {
 		return nil
 	}
 	i, exact := l.floor(routeKey)
-	e := &l.entries[i]
-	bit := uint64(1) << (i & 63)
+	e := &l.entries[i&(leafMost-1)]
+	bit := uint64(1) << (i & (leafMost - 1))
 	switch {
-	case exact || l.meets&bit != 0:
+	case l.meets&bit != 0 || exact:
 		return e
 	case l.points&bit != 0:
 		return nil
@@ -98,6 +124,26 @@ func (t *table) find(routeKey string) *entry {
 	return e
 }
 
+// notAbove is the place of the last head that is not above h, or 0.
+func (l *leaf) notAbove(h uint64) int {
+	// One of each line, so that all are on their way at once.
+	_, a := bits.Sub64(h, l.heads[8], 0)
+	_, b := bits.Sub64(h, l.heads[16], 0)
+	_, c := bits.Sub64(h, l.heads[24], 0)
+	_, d := bits.Sub64(h, l.heads[32], 0)
+	_, e := bits.Sub64(h, l.heads[40], 0)
+	_, f := bits.Sub64(h, l.heads[48], 0)
+	_, g := bits.Sub64(h, l.heads[56], 0)
+	n := 56 - 8*int(a+b+c+d+e+f+g)
+	line := (*[8]uint64)(l.heads[n&(leafMost-8):])
+	var above uint64
+	for i := range line {
+		_, one := bits.Sub64(h, line[i], 0)
+		above += one
+	}
+	return max(min(n+8-int(above), int(l.count))-1, 0)
+}
+
 // floor is the last region whose start is not above a key, which is not below the
 // first one, and whether it starts there.
 func (l *leaf) floor(key string) (int, bool) {
@@ -105,17 +151,21 @@ func (l *leaf) floor(key string) (int, bool) {
 	if n > 0 && (len(key) < n || key[:n] != l.common()) {
 		return int(l.count) - 1, false
 	}
-	tail := key[n:]
-	h := cow.Head(tail)
-	i := max(cow.NotAbove(l.heads[:l.count], h)-1, 0)
-	if l.heads[i] != h {
+	h := cow.Head(key, n)
+	i := l.notAbove(h)
+	if l.heads[i&(leafMost-1)] != h {
 		return i, false
 	}
+	return l.tied(key, h, i)
+}
+
+// tied is floor where region i has the head of the key: there may be more like it.
+func (l *leaf) tied(key string, h uint64, i int) (int, bool) {
 	if w := int(l.width); w >= 0 {
-		switch { // no other start has this head
-		case len(tail) == w:
+		switch tail := len(key) - int(l.shared); { // no other start has this head
+		case tail == w:
 			return i, true
-		case len(tail) < w && i > 0:
+		case tail < w && i > 0:
 			return i - 1, false
 		default:
 			return i, false
@@ -138,21 +188,24 @@ func (l *leaf) common() string {
 	if l.shared <= leafPrefix {
 		return unsafe.String(&l.prefix[0], l.shared)
 	}
-	return l.first[:l.shared]
+	return l.rare.first[:l.shared]
 }
 
 // index makes what a search needs of the entries.
 func (l *leaf) index() {
 	n := int(l.count)
 	first, last := l.entries[0].start(), l.entries[n-1].start()
-	shared := len(cow.SharedPrefix(first, last))
-	l.shared, l.meets, l.points = int32(shared), 0, 0
+	shared := min(len(cow.SharedPrefix(first, last)), math.MaxUint16)
+	l.shared, l.meets, l.points = uint16(shared), 0, 0
 	copy(l.prefix[:], first[:shared])
-	l.width = int32(len(first) - shared)
+	l.width = -1
+	if width := len(first) - shared; width <= 8 {
+		l.width = int8(width)
+	}
 	for i := range n {
 		r := l.entries[i].region
-		l.heads[i] = cow.Head(r.Start[shared:])
-		if int32(len(r.Start)-shared) != l.width || l.width > 8 {
+		l.heads[i] = cow.Head(r.Start, shared)
+		if len(r.Start)-shared != int(l.width) {
 			l.width = -1
 		}
 		if i > 0 && l.entries[i-1].region.End == r.Start {
@@ -161,6 +214,9 @@ func (l *leaf) index() {
 		if len(r.End) == len(r.Start)+1 && r.End[len(r.Start)] == 0 && r.End[:len(r.Start)] == r.Start {
 			l.points |= 1 << i
 		}
+	}
+	for i := n; i < leafMost; i++ {
+		l.heads[i] = math.MaxUint64
 	}
 }
 
@@ -184,7 +240,7 @@ func (t *table) scan(fn func(*entry) bool) {
 	})
 }
 
-func keyOfLeaf(l *leaf) cow.Key { return cow.Key{Text: l.first} }
+func keyOfLeaf(l *leaf) cow.Key { return cow.Key{Text: l.rare.first} }
 
 // fill takes in the entries of a snapshot, in the order of their keys.
 func (t *table) fill(entries []entry) {
@@ -218,7 +274,7 @@ func (e *edit) done(t *table) *table {
 		if l.count > 0 {
 			l.index()
 		}
-		l.by = nil
+		l.rare.by = nil
 	}
 	next.leaves, next.count = e.leaves, e.count
 	return &next
@@ -226,11 +282,11 @@ func (e *edit) done(t *table) *table {
 
 // own is l, or a copy of it in its place, that this edit may change.
 func (e *edit) own(l *leaf) *leaf {
-	if l.by == e {
+	if l.rare.by == e {
 		return l
 	}
-	c, entries := *l, *l.entries
-	c.by, c.entries = e, &entries
+	c := *l
+	c.rare = &leafRare{by: e, first: l.rare.first}
 	e.made = append(e.made, &c)
 	e.leaves.Set(&c)
 	return &c
@@ -312,9 +368,9 @@ func (e *edit) add(l *leaf) {
 
 // place puts a leaf whose first region is another one where it belongs.
 func (e *edit) place(l *leaf) {
-	if first := l.entries[0].start(); first != l.first {
+	if first := l.entries[0].start(); first != l.rare.first {
 		e.leaves.Delete(keyOfLeaf(l))
-		l.first = first
+		l.rare.first = first
 		e.leaves.Set(l)
 	}
 }
@@ -322,7 +378,7 @@ func (e *edit) place(l *leaf) {
 // truncate keeps the first entries of a leaf, and nothing of the others.
 func (l *leaf) truncate(count int) {
 	clear(l.entries[count:l.count])
-	l.count = int32(count)
+	l.count = uint8(count)
 }
 
 func (e *edit) remove(r *rooted.Region) {
@@ -365,7 +421,7 @@ func (e *edit) join(l *leaf) {
 	left = e.own(left)
 	copy(left.entries[left.count:], right.entries[:right.count])
 	left.count += right.count
-	if right.by == e {
+	if right.rare.by == e {
 		right.count = 0 // nobody has it
 	}
 }

@@ -118,7 +118,7 @@ func (w *world) want(got []string, want ...string) {
 
 // Leads go to those who lead fewest, until the difference is below two, and never to
 // somebody who was not heard, drains, or was given enough since.
-func TestN14LeaderTransferHints(t *testing.T) {
+func TestN13N14LeaderTransferHints(t *testing.T) {
 	const count = "OPERATION_REASON_COUNT"
 	w := newWorld(t, 0)
 	w.regions(1, 5, "m1", 0)

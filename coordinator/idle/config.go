@@ -90,12 +90,22 @@ const (
 	// maxStopped bounds the regions that members have stopped and that are not on their way
 	// to the root; of more the reports are looked through again.
 	maxStopped = 65_536
-	// maxCalls bounds the calls to the root, maxRemoved the regions of one command, and
-	// maxCommands the commands of one call: an entry is one that everybody else's changes
-	// wait for.
-	maxCalls    = 2
+	// maxBurst bounds what is asked for at a time, and burstEvery is the time between: what is
+	// released is work for all processes, and whoever looks a route up waits for so much of it.
+	// With maxLeaving regions that are stopped and not removed nobody is asked: their keys
+	// have nobody until the root has removed them.
+	maxBurst   = 64
+	burstEvery = 5 * time.Millisecond
+	maxLeaving = 256
+	// maxRemoved bounds the regions of one call to the root, and maxCommands its commands, when
+	// they are removed one by one: an entry is one that everybody else's changes wait for.
+	// One call is under way at a time, and behind it is a pause for as long as it took,
+	// maxRest at most: the slower the root and the machines are, the less is removed.
 	maxRemoved  = 128
 	maxCommands = 4
+	maxRest     = 100 * time.Millisecond
+	// scanRest is how many times as long as a part of the reports took the pause behind it is.
+	scanRest = 3
 	// proposeTime bounds one attempt to have commands judged; what is not answered is sent
 	// again after retryLeast, doubling up to retryMost, for as long as the era lasts.
 	proposeTime           = 2 * time.Second

@@ -11,6 +11,8 @@
 //     level in its reports, so that nothing is forgotten with a holder.
 //  3. Reports are looked through a part at a time, each idle_scan of a keyspace; what is
 //     asked of one member, and of all, and what one command removes, is bounded.
+//  4. Whoever looks routes up comes first: what is asked for comes in small bursts, one call
+//     to the root is under way, and pauses take as long as the work between them, or longer.
 //
 // It leaves to others: when a region counts as unused, and to whom its requests go meanwhile
 // (package member).

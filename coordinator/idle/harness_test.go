@@ -42,8 +42,12 @@ type world struct {
 	view    *rootview.View
 	changed chan struct{}
 	calls   int
-	slow    time.Duration        // a call takes so long
-	most    int                  // regions removed by one call
+	slow    time.Duration // a call takes so long
+	most    int           // regions removed by one call
+	hasty   int           // calls that came sooner behind one than that took
+	ended   time.Time     // the last call
+	under   int           // calls under way, and the most of these
+	unders  int
 	spoil   func(call int) error // asked behind the log
 	members map[state.MemberID]*process
 }
@@ -209,9 +213,18 @@ func (w *world) Propose(ctx context.Context, cmds ...*rootv1.Command) ([]*rootv1
 	if _, ok := ctx.Deadline(); !ok {
 		w.t.Error("a call to the root has no deadline")
 	}
+	w.mu.Lock()
+	w.under++
+	w.unders = max(w.unders, w.under)
+	if time.Since(w.ended) < w.slow {
+		w.hasty++
+	}
+	w.mu.Unlock()
 	time.Sleep(w.slow)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.under--
+	w.ended = time.Now()
 	w.calls++
 	n := 0
 	for _, c := range cmds {

@@ -38,7 +38,10 @@ type Releaser struct {
 	era     state.Era
 	eraCtx  context.Context
 	eraOver context.CancelFunc
-	calls   int
+	calling bool
+	// No call is made before rested, and nobody is asked before askAt.
+	rested, askAt clock.Instant
+
 	lastID  uint64
 	scan    scan
 	found   map[uint64]*owner // by incarnation
@@ -79,7 +82,7 @@ func New(cfg Config) (*Releaser, error) {
 		return nil, err
 	}
 	cfg.setDefaults()
-	return &Releaser{cfg: cfg, wake: make(chan struct{}, 1), judged: make(chan *call, maxCalls), eraOver: func() {}}, nil
+	return &Releaser{cfg: cfg, wake: make(chan struct{}, 1), judged: make(chan *call, 1), eraOver: func() {}}, nil
 }
 
 // Frame takes what a member said.
@@ -145,19 +148,15 @@ func (r *Releaser) Run(ctx context.Context) error {
 			r.attend(now)
 			r.look(view, now)
 			r.ask(view, now)
-			pause = r.pause(now)
-			for r.calls < maxCalls {
-				c := r.next(view)
-				if c == nil {
-					break
-				}
-				r.calls++
+			if c := r.next(view, now); c != nil {
+				r.calling = true
 				era := r.eraCtx
 				calls.Go(func() {
 					r.propose(era, c)
-					r.judged <- c // there is room for all of them
+					r.judged <- c // there is room for it
 				})
 			}
+			pause = r.pause(now)
 		}
 		timer.Reset(pause)
 		select {
@@ -167,7 +166,7 @@ func (r *Releaser) Run(ctx context.Context) error {
 		case <-r.wake:
 		case <-timer.C:
 		case c := <-r.judged:
-			r.calls--
+			r.calling = false
 			r.settle(c)
 		}
 	}
@@ -185,7 +184,7 @@ func (r *Releaser) holdEra(ctx context.Context, v *rootview.View, now clock.Inst
 	r.eraOver()
 	r.era, r.lastID = era, firstCommand
 	r.eraCtx, r.eraOver = context.WithCancel(ctx)
-	r.scan = newScan()
+	r.scan, r.rested, r.askAt = newScan(), 0, 0
 	r.asking = map[state.RegionID]struct{}{}
 	r.found, r.finds, r.asked, r.oldest, r.leaving, r.going, r.again = map[uint64]*owner{}, 0, map[uint64]asked{}, nil, nil, map[state.RegionID]clock.Instant{}, nil
 	r.mu.Lock()
@@ -256,10 +255,24 @@ func (r *Releaser) leave(s stopped) {
 	r.leaving = append(r.leaving, s)
 }
 
-// ask asks members for what was found, as far as there is room.
+// ask asks members for what was found, as far as there is room, when it is time.
 func (r *Releaser) ask(v *rootview.View, now clock.Instant) {
+	if len(r.found) == 0 || len(r.leaving) >= maxLeaving { // what comes back has it go on
+		return
+	}
+	if now < r.askAt {
+		r.scan.look(r.askAt)
+		return
+	}
+	burst := 0
+	defer func() {
+		if burst > 0 {
+			r.askAt = now.Add(burstEvery)
+			r.scan.look(r.askAt)
+		}
+	}()
 	for incarnation, o := range r.found {
-		for len(o.found) > 0 && o.asked < maxAsked && len(r.asked) < maxAskedAll {
+		for len(o.found) > 0 && o.asked < maxAsked && len(r.asked) < maxAskedAll && burst < maxBurst {
 			s := o.found[0]
 			if at := v.State.Region(s.region); at == nil || at.Epoch != s.epoch || v.State.PendingTransition(s.region) != nil {
 				delete(r.asking, s.region)
@@ -282,6 +295,7 @@ func (r *Releaser) ask(v *rootview.View, now clock.Instant) {
 				continue
 			}
 			r.counts.asked.Add(1)
+			burst++
 			o.asked++
 			r.asked[r.lastID] = asked{incarnation, s.region, now}
 			r.oldest = append(r.oldest, r.lastID)
@@ -300,30 +314,36 @@ func (r *Releaser) taken(o *owner) {
 // call is commands that remove regions.
 type call struct {
 	era      state.Era
+	began    clock.Instant
 	of       [][]stopped
 	commands []*rootv1.Command
 	results  []*rootv1.CommandResult // nil: the era is over
 }
 
-// next makes a call of what members have stopped; nil: there is nothing.
-func (r *Releaser) next(v *rootview.View) *call {
-	c := &call{era: r.era}
-	for len(c.commands) < maxCommands && len(r.leaving) > 0 {
-		var events []*rootv1.Event
-		var of []stopped
-		for len(events) < maxRemoved && len(r.leaving) > 0 {
-			s := r.leaving[0]
-			r.leaving = r.leaving[1:]
-			if !r.stands(v, s) {
-				delete(r.going, s.region)
-				continue
-			}
-			of = append(of, s)
-			events = append(events, removal(s))
+// next makes a call of what members have stopped; nil: there is nothing, or it is not time.
+func (r *Releaser) next(v *rootview.View, now clock.Instant) *call {
+	if r.calling || len(r.leaving)+len(r.again) == 0 {
+		return nil
+	}
+	if now < r.rested {
+		r.scan.look(r.rested)
+		return nil
+	}
+	c := &call{era: r.era, began: now}
+	var events []*rootv1.Event
+	var of []stopped
+	for len(events) < maxRemoved && len(r.leaving) > 0 {
+		s := r.leaving[0]
+		r.leaving = r.leaving[1:]
+		if !r.stands(v, s) {
+			delete(r.going, s.region)
+			continue
 		}
-		if len(events) > 0 {
-			c.add(r, v, of, events)
-		}
+		of = append(of, s)
+		events = append(events, removal(s))
+	}
+	if len(events) > 0 {
+		c.add(r, v, of, events)
 	}
 	for len(c.commands) < maxCommands && len(r.again) > 0 { // those that stood in others' way
 		s := r.again[0]
@@ -392,6 +412,7 @@ func (r *Releaser) settle(c *call) {
 		return
 	}
 	now := r.cfg.Clock.Now()
+	r.rested = now.Add(min(now.Sub(c.began), maxRest))
 	for i, of := range c.of {
 		var result *rootv1.CommandResult
 		if c.results != nil {

@@ -21,6 +21,9 @@ type scan struct {
 	// it is for; what members have stopped is looked for whatever their keyspace is.
 	part int
 	of   map[state.KeyspaceID]struct{}
+	// idle are the idle times of those, and rested is when the next part's turn is.
+	idle   catalog.IdleTimes
+	rested clock.Instant
 	// due is when keyspaces are to be looked through, of those whose regions are released, and
 	// pauses how long after that again. These were listed at a moment, and a position.
 	due      map[state.KeyspaceID]clock.Instant
@@ -33,7 +36,7 @@ type scan struct {
 }
 
 func newScan() scan {
-	return scan{part: catalog.UnusedParts, of: map[state.KeyspaceID]struct{}{}, due: map[state.KeyspaceID]clock.Instant{}, next: never, at: never}
+	return scan{part: catalog.UnusedParts, of: map[state.KeyspaceID]struct{}{}, idle: catalog.IdleTimes{}, due: map[state.KeyspaceID]clock.Instant{}, next: never, at: never}
 }
 
 // begin has reports looked through from the beginning.
@@ -63,8 +66,10 @@ func (r *Releaser) look(v *rootview.View, now clock.Instant) {
 	if s.part == catalog.UnusedParts {
 		s.plan(v, now)
 	}
-	if s.part < catalog.UnusedParts && r.finds < maxFound && len(r.leaving) < maxStopped {
+	if s.part < catalog.UnusedParts && r.finds < maxFound && len(r.leaving) < maxStopped && s.rested <= now {
 		r.lookThrough(v, now)
+		after := r.cfg.Clock.Now()
+		s.rested = after.Add(scanRest * after.Sub(now))
 		if s.part++; s.part == catalog.UnusedParts {
 			r.looked(now)
 		}
@@ -75,6 +80,7 @@ func (r *Releaser) look(v *rootview.View, now clock.Instant) {
 func (r *Releaser) looked(now clock.Instant) {
 	r.counts.scans.Add(1)
 	clear(r.scan.of)
+	clear(r.scan.idle)
 	for id, since := range r.going {
 		if since != 0 && now.Sub(since) > 2*againAfter {
 			delete(r.going, id) // it is what it was no more
@@ -87,7 +93,7 @@ func (r *Releaser) pause(now clock.Instant) time.Duration {
 	s := &r.scan
 	switch {
 	case s.part < catalog.UnusedParts && r.finds < maxFound && len(r.leaving) < maxStopped:
-		return 0
+		s.look(s.rested)
 	case s.part < catalog.UnusedParts: // what comes back has it go on
 		s.look(now.Add(againAfter))
 	default:
@@ -118,6 +124,9 @@ func (s *scan) plan(v *rootview.View, now clock.Instant) {
 	for id, at := range s.due {
 		if at <= now {
 			s.of[id] = struct{}{}
+			if idle, _ := every(v.State.Keyspace(id)); idle > 0 {
+				s.idle.Add(id, idle)
+			}
 			s.due[id] = now.Add(s.pauses[id])
 			begin = true
 		}
@@ -147,7 +156,7 @@ func (s *scan) list(v *rootview.View, now clock.Instant) {
 // lookThrough finds regions to be asked for, and those that are stopped.
 func (r *Releaser) lookThrough(v *rootview.View, now clock.Instant) {
 	s := &r.scan
-	s.room = r.cfg.Soft.Unused(s.part, s.room[:0])
+	s.room = r.cfg.Soft.Unused(s.part, s.idle, now, s.room[:0])
 	for i := range s.room {
 		u := &s.room[i]
 		at := v.State.Region(u.Region)

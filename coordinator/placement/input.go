@@ -189,6 +189,8 @@ type Refusal struct {
 	// Regions is how many regions of the member it is about, if not one.
 	Regions int
 	Why     Why
+	// Wants are the labels that nobody has, of NoneMatches, if Even.
+	Wants string
 	// At is when it is worth another look; 0: when something changes.
 	At clock.Instant
 	// Even says that it is about evening out: nobody waits for it.
@@ -218,7 +220,8 @@ const (
 	NoGain
 	// LoadUnknown: too much of the load is estimated.
 	LoadUnknown
-	// BudgetSpent: as much was moved as may be. Resting: it was moved lately.
+	// BudgetSpent: as much was moved as may be. Resting: it was moved lately, or the member came or
+	// recovered lately.
 	BudgetSpent
 	Resting
 	// PoisonSuspected: owners of the region die soon after they got it.
@@ -240,6 +243,8 @@ const (
 	// NoneMatches: of those that take regions of this keyspace nobody has the labels that
 	// the region's rule wants.
 	NoneMatches
+	// NoOther: who may take it has it already, or is in the zone of another owner.
+	NoOther
 )
 
 // String is the reason's name, as it is shown.
@@ -249,5 +254,6 @@ func (w Why) String() string {
 		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
 		"named_nobody", "named_unfit", "named_full",
 		"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
+		"no_other_member",
 	}[w]
 }

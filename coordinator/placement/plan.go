@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/placement/balance"
 	"github.com/nokv/nokv/coordinator/placement/load"
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
@@ -48,6 +49,8 @@ type planner struct {
 	targets      map[state.KeyspaceID]*targets
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
+	// room is for the regions of one keyspace after the other.
+	room []balance.Region
 	// gives and takes are moves that this plan begins.
 	gives, takes map[state.MemberID]int
 	// begun are the regions that this plan is done with, with the number of the operation

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/placement/balance"
@@ -71,7 +72,7 @@ func (p *planner) rebalance() {
 			p.carryOut(k, &out.Steps[i])
 		}
 		for _, f := range out.Refusals {
-			p.refuse(Refusal{Region: f.Region, Keyspace: id, Member: f.Member, Regions: f.Regions, Why: whyOf[f.Why], At: f.At, Even: true})
+			p.refuse(Refusal{Region: f.Region, Keyspace: id, Member: f.Member, Regions: f.Regions, Why: whyOf[f.Why], Wants: f.Wants, At: f.At, Even: true})
 		}
 	}
 }
@@ -103,6 +104,7 @@ func (p *planner) overKeys(k *settings, regions []balance.Region, steps []balanc
 var whyOf = [...]Why{
 	balance.NoMember: NoEligibleMember, balance.TooManyMoves: TooManyMoves, balance.HotRegionAlone: HotRegionAlone, balance.NoGain: NoGain,
 	balance.LoadUnknown: LoadUnknown, balance.BudgetSpent: BudgetSpent, balance.Resting: Resting, balance.PoisonSuspected: PoisonSuspected,
+	balance.MembersFull: MembersFull, balance.NoneMatches: NoneMatches, balance.NoOther: NoOther,
 }
 
 // members are those of a keyspace. They are held if most of them, that the root has as
@@ -212,10 +214,10 @@ func (p *planner) stale(k *settings, m *rootv1.Member) bool {
 	return heard == 0 || p.Now.Sub(heard) > k.maxAge
 }
 
-// regions are those of a keyspace. One is busy that has a change under way, or an owner
-// that may not act.
+// regions are those of a keyspace, until those of another one are asked for. One is busy
+// that has a change under way, or an owner that may not act.
 func (p *planner) regions(k *settings) []balance.Region {
-	regions := make([]balance.Region, 0, p.State.KeyspaceRegionCount(k.id))
+	regions := slices.Grow(p.room[:0], p.State.KeyspaceRegionCount(k.id))
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
 		x := balance.Region{ID: r.ID, Epoch: r.Epoch, Start: r.Start, End: r.End, Owners: r.Owners}
 		x.Busy = p.Busy.Has(r.ID)
@@ -245,6 +247,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 		regions = append(regions, x)
 		return true
 	})
+	p.room = regions
 	return regions
 }
 

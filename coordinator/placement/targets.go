@@ -241,10 +241,7 @@ func (p *planner) awaits(k *settings, h homeless) bool {
 // says why.
 func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFlight int) (*candidate, Why) {
 	t := p.targetsOf(k)
-	why := NoEligibleMember
-	if t.field.Full() {
-		why = MembersFull
-	}
+	var why Why
 	owners, alone := r.Owners, p.quarantined(r.ID)
 	if !move { // the root moves nothing to another incarnation of an owner, but grants it
 		owners = slices.DeleteFunc(slices.Clone(owners), func(o state.Owner) bool { return !p.alive(o) })
@@ -274,8 +271,8 @@ func (p *planner) target(k *settings, r *state.Region, back int, move bool, inFl
 		switch {
 		case alone:
 			why = PoisonSuspected
-		case why == NoEligibleMember && !move && len(t.candidates) > 0:
-			why = NoneMatches
+		case why == 0:
+			why = whyOf[t.field.Untaken(r.Start, owners)]
 		}
 		return nil, why
 	}

@@ -369,6 +369,7 @@ func (w *Work) transition(t *rootv1.Transition, gone bool, now clock.Instant) {
 	}
 	if w.moves.follow(t, w.st.Region(id), gone, now) {
 		w.Mark(id)
+		w.again = w.again || ends && len(w.draining) > 0 // it has room for another one
 	}
 }
 
@@ -445,11 +446,16 @@ func (w *Work) Planned(plan *Plan) {
 		case f.At != 0:
 			w.alarm(f.Region, f.At)
 		case f.Region == 0:
-			w.stalled = w.stalled || f.Why == NoEligibleMember || f.Why == MembersFull
-		case f.Why == NoEligibleMember || f.Why == MembersFull || f.Why == NoneMatches:
+			w.stalled = w.stalled || f.Why.lacksMember()
+		case f.Why.lacksMember():
 			w.starving[f.Region] = struct{}{}
 		}
 	}
+}
+
+// lacksMember says that another member, or one that is heard again, would help.
+func (w Why) lacksMember() bool {
+	return w == NoEligibleMember || w == MembersFull || w == NoneMatches || w == NoOther
 }
 
 // Judged notes that the root has judged an operation, and that the state that Follow

@@ -99,8 +99,8 @@ type sample struct {
 	loads     map[state.RegionID]uint64
 }
 
-func newSample() sample {
-	return sample{map[state.KeyspaceID]*rootv1.Keyspace{}, map[state.MemberID]*coordinatorv1.RecordedMember{}, map[state.RegionID]uint64{}}
+func newSample(regions int) sample {
+	return sample{map[state.KeyspaceID]*rootv1.Keyspace{}, map[state.MemberID]*coordinatorv1.RecordedMember{}, make(map[state.RegionID]uint64, regions)}
 }
 
 // New makes a Recorder that has nothing.
@@ -140,7 +140,7 @@ func (r *Recorder) Sample() {
 		whole = true
 	}
 	if r.era = era; whole {
-		r.was = newSample()
+		r.was = newSample(0)
 	}
 	f := r.look(era, whole)
 	data, err := proto.Marshal(f)
@@ -177,7 +177,7 @@ func (r *Recorder) cut() {
 func (r *Recorder) look(era uint64, whole bool) *coordinatorv1.RecordedFrame {
 	st := r.cfg.View().State
 	f := &coordinatorv1.RecordedFrame{AtMillis: uint64(r.cfg.Clock.Now()) / uint64(time.Millisecond), UnixMillis: r.cfg.Clock.Wall(), Era: era, Whole: whole}
-	is := newSample()
+	is := newSample(len(r.was.loads))
 	r.members(st, f, is)
 	bytes, looked := proto.Size(f), 0
 	var ids []state.KeyspaceID

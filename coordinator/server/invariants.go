@@ -18,8 +18,9 @@ import (
 type invariants struct {
 	views Views
 	clock clock.Clock
-	// leader is whom callers are told to lead a region.
-	leader func(*state.State, *state.Region) state.MemberID
+	// leader is whom callers are told to lead a region at a moment: one for a whole batch or
+	// walk, because the system's clock costs more than the look.
+	leader func(*state.State, *state.Region, clock.Instant) state.MemberID
 
 	mu sync.Mutex // guards what follows
 	// rules have judged what led to at.
@@ -36,7 +37,7 @@ type invariants struct {
 // longer is not made over and over again.
 const walkEvery = time.Second
 
-func newInvariants(views Views, c clock.Clock, leader func(*state.State, *state.Region) state.MemberID) *invariants {
+func newInvariants(views Views, c clock.Clock, leader func(*state.State, *state.Region, clock.Instant) state.MemberID) *invariants {
 	return &invariants{views: views, clock: c, leader: leader, rules: witness.NewInvariants(views.View().State), turn: make(chan struct{}, 1)}
 }
 
@@ -73,22 +74,18 @@ func (n *invariants) jump() *rootview.Reader {
 
 // take judges a batch, and whom callers are told to lead the regions that it changed.
 func (n *invariants) take(b *rootview.Batch) {
-	now := n.views.View().State
+	st, now := n.views.View().State, n.clock.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b.Entries(n.rules.Entry)
 	for i := range b.Changes {
 		if c := &b.Changes[i]; c.Kind == state.ChangeRegion && !c.Removed {
-			if r := now.Region(c.Region.ID); r != nil {
-				n.leads(b.Token, now, r)
+			if r := st.Region(c.Region.ID); r != nil {
+				if id := n.leader(st, r, now); id != "" {
+					n.rules.Leads(b.Token, st, r, id)
+				}
 			}
 		}
-	}
-}
-
-func (n *invariants) leads(at state.Token, st *state.State, r *state.Region) {
-	if id := n.leader(st, r); id != "" {
-		n.rules.Leads(at, st, r, id)
 	}
 }
 
@@ -109,7 +106,8 @@ func (n *invariants) walk(ctx context.Context, st *state.State, came clock.Insta
 	}
 	defer func() { <-n.turn }()
 	if n.walked == 0 || came.Sub(n.walked) >= walkEvery {
-		led, found := witness.Walk(st, func(r *state.Region) state.MemberID { return n.leader(st, r) })
+		now := n.clock.Now()
+		led, found := witness.Walk(st, func(r *state.Region) state.MemberID { return n.leader(st, r, now) })
 		n.walked, n.led = n.clock.Now(), led
 		n.mu.Lock()
 		n.rules.Keep(found)

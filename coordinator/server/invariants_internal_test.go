@@ -61,7 +61,7 @@ func assignedState(t *testing.T) *state.State {
 func TestViolationsStaySaid(t *testing.T) {
 	st := assignedState(t)
 	shown := state.MemberID("")
-	n := newInvariants(oneView{st: st}, &clock.Manual{Elapsed: 1}, func(*state.State, *state.Region) state.MemberID { return shown })
+	n := newInvariants(oneView{st: st}, &clock.Manual{Elapsed: 1}, func(*state.State, *state.Region, clock.Instant) state.MemberID { return shown })
 	at := state.Token{Incarnation: 1, Term: 1, Index: 9}
 	took := st.Region(1).Clone()
 	took.Owners, took.Epoch.ConfVersion = nil, took.Epoch.ConfVersion+1
@@ -92,7 +92,7 @@ func TestViolationsStaySaid(t *testing.T) {
 func TestWalksAreFew(t *testing.T) {
 	st := assignedState(t)
 	asked, now := 0, &clock.Manual{}
-	n := newInvariants(oneView{st: st}, now, func(*state.State, *state.Region) state.MemberID {
+	n := newInvariants(oneView{st: st}, now, func(*state.State, *state.Region, clock.Instant) state.MemberID {
 		asked++
 		return "m2"
 	})
@@ -121,7 +121,7 @@ func walked(t *testing.T, at time.Duration) (s *Server, begins, ends chan struct
 	v, now := servedView{oneView{st: assignedState(t)}}, &clock.Manual{Elapsed: clock.Instant(at)}
 	begins, ends, walks = make(chan struct{}, 10), make(chan struct{}), new(atomic.Int64)
 	s = &Server{cfg: Config{Views: v, Clock: now}}
-	s.invariants = newInvariants(v, now, func(*state.State, *state.Region) state.MemberID {
+	s.invariants = newInvariants(v, now, func(*state.State, *state.Region, clock.Instant) state.MemberID {
 		walks.Add(1)
 		begins <- struct{}{}
 		<-ends

@@ -76,14 +76,30 @@ func (s *Server) AssignRegions(ctx context.Context, req *coordinatorv1.AssignReg
 // RotatePinKey implements coordinatorv1.CoordinatorServer. The secret is made
 // here and leaves the cluster's processes in no answer.
 func (s *Server) RotatePinKey(ctx context.Context, req *coordinatorv1.RotatePinKeyRequest) (*coordinatorv1.RotatePinKeyResponse, error) {
-	secret, sealed := s.newKey(seal.Pins, req.GetExpectedId())
+	expected := req.GetExpectedId()
+	if req.GetBehindNewest() {
+		if expected != 0 {
+			return nil, invalid("behind_newest", "it is set beside expected_id %d: want one of them", expected)
+		}
+		v, err := s.strong(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if keys := v.state.PinKeys(); len(keys) > 0 {
+			expected = keys[len(keys)-1].GetId()
+		}
+		if v.state.Remembers(req.GetIdentity()) { // it was asked for before: that made this one, or a later one
+			return &coordinatorv1.RotatePinKeyResponse{Id: expected, Token: v.disclosure().GetServedRootToken()}, nil
+		}
+	}
+	secret, sealed := s.newKey(seal.Pins, expected)
 	result, err := s.change(ctx, req.GetIdentity(), &rootv1.Event{Kind: &rootv1.Event_PinKeyRotated{PinKeyRotated: &rootv1.PinKeyRotated{
-		ExpectedId: req.GetExpectedId(), Secret: secret, Sealed: sealed,
+		ExpectedId: expected, Secret: secret, Sealed: sealed,
 	}}})
 	if err != nil {
 		return nil, err
 	}
-	return &coordinatorv1.RotatePinKeyResponse{Id: req.GetExpectedId() + 1, Token: result.GetToken()}, nil
+	return &coordinatorv1.RotatePinKeyResponse{Id: expected + 1, Token: result.GetToken()}, nil
 }
 
 // ListMembers implements coordinatorv1.CoordinatorServer.

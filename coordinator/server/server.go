@@ -183,6 +183,7 @@ type Server struct {
 	gate    *gate.Gate
 	grpc    *grpc.Server
 	health  *health
+	inside  *inside
 	started clock.Instant
 
 	inFlight       *gauge
@@ -208,6 +209,8 @@ type Server struct {
 	identities     *identity.Source
 	stopping       atomic.Bool
 	listener       atomic.Pointer[listen.Listener] // nil before Run
+
+	pins pinRings
 }
 
 // New checks the configuration and returns a server that does not serve yet.
@@ -231,12 +234,13 @@ func New(cfg Config) (*Server, error) {
 		publishStreams: places.New("publish streams", l.MaxPublishStreams),
 		healthStreams:  places.New("health watches", l.MaxHealthStreams),
 		memberStreams:  places.New("member streams", l.MaxMemberStreams),
-		streams:        streams{all: map[*live]struct{}{}},
+		streams:        streams{all: map[*live]struct{}{}, limits: l},
 		long:           turns.New(0),
 		identities:     identity.NewSource(),
+		inside:         newInside(),
 	}
 	s.fanout = newFanout(cfg.Views)
-	s.invariants = newInvariants(cfg.Views, cfg.Clock, func(st *state.State, r *state.Region) state.MemberID { return cfg.Soft.Leader(st, r, cfg.Clock.Now()) })
+	s.invariants = newInvariants(cfg.Views, cfg.Clock, cfg.Soft.Leader)
 	s.members = newMembers(s)
 	s.hints = hints.New(cfg.Soft)
 	s.gate = gate.New(gate.Config{Budget: cfg.Budget, MaxStreams: l.MaxStreamsPerConnection, Changes: Changes, Logger: cfg.Logger})
@@ -312,6 +316,8 @@ func (s *Server) Run(ctx context.Context, lis net.Listener) error {
 	s.listener.Store(bounded)
 	failed := make(chan error, 1)
 	background.Go(func() { failed <- s.grpc.Serve(bounded) })
+	background.Go(func() { _ = s.grpc.Serve(s.inside) }) // ends with the other one
+	defer s.inside.shut()
 	s.log.Info("coordinator serves", "addr", lis.Addr().String())
 	var err error
 	select {

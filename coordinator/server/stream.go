@@ -30,6 +30,8 @@ type live struct {
 	once sync.Once
 	end  chan struct{} // closed when the stream is to end
 	why  error         // set before end is closed
+
+	guarded guarded // guarded by streams.mu
 }
 
 // cut ends the stream with an error. Only the first error counts.
@@ -44,7 +46,9 @@ func (l *live) cut(why error) {
 type streams struct {
 	mu      sync.Mutex
 	all     map[*live]struct{}
-	stopped error // set by the stop
+	stopped error       // set by the stop
+	guard   *time.Timer // looks at them; nil: there are none
+	limits  Limits
 	// work waits for what the streams started.
 	work sync.WaitGroup
 }
@@ -72,7 +76,6 @@ func (s *Server) hold(ctx context.Context, p *places.Places, wait func(*live)) e
 		return err
 	}
 	defer s.streams.remove(l)
-	defer s.guard(l).Stop()
 	wait(l)
 	return l.why
 }
@@ -106,7 +109,9 @@ func (st *streams) add(l *live) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.stopped == nil {
-		st.all[l] = struct{}{}
+		if st.all[l] = struct{}{}; st.guard == nil {
+			st.guard = time.AfterFunc(st.limits.guardTick(), st.look)
+		}
 	}
 	return st.stopped
 }
@@ -114,7 +119,10 @@ func (st *streams) add(l *live) error {
 func (st *streams) remove(l *live) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	delete(st.all, l)
+	if delete(st.all, l); len(st.all) == 0 && st.guard != nil {
+		st.guard.Stop()
+		st.guard = nil
+	}
 }
 
 // endAll cuts every stream and refuses new ones.
@@ -127,40 +135,49 @@ func (st *streams) endAll(why error) {
 	}
 }
 
-// guardTicks is how often in a SendTimeout a stream is looked at.
+// guardTicks is how often in a SendTimeout streams are looked at: all of them at once, for
+// each look wakes a process that may have nothing else to do.
 const guardTicks = 4
 
-// guard looks at a stream now and then, and cuts it when its reader takes
-// nothing or its writer says nothing for too long.
-func (s *Server) guard(l *live) *time.Timer {
-	tick := max(s.cfg.Limits.SendTimeout/guardTicks, time.Millisecond)
-	var received, sending uint64
-	var silent, stuck time.Duration
-	var timer *time.Timer
-	var armed sync.WaitGroup // timer is set before the first look
-	armed.Add(1)
-	timer = time.AfterFunc(tick, func() {
-		armed.Wait()
-		r, q := l.received.Load(), l.sending.Load()
-		silent, stuck = silent+tick, stuck+tick
-		if r != received {
-			silent = 0
-		}
-		if q != sending || q%2 == 0 {
-			stuck = 0
-		}
-		received, sending = r, q
-		switch {
-		case stuck >= s.cfg.Limits.SendTimeout:
-			l.cut(errSlowReader)
-		case silent >= s.cfg.Limits.StreamIdle:
-			l.cut(errIdle)
-		default:
-			timer.Reset(tick)
-		}
-	})
-	armed.Done()
-	return timer
+// guarded is what the last look at a stream saw, and for how long it was so.
+type guarded struct {
+	seen              bool
+	received, sending uint64
+	silent, stuck     time.Duration
+}
+
+// look cuts the streams whose reader takes nothing, or whose writer says nothing, for too
+// long, and comes again while there are any.
+func (st *streams) look() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for l := range st.all {
+		l.lookLocked(&st.limits)
+	}
+	if st.guard != nil {
+		st.guard.Reset(st.limits.guardTick())
+	}
+}
+
+func (l *Limits) guardTick() time.Duration { return max(l.SendTimeout/guardTicks, time.Millisecond) }
+
+func (l *live) lookLocked(limits *Limits) {
+	g, tick := &l.guarded, limits.guardTick()
+	r, q := l.received.Load(), l.sending.Load()
+	g.silent, g.stuck = g.silent+tick, g.stuck+tick
+	if r != g.received || !g.seen {
+		g.silent = 0
+	}
+	if q != g.sending || q%2 == 0 || !g.seen {
+		g.stuck = 0
+	}
+	g.seen, g.received, g.sending = true, r, q
+	switch {
+	case g.stuck >= limits.SendTimeout:
+		l.cut(errSlowReader)
+	case g.silent >= limits.StreamIdle:
+		l.cut(errIdle)
+	}
 }
 
 var (
@@ -169,7 +186,7 @@ var (
 	errIdle = status.Error(codes.Unavailable, "the stream was silent for too long: open a new one when it is needed")
 )
 
-// send sends one message, watched by guard.
+// send sends one message, watched by look.
 func (l *live) send(stream grpc.ServerStream, m any) error {
 	if err := l.turn(); err != nil {
 		return err

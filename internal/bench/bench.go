@@ -2,7 +2,7 @@
 // soon as it is answered.
 //
 // It owns the workloads of `nokv bench`, what they ask for, and the other sides
-// of comparisons: a bare gRPC echo, an etcd. It promises: (1) only what begins
+// of comparisons: a bare gRPC echo, an etcd, a Redis. It promises: (1) only what begins
 // after the warm-up and ends before the end is counted; (2) callers share
 // nothing while they are measured; (3) what a workload makes for itself, it
 // makes in keyspaces of its own. Flags, and printing, are the caller's.
@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nokv/nokv/coordinator/client"
@@ -33,8 +34,8 @@ type Config struct {
 	// Concurrency is how many callers there are, Batch how many keys or values a
 	// call asks for. Regions are made and looked up by route.
 	Concurrency, Batch, Regions int
-	// Mode is a variant of a workload; Against is measured instead of NoKV: "echo" or
-	// "etcd=HOST:PORT[,HOST:PORT...]". "": the usual one.
+	// Mode is a variant of a workload; Against is measured instead of NoKV: "echo",
+	// "redis=HOST:PORT" or "etcd=HOST:PORT[,HOST:PORT...]". "": the usual one.
 	Mode, Against string
 	// Metrics are addresses whose view is added to the result.
 	Metrics []string
@@ -49,6 +50,8 @@ type Config struct {
 
 	audience *audience
 	pace     func(context.Context) // before each call; nil: none
+	// others is the time of processors that another system has used; nil: it is not known.
+	others func() time.Duration
 }
 
 // Result is what `nokv bench -o json` prints. The field names stay.
@@ -66,6 +69,9 @@ type Result struct {
 	MaxUs  float64 `json:"max_us"`
 	// Seconds is the measured time; the warm-up is not in it.
 	Seconds float64 `json:"seconds"`
+	// OpsPerCPU is how many a second of processor time of this process, and of the system
+	// that it is measured against where that says.
+	OpsPerCPU float64 `json:"ops_per_cpu_s"`
 	// Server has latencies of unary calls as the servers saw them since they
 	// started, by metrics address and method.
 	Server map[string]map[string]rpcstats.Latency `json:"server,omitempty"`
@@ -81,7 +87,7 @@ type Result struct {
 var modes = map[string][]string{
 	"publish": {""},
 	"watches": {""},
-	"route":   {"unary", "batch", "strong", "bounded", "cache"},
+	"route":   {"unary", "batch", "strong", "bounded", "cache", "router"},
 	"claim":   {""},
 	"id":      {""},
 	"tso":     {"merged", "single"},
@@ -141,6 +147,13 @@ func (c *Config) measure(ctx context.Context, op work) (*Result, error) {
 			}
 		})
 	}
+	var spent time.Duration
+	workers.Go(func() {
+		pause(ctx, time.Until(begin))
+		before := c.processor()
+		pause(ctx, time.Until(done))
+		spent = c.processor() - before
+	})
 	workers.Wait()
 	if err := context.Cause(ctx); err != nil && time.Now().Before(done) {
 		return nil, err
@@ -150,8 +163,24 @@ func (c *Config) measure(ctx context.Context, op work) (*Result, error) {
 		Ops: ops.Load(), Errors: errs.Load(), OpsPerSec: float64(ops.Load()) / c.Duration.Seconds(),
 		P50Us: s.P50Us, P99Us: s.P99Us, P999Us: s.P999Us, MaxUs: s.MaxUs, Seconds: c.Duration.Seconds(),
 	}
+	if spent > 0 {
+		r.OpsPerCPU = float64(r.Ops) / spent.Seconds()
+	}
 	r.LastErr, _ = lastErr.Load().(error)
 	return r, nil
+}
+
+// processor is the time of processors that was used until now.
+func (c *Config) processor() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	spent := time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	if c.others != nil {
+		spent += c.others()
+	}
+	return spent
 }
 
 // worker is one caller. What it counts is its own until it ends, so that

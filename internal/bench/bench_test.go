@@ -91,18 +91,18 @@ func TestRefusalsEndIt(t *testing.T) {
 func TestValidate(t *testing.T) {
 	good := Config{Workload: "route", Duration: time.Second, Concurrency: 1, Batch: 1, Regions: 1, Mode: "batch"}
 	for want, change := range map[string]func(*Config){
-		"":                           func(*Config) {},
-		"workload":                   func(c *Config) { c.Workload = "x" },
-		"concurrency 0":              func(c *Config) { c.Concurrency = 0 },
-		"batch of 1":                 func(c *Config) { c.Batch = 0 },
-		"duration above 0":           func(c *Config) { c.Duration = 0 },
-		"regions 0":                  func(c *Config) { c.Regions = 0 },
-		"mode \"merged\"":            func(c *Config) { c.Mode = "merged" },
-		"use echo or etcd=HOST:PORT": func(c *Config) { c.Against = "pd=a:1" },
-		"publish has none":           func(c *Config) { c.Workload = "publish" },
-		"want HOST:PORT":             func(c *Config) { c.Workload, c.Mode, c.Against = "publish", "", "etcd=a" },
-		"use pd=HOST:PORT":           func(c *Config) { c.Workload, c.Mode, c.Against = "id", "", "echo" },
-		"batch 1048576: want 1 to":   func(c *Config) { c.Workload, c.Mode, c.Batch = "tso", "single", 1<<20 },
+		"":                 func(*Config) {},
+		"workload":         func(c *Config) { c.Workload = "x" },
+		"concurrency 0":    func(c *Config) { c.Concurrency = 0 },
+		"batch of 1":       func(c *Config) { c.Batch = 0 },
+		"duration above 0": func(c *Config) { c.Duration = 0 },
+		"regions 0":        func(c *Config) { c.Regions = 0 },
+		"mode \"merged\"":  func(c *Config) { c.Mode = "merged" },
+		"use echo or etcd=HOST:PORT or redis=HOST:PORT": func(c *Config) { c.Against = "pd=a:1" },
+		"publish has none":         func(c *Config) { c.Workload = "publish" },
+		"want HOST:PORT":           func(c *Config) { c.Workload, c.Mode, c.Against = "publish", "", "etcd=a" },
+		"use pd=HOST:PORT":         func(c *Config) { c.Workload, c.Mode, c.Against = "id", "", "echo" },
+		"batch 1048576: want 1 to": func(c *Config) { c.Workload, c.Mode, c.Batch = "tso", "single", 1<<20 },
 	} {
 		c := good
 		change(&c)

@@ -71,7 +71,7 @@ func (c *IdleConfig) Validate() error {
 }
 
 // idleTime is how long regions of the bench are not used before they are released.
-const idleTime = time.Second
+const idleTime = 2 * time.Second // two reports of members, which is the least that is allowed
 
 // Idle measures how long it takes to release regions that nobody uses.
 func Idle(ctx context.Context, cl *client.Client, c IdleConfig) (*IdleResult, error) {

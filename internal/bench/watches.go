@@ -29,6 +29,8 @@ type Watches struct {
 	// Count is how many there are, over Connections; one in Slow (0: none) reads
 	// one message a second.
 	Count, Connections, Slow int
+	// Routers has each watch fill the view of a router; none is slow.
+	Routers bool
 	// Rate is how many changes a second are published, all together; 0: as many as
 	// the callers get done.
 	Rate int
@@ -64,7 +66,8 @@ type audience struct {
 	stop    func()
 	readers sync.WaitGroup
 	conns   []*grpc.ClientConn
-	took    time.Duration // to open them
+	clients []*client.Client // of routers
+	took    time.Duration    // to open them
 	// collects is the percentage of garbage that this process had before.
 	collects int
 
@@ -87,6 +90,13 @@ type arrival struct {
 func (w Watches) open(ctx context.Context, certs *mtls.Source, address, keyspace string) (*audience, error) {
 	ctx, stop := context.WithCancel(ctx)
 	a, begun := &audience{ctx: ctx, stop: stop, collects: debug.SetGCPercent(watchesGCPercent)}, time.Now()
+	if w.Routers {
+		if err := w.follow(a, certs, address, keyspace); err != nil {
+			stop()
+			return nil, err
+		}
+		return a, a.begin(w.Count, begun)
+	}
 	for range w.Connections {
 		options := append(flow.Client(), grpc.WithTransportCredentials(certs.Client(principal.Coordinator)),
 			grpc.WithDefaultCallOptions(grpc.ForceCodecV2(tokens{encoding.GetCodecV2(protocodec.Name)}), grpc.MaxCallRecvMsgSize(64<<20)))
@@ -101,22 +111,65 @@ func (w Watches) open(ctx context.Context, certs *mtls.Source, address, keyspace
 		slow := w.Slow > 0 && i%w.Slow == w.Slow-1
 		a.readers.Go(func() { a.read(conn, keyspace, slow, !slow && i%max(w.Count/sampled, 1) == 0) })
 	}
+	return a, a.begin(w.Count, begun)
+}
+
+// begin waits until each of so many has its beginning.
+func (a *audience) begin(count int, begun time.Time) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.Now().Add(time.Minute); a.began.Load() < uint64(w.Count); {
+	for limit := time.Now().Add(time.Minute); a.began.Load() < uint64(count); {
 		if time.Now().After(limit) {
-			stop()
-			return nil, fmt.Errorf("%d of %d watches began within a minute", a.began.Load(), w.Count)
+			a.stop()
+			return fmt.Errorf("%d of %d watches began within a minute", a.began.Load(), count)
 		}
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
-			stop()
-			return nil, ctx.Err()
+		case <-a.ctx.Done():
+			return a.ctx.Err()
 		}
 	}
 	a.took = time.Since(begun)
-	return a, nil
+	return nil
+}
+
+// follow begins routers' views over as many clients as there are connections. A change
+// has come when the view shows it.
+func (w Watches) follow(a *audience, certs *mtls.Source, address, keyspace string) error {
+	for range w.Connections {
+		cl, err := client.New(client.Config{Endpoints: []string{address}, TLS: certs})
+		if err != nil {
+			return err
+		}
+		a.clients = append(a.clients, cl)
+	}
+	for i := range w.Count {
+		sample, began := i%max(w.Count/sampled, 1) == 0, false
+		var seen []arrival
+		cache := a.clients[i%len(a.clients)].NewCache(client.CacheConfig{Keyspace: keyspace, OnChange: func(u client.Update) {
+			a.messages.Add(1)
+			if !began {
+				began = true
+				a.began.Add(1)
+			}
+			if index := u.At.Token.Index; sample && (len(seen) == 0 || seen[len(seen)-1].index != index) {
+				seen = append(seen, arrival{index, time.Now()})
+			}
+		}})
+		a.readers.Go(func() {
+			a.opened.Add(1)
+			defer a.opened.Add(-1)
+			if err := cache.Run(a.ctx); err != nil {
+				a.cut.Add(1)
+			}
+			if sample {
+				a.mu.Lock()
+				a.seen = append(a.seen, seen)
+				a.mu.Unlock()
+			}
+		})
+	}
+	return nil
 }
 
 // read reads one watch, again from where it was when it is cut.
@@ -193,6 +246,9 @@ func (a *audience) end(from, to time.Time) *Arrivals {
 		_ = conn.Close()
 	}
 	a.readers.Wait()
+	for _, cl := range a.clients {
+		_ = cl.Close()
+	}
 	debug.SetGCPercent(a.collects)
 	var times []time.Duration
 	for _, seen := range a.seen {

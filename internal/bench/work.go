@@ -52,7 +52,7 @@ func (c *Config) Validate() error {
 }
 
 // against says what each workload may be compared with.
-var against = map[string][]string{"publish": {"etcd="}, "route": {"echo", "etcd="}, "id": {"pd="}, "tso": {"pd="}}
+var against = map[string][]string{"publish": {"etcd="}, "route": {"echo", "etcd=", "redis="}, "id": {"pd="}, "tso": {"pd="}}
 
 func (c *Config) validateAgainst() error {
 	if c.Against == "" {
@@ -80,6 +80,8 @@ func (c *Config) prepare(ctx context.Context, cl *client.Client) (work, func(), 
 		return c.prepareEtcd(ctx, addrs)
 	case "pd":
 		return c.preparePD(ctx, addrs)
+	case "redis":
+		return c.prepareRedis(ctx, addrs)
 	case "echo":
 		return prepareEcho(ctx)
 	}
@@ -184,6 +186,9 @@ func (c *Config) preparePublish(ctx context.Context, cl *client.Client) (work, f
 
 func (c *Config) prepareRoute(ctx context.Context, cl *client.Client) (work, func(), error) {
 	const keyspace = "bench-route"
+	if c.Mode == "router" {
+		return c.routeByRouter(ctx, cl)
+	}
 	if err := MakeRegions(ctx, cl, keyspace, c.Regions, c.Progress); err != nil {
 		return nil, nil, err
 	}
@@ -214,7 +219,7 @@ func (c *Config) prepareRoute(ctx context.Context, cl *client.Client) (work, fun
 			return uint64(n), err
 		}, nothing, nil
 	case "cache":
-		return routeCache(ctx, cl, keyspace, c.Regions, key)
+		return routeCache(ctx, cl, keyspace, c.Regions)
 	}
 	return single(), nothing, nil
 }
@@ -223,7 +228,7 @@ func (c *Config) prepareRoute(ctx context.Context, cl *client.Client) (work, fun
 // clock is not what is measured.
 const cachedLookups = 1000
 
-func routeCache(ctx context.Context, cl *client.Client, keyspace string, regions int, key func() []byte) (work, func(), error) {
+func routeCache(ctx context.Context, cl *client.Client, keyspace string, regions int) (work, func(), error) {
 	cache := cl.NewCache(client.CacheConfig{Keyspace: keyspace, MaxRegions: regions + 1})
 	runCtx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -237,18 +242,24 @@ func routeCache(ctx context.Context, cl *client.Client, keyspace string, regions
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	keys := make([][]byte, 4096)
-	for i := range keys {
-		keys[i] = key()
-	}
+	keys := sampleOf(regions)
 	return func(_ context.Context, worker int) (uint64, error) {
 		for i := range cachedLookups {
-			if _, ok := cache.Lookup(keys[(worker*31+i)&4095]); !ok {
+			if _, ok := cache.Lookup(keys[(worker*31+i)%len(keys)]); !ok {
 				return 0, errors.New("a key that is there was not found")
 			}
 		}
 		return cachedLookups, nil
 	}, end, nil
+}
+
+// sampleOf is keys of regions at random.
+func sampleOf(regions int) [][]byte {
+	keys := make([][]byte, 4096)
+	for i := range keys {
+		keys[i] = Key(rand.IntN(regions))
+	}
+	return keys
 }
 
 // keyBytes is the size of a key that the workloads look up.

@@ -173,19 +173,33 @@ func TestAHoldIsTold(t *testing.T) {
 	h.want(chronicle.Filter{}, "m1 and m2 stay active")
 }
 
+func moved(id uint64, to string, why rootv1.OperationReason) *rootv1.Event {
+	return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
+		RegionId: id, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, From: &rootv1.Owner{MemberId: "m1"}, To: &rootv1.Owner{MemberId: to}, Reason: why,
+	}}}
+}
+
+func done(id string) *rootv1.Command {
+	return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: id}}}}}
+}
+
+// A rebalance: what is to move and why, what has, and what was given up.
+func TestA10ARebalanceIsTold(t *testing.T) {
+	h := newHistory(t)
+	h.add(moved(10, "m2", rootv1.OperationReason_OPERATION_REASON_LOAD), moved(13, "m2", rootv1.OperationReason_OPERATION_REASON_COUNT))
+	h.entry(done("move-10-1.1"))
+	h.add(&rootv1.Event{Kind: &rootv1.Event_TransitionCancelled{TransitionCancelled: &rootv1.TransitionCancelled{TransitionId: "move-13-1.1", Reason: "m2 has no room"}}})
+	h.want(chronicle.Filter{},
+		`region 10 ("g0") of games is to move from m1 to m2: the owner has more load than others`,
+		`region 13 ("g3") of games is to move from m1 to m2: the owner has more regions than others`,
+		`region 10 ("g0") of games has moved from m1 to m2: the owner has more load than others`,
+		`the move of region 13 ("g3") of games from m1 to m2 is given up: m2 has no room`)
+}
+
 func TestC43A09ADrainIsTold(t *testing.T) {
 	h := newHistory(t)
-	move := func(id uint64, to string) *rootv1.Event {
-		return &rootv1.Event{Kind: &rootv1.Event_MovePlanned{MovePlanned: &rootv1.MovePlanned{
-			RegionId: id, ExpectedEpoch: &rootv1.RegionEpoch{Version: 1, ConfVersion: 1}, From: &rootv1.Owner{MemberId: "m1"}, To: &rootv1.Owner{MemberId: to},
-			Reason: rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING,
-		}}}
-	}
-	done := func(id string) *rootv1.Command {
-		return &rootv1.Command{Events: []*rootv1.Event{{Kind: &rootv1.Event_TransitionCompleted{TransitionCompleted: &rootv1.TransitionCompleted{TransitionId: id}}}}}
-	}
 	h.add(changed("m1", 1, draining, "disk is full"))
-	h.add(move(10, "m2"), move(13, "m3"))
+	h.add(moved(10, "m2", rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING), moved(13, "m3", rootv1.OperationReason_OPERATION_REASON_MEMBER_DRAINING))
 	h.entry(done("move-10-1.1"), done("move-13-1.1"))
 	h.add(changed("m1", 1, active, ""))
 	h.want(chronicle.Filter{Keyspace: "games", Member: "m1"},

@@ -1,7 +1,6 @@
 package chronicle
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/nokv/nokv/meta/root/state"
 	rootv1 "github.com/nokv/nokv/proto/nokv/root/v1"
+	"github.com/nokv/nokv/rooted"
 )
 
 // pieces are what there is to tell of the n-th event of a command.
@@ -87,7 +87,7 @@ func (s *scene) of(p piece, id uint64) piece {
 		p.keyspace = s.keyspace(uint32(r.Keyspace))
 		where := strconv.Quote(r.Start)
 		if k := s.after.Keyspace(r.Keyspace); k.GetSettings().GetLayout().GetSlots() != nil && len(r.Start) == 8 {
-			where = fmt.Sprintf("slot %d", binary.BigEndian.Uint64([]byte(r.Start)))
+			where = fmt.Sprintf("slot %d", rooted.SlotAt(r.Start))
 		}
 		p.place += fmt.Sprintf(" (%s) of %s", where, p.keyspace)
 	}

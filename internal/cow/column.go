@@ -67,7 +67,7 @@ func (c *column) head(k Key) uint64 {
 	if c.mixed {
 		return k.Group
 	}
-	return Head(k.Text[len(c.shared):])
+	return Head(k.Text, len(c.shared))
 }
 
 // side is 0 for a key that fits, below 0 for one that comes before all keys of
@@ -96,18 +96,32 @@ func SharedPrefix(a, b string) string {
 	return a[:n]
 }
 
-// Head is the first eight bytes as a number that orders as they do; a shorter text has zeros behind it.
-func Head(s string) uint64 {
-	var b [8]byte
-	if len(s) >= len(b) {
-		return binary.BigEndian.Uint64([]byte(s[:len(b)]))
+// Head is the eight bytes of s from a place on, which is not behind its end, as a number
+// that orders as they do; where there are fewer there are zeros behind them.
+func Head(s string, from int) uint64 {
+	if left := len(s) - from; left < 8 {
+		return short(s, left)
 	}
-	copy(b[:], s)
+	return binary.BigEndian.Uint64([]byte(s[from : from+8]))
+}
+
+// short is Head where fewer than eight bytes are left. The bytes before them are read with
+// them where there are such: one read instead of a copy.
+func short(s string, left int) uint64 {
+	if n := len(s); n >= 8 {
+		return binary.BigEndian.Uint64([]byte(s[n-8:])) << (8 * (8 - uint(left)))
+	}
+	var b [8]byte
+	copy(b[:], s[len(s)-left:])
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// stride is how many heads are skipped at a time.
-const stride = 16
+// Heads that are skipped at a time: first so many, then so few, which are one line of
+// memory or two.
+const (
+	stride = 32
+	step   = 8
+)
 
 // NotAbove counts the heads, which rise, that are not above h. No branch
 // depends on them: processors guess wrong half the time, and wait for memory
@@ -118,7 +132,12 @@ func NotAbove(heads []uint64, h uint64) int {
 		_, above := bits.Sub64(h, heads[i], 0)
 		n += stride - stride*int(above)
 	}
-	for _, other := range heads[n:min(n+stride, len(heads))] {
+	some := heads[n:min(n+stride, len(heads))]
+	for i := step - 1; i < len(some); i += step {
+		_, above := bits.Sub64(h, some[i], 0)
+		n += step - step*int(above)
+	}
+	for _, other := range heads[n:min(n+step, len(heads))] {
 		_, above := bits.Sub64(h, other, 0)
 		n += 1 - int(above)
 	}

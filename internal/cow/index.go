@@ -81,16 +81,26 @@ func (x *Index[V]) Floor(k Key) (v V, ok bool) {
 	if n == nil {
 		return v, false
 	}
-	var before *node[V] // everything in it is below k, and nothing is between
 	for n.kids != nil {
+		i, _ := x.floor(n, k)
+		n = n.kids[max(i, 0)]
+	}
+	if i, _ := x.floor(n, k); i >= 0 {
+		return n.vals[i], true
+	}
+	return x.before(k)
+}
+
+// before is Floor where the leaf that k would be in has none: what it looks for is the
+// last one of the leaf before.
+func (x *Index[V]) before(k Key) (v V, ok bool) {
+	var before *node[V] // everything in it is below k, and nothing is between
+	for n := x.root; n.kids != nil; {
 		i, _ := x.floor(n, k)
 		if i > 0 {
 			before = n.kids[i-1]
 		}
 		n = n.kids[max(i, 0)]
-	}
-	if i, _ := x.floor(n, k); i >= 0 {
-		return n.vals[i], true
 	}
 	if before == nil {
 		return v, false

@@ -1,6 +1,8 @@
 // Package debugvars serves a process's numbers over HTTP: expvar JSON at
 // /debug/vars, health at /healthz and profiles at /debug/pprof.
 //
+// A process that has more to serve over HTTP gives it an API: see coordinator/rest.
+//
 // It promises: (1) several components of one process can each have a server of
 // their own with their own variables; (2) /healthz answers 200 only when the
 // component's own check passed within its bound, and answers everybody; (3) with
@@ -34,8 +36,10 @@ const (
 	headersWithin  = 5 * time.Second
 	answeredWithin = time.Minute
 	idleFor        = time.Minute
-	// maxConnections are held open, or an eighth of what the process may accept.
-	maxConnections = 64
+	// maxConnections are held open, maxAPIConnections where there is an API, or an eighth
+	// of what the process may accept.
+	maxConnections    = 64
+	maxAPIConnections = 1024
 )
 
 // Source is a component that shows its numbers.
@@ -52,8 +56,19 @@ type Source struct {
 	// Verify is whose a bearer token is. With certificates it stands for one; without,
 	// it would be read on the way and is not asked for. Nil: there are none.
 	Verify func(token string) (principal.Principal, error)
+	// API is served beside these at Paths, and judges its callers itself. Nil: nothing is.
+	API   http.Handler
+	Paths []string
 	// Logger hears of connections that fail, at Debug. Nil: nothing is logged.
 	Logger hclog.Logger
+}
+
+// Caller is who asks: nobody in particular where there are no certificates.
+func (s *Source) Caller(r *http.Request) (principal.Principal, error) {
+	if s.TLS == nil {
+		return principal.Principal{}, nil
+	}
+	return s.caller(r)
 }
 
 // allowed says who may see what is not for everybody. It is the one place that
@@ -113,6 +128,9 @@ func Handler(s Source) http.Handler {
 		fmt.Fprint(w, "\n}\n")
 	})
 	mux.HandleFunc("GET /healthz", answering(s.Healthy))
+	for _, path := range s.Paths {
+		mux.Handle(path, s.API)
+	}
 	if s.Ready != nil {
 		mux.HandleFunc("GET /readyz", answering(s.Ready))
 	}
@@ -148,7 +166,11 @@ func Serve(ctx context.Context, lis net.Listener, s Source) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	limited := net.Listener(listen.Limit(lis, min(maxConnections, listen.Connections()/8)))
+	most := maxConnections
+	if s.API != nil {
+		most = maxAPIConnections
+	}
+	limited := net.Listener(listen.Limit(lis, min(most, listen.Connections()/8)))
 	serve := server.Serve
 	if s.TLS != nil {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }

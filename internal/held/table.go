@@ -310,6 +310,20 @@ func (t *Table) confirms(g *Grant, now clock.Clock) bool {
 	return at != 0 && now.Now().Sub(at) < ttl
 }
 
+// Left is how long what is confirmed now is good for, where the fence is a ttl; false: that
+// does not end by time.
+func (t *Table) Left(g *Grant, now clock.Clock) (time.Duration, bool) {
+	ttl := g.space.now.Load().TTL
+	if ttl == 0 {
+		return 0, false
+	}
+	at := clock.Instant(t.confirmed.Load())
+	if at == 0 {
+		return 0, true
+	}
+	return max(ttl-now.Now().Sub(at), 0), true
+}
+
 func (t *Table) lookup(q *Request) *Grant {
 	if t.retired.Load() {
 		return nil

@@ -166,7 +166,7 @@ func (s *Setting) parse(text string) (none protoreflect.Value, err error) {
 	case s.millis:
 		d, err := time.ParseDuration(text)
 		if err != nil || d < 0 || d%time.Millisecond != 0 {
-			return none, fmt.Errorf("want a duration such as 500ms or 3s, in whole milliseconds")
+			return none, fmt.Errorf("want a duration such as 500ms or 3s, in whole milliseconds, that is not negative")
 		}
 		return protoreflect.ValueOfUint64(uint64(d / time.Millisecond)), nil
 	case f.Kind() == protoreflect.StringKind:

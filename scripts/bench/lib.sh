@@ -163,12 +163,18 @@ pair() {
   done
   show "$other-$name"
   show "$name"
+  ratio "$name" "$other" ops_per_s ""
+}
+# ratio NAME OTHER FIELD WHAT: of a pair that was run.
+ratio() {
+  local i
+  [ -e "$dir/$2-$1.1.json" ] || return 0
   for ((i = 1; i <= repeat; i++)); do
-    jq -s '.[1].ops_per_s / .[0].ops_per_s' "$dir/$other-$name.$i.json" "$dir/$name.$i.json"
-  done | jq -sr --arg other "$other" 'sort | map(. * 100 | round / 100) |
-    "  nokv / \($other): \(.[length / 2 | floor]), \(.[0]) to \(.[-1])"'
+    jq -s ".[1].$3 / .[0].$3" "$dir/$2-$1.$i.json" "$dir/$1.$i.json"
+  done | jq -sr --arg other "$2" --arg what "${4:+, $4}" 'sort | map(. * 100 | round / 100) |
+    "  nokv / \($other)\($what): \(.[length / 2 | floor]), \(.[0]) to \(.[-1])"'
 }
 about() {
   echo "# $(date -u +%F), $(nproc) cores, $(go version | cut -d' ' -f3), load $(cut -d' ' -f1 /proc/loadavg): ${repeat} runs of ${seconds} s, medians"
-  echo "# etcd: ${etcd:-none (BENCH_ETCD)}, PD: ${pd:-none (BENCH_PD)}"
+  echo "# etcd: ${etcd:-none (BENCH_ETCD)}, PD: ${pd:-none (BENCH_PD)}, Redis: ${BENCH_REDIS:-none (BENCH_REDIS)}"
 }

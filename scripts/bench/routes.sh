@@ -17,4 +17,10 @@ figure batch128-64 route --mode batch --batch 128 --regions "$regions" --concurr
 for callers in 64 256; do
   pair strong-$callers "${etcd:+etcd=$etcd}" route --mode strong --regions "$regions" --concurrency $callers
 done
+# A router, and one lookup that asks a coordinator, beside the two reads of a registry in
+# Redis, when BENCH_REDIS says where one runs; and so for a second of processor time.
+[ -n "${BENCH_REDIS:-}" ] || echo "no Redis (BENCH_REDIS): not compared"
+pair router-1 "${BENCH_REDIS:+redis=$BENCH_REDIS}" route --mode router --regions "$regions" --concurrency 1
+ratio router-1 redis ops_per_cpu_s "a second of processor"
+pair first-1 "${BENCH_REDIS:+redis=$BENCH_REDIS}" route --regions "$regions" --concurrency 1
 figure cache-1 route --mode cache --regions "$regions" --concurrency 1

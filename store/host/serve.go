@@ -20,7 +20,9 @@ const (
 // judge says why a region is not served at an epoch; r may be nil. The caller holds mu.
 func (h *Host) judge(r *hosted, at *storev1.RegionAt, write bool) error {
 	if r == nil {
-		return reason.New(rootv1.Reason_REASON_NOT_FOUND, "region %d is not hosted here: ask a coordinator who has it", at.GetRegionId())
+		e := reason.New(rootv1.Reason_REASON_NOT_FOUND, "region %d is not hosted here: ask a coordinator who has it", at.GetRegionId())
+		e.Detail.Region = &rootv1.Region{Id: at.GetRegionId()}
+		return e
 	}
 	if asked := rooted.EpochFromProto(at.GetEpoch()); asked != r.region.Epoch {
 		e := reason.New(rootv1.Reason_REASON_EPOCH_STALE, "region %d is at epoch %s here, not %s: ask a coordinator again", r.region.ID, r.region.Epoch, asked)

@@ -19,6 +19,9 @@ type Budget struct {
 	round    spent
 	moves    int
 	relieved []uint64
+	// filling are the incarnations of members that are given their part, filled of those that
+	// joined lately and have had it, in order.
+	filling, filled []uint64
 	// slots is what was moved in each five minutes of an hour.
 	slots [12]slot
 	// rests are regions that are let be, by id.
@@ -141,6 +144,16 @@ func (b *Budget) restsUntil(id state.RegionID) clock.Instant {
 		return b.rests[i].until
 	}
 	return 0
+}
+
+// nextRested is when the first of the regions that rest has done so; 0: none rests.
+func (b *Budget) nextRested() (first clock.Instant) {
+	for i := range b.rests {
+		if first == 0 || b.rests[i].until < first {
+			first = b.rests[i].until
+		}
+	}
+	return first
 }
 
 // hour is what was moved in the last hour.

@@ -10,18 +10,8 @@ import (
 // zone, more or fewer than there may be, members with more regions than they may have.
 func (r *rounds) constrain() {
 	r.round = Constrain
-	refused := map[Refusal]int{}
 	for i := range r.regions {
-		if f := r.right(int32(i)); f.Why != 0 {
-			at, known := refused[Refusal{Member: f.Member, Why: f.Why}]
-			if !known {
-				refused[Refusal{Member: f.Member, Why: f.Why}] = len(r.out.Refusals)
-				f.Regions = 1
-				r.refuse(f)
-			} else if at < len(r.out.Refusals) {
-				r.out.Refusals[at].Regions++
-			}
-		}
+		r.right(int32(i))
 	}
 	for at := range r.f.seats {
 		r.relieve(int32(at))
@@ -29,13 +19,14 @@ func (r *rounds) constrain() {
 }
 
 // right puts one thing about a region right.
-func (r *rounds) right(region int32) Refusal {
+func (r *rounds) right(region int32) {
 	x, own := r.regions[region], r.owners(region)
 	if x.Quarantined {
-		return Refusal{Region: x.ID, Why: PoisonSuspected}
+		r.lack(region, nobody, PoisonSuspected, 1)
+		return
 	}
 	if r.begun[region] || len(own) == 0 || r.spent(1) {
-		return Refusal{}
+		return
 	}
 	for n, at := range own {
 		set := r.f.seats[at].set
@@ -45,43 +36,42 @@ func (r *rounds) right(region int32) Refusal {
 		default:
 			continue
 		}
-		return r.oust(region, at, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE)
+		if why := r.oust(region, at, rootv1.OperationReason_OPERATION_REASON_LABEL_RULE); why != 0 {
+			r.lack(region, at, why, 1)
+		}
+		return
 	}
 	switch {
 	case len(own) > r.k.OwnersMax:
 		r.drop(region, rootv1.OperationReason_OPERATION_REASON_LIMIT)
 	case len(own) < r.k.OwnersMin:
-		return r.add(region, rootv1.OperationReason_OPERATION_REASON_LIMIT)
+		r.add(region, rootv1.OperationReason_OPERATION_REASON_LIMIT)
 	}
-	return Refusal{}
 }
 
 // oust moves a region off a member that may not have it.
-func (r *rounds) oust(region, from int32, why rootv1.OperationReason) Refusal {
-	f := Refusal{Region: r.regions[region].ID, Member: r.f.seats[from].ID}
+func (r *rounds) oust(region, from int32, why rootv1.OperationReason) Why {
 	if r.f.seats[from].gives >= r.k.InFlight {
-		f.Why = TooManyMoves
-		return f
+		return TooManyMoves
 	}
 	to := r.target(region, from)
 	if to < 0 {
-		f.Why = NoMember
-		return f
+		return NoMember
 	}
 	r.move(region, from, to, why)
-	return Refusal{}
+	return 0
 }
 
 // add gives a region one owner more.
-func (r *rounds) add(region int32, why rootv1.OperationReason) Refusal {
+func (r *rounds) add(region int32, why rootv1.OperationReason) {
 	to := r.target(region)
 	if to < 0 {
-		return Refusal{Region: r.regions[region].ID, Why: NoMember}
+		r.lack(region, nobody, NoMember, 1)
+		return
 	}
 	r.f.book(to, r.weights[region], 1)
 	r.f.seats[to].gets++
 	r.do(region, Step{Kind: Add, To: r.f.seats[to].ID, Reason: why})
-	return Refusal{}
 }
 
 // drop takes the owner off a region that has most.
@@ -111,8 +101,8 @@ func (r *rounds) relieve(at int32) {
 		if r.begun[own[i]] {
 			continue
 		}
-		if f := r.oust(own[i], at, rootv1.OperationReason_OPERATION_REASON_LIMIT); f.Why != 0 {
-			r.refuse(f)
+		if why := r.oust(own[i], at, rootv1.OperationReason_OPERATION_REASON_LIMIT); why != 0 {
+			r.lack(own[i], at, why, s.Count-r.k.PerMember)
 			return
 		}
 	}
@@ -126,8 +116,6 @@ func (r *rounds) widen() {
 		if r.begun[i] || r.spent(1) || !x.Saturated || r.k.OwnersMax == 1 || len(r.owners(int32(i))) >= r.k.OwnersMax {
 			continue
 		}
-		if f := r.add(int32(i), rootv1.OperationReason_OPERATION_REASON_SATURATED); f.Why != 0 {
-			r.refuse(f)
-		}
+		r.add(int32(i), rootv1.OperationReason_OPERATION_REASON_SATURATED)
 	}
 }

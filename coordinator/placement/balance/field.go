@@ -20,12 +20,14 @@ type Field struct {
 	// allows is which sets may take what no rule holds for, and then what each rule holds for.
 	allows [][]int32
 	// sum is what those have together that anything may go to, capacity what they can
-	// take, counted how many they are.
+	// take, counted how many they are, regions how many of the keyspace they have.
 	sum      load.Amount
+	regions  int
 	capacity uint64
 	counted  uint64
 	at       []int32
-	full     bool
+	// tally is how many members of each set stand how, once somebody asks.
+	tally [][standings]int
 }
 
 // set is members with the same rules and the same zone.
@@ -154,6 +156,7 @@ func (f *Field) Open(held []bool) {
 		}
 		if !s.Stale && reached[s.set] {
 			f.sum, f.capacity, f.counted = f.sum.Plus((s.Low+s.High)/2), f.capacity+s.capacity, f.counted+1
+			f.regions += s.Count
 		}
 		if f.open(int32(i)) {
 			f.sets[s.set].cold.push(int32(i))
@@ -164,11 +167,7 @@ func (f *Field) Open(held []bool) {
 // open reports whether a member may get another region.
 func (f *Field) open(i int32) bool {
 	s := &f.seats[i]
-	if f.k.PerMember > 0 && s.Count >= f.k.PerMember {
-		f.full = true
-		return false
-	}
-	return s.Takes && !s.barred
+	return s.Takes && !s.barred && (f.k.PerMember == 0 || s.Count < f.k.PerMember)
 }
 
 // bar has a member get nothing more.
@@ -182,9 +181,6 @@ func (f *Field) Len() int { return len(f.seats) }
 
 // Seat is a member.
 func (f *Field) Seat(i int) *Seat { return &f.seats[i] }
-
-// Full reports whether a member was passed because it has as many regions as it may.
-func (f *Field) Full() bool { return f.full }
 
 // Fair is what a member would have if all had the same for what they can take, times
 // permille/1000.
@@ -210,15 +206,18 @@ func (f *Field) fair(i int32) load.Amount {
 // Coldest is the member with least that may take a region that begins with a key and has
 // such owners; -1: nobody may. Who is passed is passed.
 func (f *Field) Coldest(start string, owners []state.Owner, pass func(*Seat) bool) int {
-	var zones []string
-	var own []int32
+	own, zones := f.seatsOf(owners)
+	return int(f.coldest(f.rules.of(start), zones, func(i int32) bool { return slices.Contains(own, i) || pass != nil && pass(&f.seats[i]) }))
+}
+
+func (f *Field) seatsOf(owners []state.Owner) (own []int32, zones []string) {
 	for _, o := range owners {
 		if i, ok := f.index[o.Member]; ok {
 			own = append(own, i)
 			zones = append(zones, f.sets[f.seats[i].set].zone)
 		}
 	}
-	return int(f.coldest(f.rules.of(start), zones, func(i int32) bool { return slices.Contains(own, i) || pass != nil && pass(&f.seats[i]) }))
+	return own, zones
 }
 
 func (f *Field) coldest(rule int32, zones []string, skip func(int32) bool) int32 {
@@ -266,9 +265,13 @@ func (f *Field) May(i int, start string, owners []state.Owner) bool {
 func (f *Field) Book(i int, w load.Pair, count int) { f.book(int32(i), w, count) }
 
 func (f *Field) book(i int32, w load.Pair, count int) {
-	s := &f.seats[i]
+	s, was := &f.seats[i], f.standing(i)
 	s.Low, s.High, s.Count = s.Low.Plus(w.Low), s.High.Plus(w.High), s.Count+count
 	s.extra += count
+	if f.tally != nil {
+		f.tally[s.set][was]--
+		f.tally[s.set][f.standing(i)]++
+	}
 	switch cold := f.sets[s.set].cold; {
 	case !f.open(i):
 		cold.remove(i)

@@ -41,42 +41,144 @@ func (r *rounds) hottest(which func(int32) bool) *heap {
 	return h
 }
 
-// letBe has nothing go to members that joined just now, or recovered, to even out.
+// letBe has nothing go to members that joined just now, or recovered, to even out. Those that
+// would get something are named.
 func (r *rounds) letBe() {
 	for i := range r.f.seats {
-		if s := &r.f.seats[i]; r.Now < s.RestsUntil || s.Joined != 0 && r.Now < s.Joined.Add(r.k.Settle) {
-			r.f.bar(int32(i))
+		at, s := int32(i), &r.f.seats[i]
+		until := s.RestsUntil
+		if s.Joined != 0 {
+			until = max(until, s.Joined.Add(r.k.Settle))
 		}
+		if r.Now >= until {
+			continue
+		}
+		if s.Takes && !s.Stale && r.fresh(at) && r.lacksMuch(at) {
+			r.refuse(Refusal{Member: s.ID, Why: Resting, At: until})
+		}
+		r.f.bar(at)
 	}
+}
+
+// fresh reports whether a member has joined, or had nothing, and has not had its part yet.
+// Where nobody is relieved, that is who has much less than its part, whenever it joined.
+func (r *rounds) fresh(at int32) bool {
+	s, b := &r.f.seats[at], &r.out.Budget
+	_, had := slices.BinarySearch(b.filled, s.Incarnation)
+	_, goesOn := slices.BinarySearch(b.filling, s.Incarnation)
+	if s.Count == 0 || goesOn || r.joined(at) && !had {
+		return !s.There || r.lacksMuch(at)
+	}
+	return r.k.Relative == 0 && r.k.Absolute == 0 && r.lacksMuch(at) && r.hasFew(at)
+}
+
+// hasFew reports whether a member has much fewer regions than its fair part.
+func (r *rounds) hasFew(at int32) bool {
+	s := &r.f.seats[at]
+	return load.Compare(load.Amount(s.Count)*1000, s.capacity, load.Amount(r.f.regions)*leastPart, r.f.capacity) < 0
+}
+
+func (r *rounds) joined(at int32) bool {
+	s := &r.f.seats[at]
+	return s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
+}
+
+// lacksMuch reports whether a member has much less than its fair part.
+func (r *rounds) lacksMuch(at int32) bool {
+	return r.f.seats[at].High < r.f.fair(at).Share(leastPart, 1000)
 }
 
 // fill gives members that have joined, or have nothing, their fair part.
 func (r *rounds) fill() {
 	r.round = Fill
+	begun := len(r.out.Steps)
 	var joiners []int32
+	waits := nobody
 	for i := range r.f.seats {
-		s := &r.f.seats[i]
-		fresh := s.Count == 0 || s.Joined != 0 && r.Now.Sub(s.Joined) < max(newcomer, 2*r.k.Settle)
-		if s.There && s.High >= r.f.fair(int32(i)).Share(leastPart, 1000) {
-			fresh = false
-		}
-		if fresh && r.f.at[i] >= 0 {
-			joiners = append(joiners, int32(i))
+		switch at := int32(i); {
+		case !r.fresh(at):
+		case r.f.at[i] >= 0:
+			joiners = append(joiners, at)
+		case !r.f.seats[i].Stale && r.f.standing(at) == crowded && r.lacksSome(at):
+			waits = at
 		}
 	}
-	if len(joiners) == 0 {
-		return
-	}
-	slices.SortFunc(joiners, func(a, b int32) int {
-		if r.f.colder(a, b) {
-			return -1
+	defer func() { r.waitFor(waits, joiners) }()
+	if len(joiners) > 0 {
+		slices.SortFunc(joiners, func(a, b int32) int {
+			if r.f.colder(a, b) {
+				return -1
+			}
+			return 1
+		})
+		h := r.hottest(func(at int32) bool { return r.f.seats[at].Low > r.floor(at) })
+		for _, to := range joiners {
+			r.fillOne(h, to)
 		}
-		return 1
-	})
-	h := r.hottest(func(at int32) bool { return r.f.seats[at].Low > r.floor(at) })
-	for _, to := range joiners {
-		r.fillOne(h, to)
 	}
+	r.haveHad(joiners, len(r.out.Steps) == begun)
+}
+
+// haveHad keeps in mind which members are given their part, and which newcomers have had it:
+// those that lack nothing when nothing is to be done, and nothing is on its way.
+func (r *rounds) haveHad(joiners []int32, done bool) {
+	b := &r.out.Budget
+	was, begun := b.filled, b.filling
+	b.filled, b.filling = nil, nil
+	for i := range r.f.seats {
+		at, s := int32(i), &r.f.seats[i]
+		if _, had := slices.BinarySearch(was, s.Incarnation); had && r.joined(at) {
+			b.filled = append(b.filled, s.Incarnation)
+		}
+		done = done && s.gives == 0 && s.gets == 0
+	}
+	for _, at := range joiners {
+		s := &r.f.seats[at]
+		_, goesOn := slices.BinarySearch(begun, s.Incarnation)
+		switch had := done && !r.lacksMuch(at); {
+		case !had && (goesOn || s.gets > 0):
+			b.filling = append(b.filling, s.Incarnation)
+		case had && r.joined(at):
+			b.filled = append(b.filled, s.Incarnation)
+		}
+	}
+	slices.Sort(b.filled)
+	slices.Sort(b.filling)
+}
+
+// lacksSome reports whether an average region has room in a member's part.
+func (r *rounds) lacksSome(at int32) bool {
+	mean := r.total / load.Amount(max(len(r.regions), 1))
+	return r.f.seats[at].High.Plus(max(mean, 1)) <= r.f.fair(at)
+}
+
+// waitFor refuses what joiners lack still if it is what is on its way that keeps it from them:
+// to one of them, or from whoever has too much; or that regions rest.
+func (r *rounds) waitFor(waits int32, joiners []int32) {
+	lacks := nobody
+	for _, at := range joiners {
+		if r.lacksSome(at) {
+			lacks = at
+			if r.f.standing(at) == crowded {
+				waits = at
+			}
+		}
+	}
+	if waits == nobody && lacks != nobody {
+		waits = r.heldBack(func(at int32) bool { return r.f.seats[at].Low > r.floor(at) })
+	}
+	switch until := r.out.Budget.nextRested(); {
+	case waits != nobody && !r.spent(1):
+		r.wait(waits)
+	case waits == nobody && lacks != nobody && until != 0 && len(r.out.Steps) == 0:
+		r.refuse(Refusal{Member: r.f.seats[lacks].ID, Why: Resting, At: until})
+	}
+}
+
+// wait refuses what waits for moves from a member, or to it.
+func (r *rounds) wait(at int32) {
+	r.waits = true
+	r.refuse(Refusal{Member: r.f.seats[at].ID, Why: TooManyMoves})
 }
 
 func (r *rounds) fillOne(h *heap, to int32) {

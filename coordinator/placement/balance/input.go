@@ -151,6 +151,8 @@ type Refusal struct {
 	Regions int
 	Member  state.MemberID
 	Why     Why
+	// Wants are the labels that nobody has, of NoneMatches.
+	Wants string
 	// At is when it is worth another look; 0: when something changes.
 	At clock.Instant
 }
@@ -160,7 +162,7 @@ type Why uint8
 
 // Reasons of refusals.
 const (
-	// NoMember: no member may take the region.
+	// NoMember: nobody takes anything.
 	NoMember Why = iota + 1
 	// TooManyMoves: as many are under way as may be.
 	TooManyMoves
@@ -172,15 +174,22 @@ const (
 	LoadUnknown
 	// BudgetSpent: as much was moved as may be in a round, or in an hour.
 	BudgetSpent
-	// Resting: the regions, or the keyspace, moved lately.
+	// Resting: the regions, or the keyspace, moved lately, or the member joined or recovered lately.
 	Resting
 	// PoisonSuspected: owners of the region die.
 	PoisonSuspected
+	// MembersFull: who may take the region has as many as the keyspace allows.
+	MembersFull
+	// NoneMatches: nobody has the labels that the region's rule wants.
+	NoneMatches
+	// NoOther: who may take it has it already, or is in the zone of another owner.
+	NoOther
 )
 
 // String is the reason's name, as it is shown.
 func (w Why) String() string {
 	return [...]string{
 		"", "no_active_members", "too_many_moves", "hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected",
+		"capacity_exceeded", "no_eligible_member", "no_other_member",
 	}[w]
 }

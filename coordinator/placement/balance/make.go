@@ -16,6 +16,7 @@ func Make(in Input) Result {
 	r.out.Before, r.out.Excess, r.out.Imbalance = r.out.Imbalance, 0, 0
 	r.constrain()
 	r.widen()
+	r.explain()
 	switch {
 	case !r.k.Even:
 	case r.estimated:
@@ -57,6 +58,10 @@ type rounds struct {
 	begun []bool
 	// split members have a region that is about to be cut: nothing else is done about them.
 	split map[int32]bool
+	// lacks are what could not be put right.
+	lacks []lacking
+	// waits: it is said that something waits for moves that are under way.
+	waits bool
 
 	total     load.Amount
 	estimated bool

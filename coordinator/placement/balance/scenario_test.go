@@ -374,7 +374,7 @@ func TestP55Scenario20RuleNobodySatisfies(t *testing.T) {
 	w.policy.Rules = []balance.Rule{{Prefix: "000000", Labels: map[string]string{"tier": "gold"}}}
 	w.settle()
 	out := w.plan()
-	if len(out.Steps) != 0 || len(out.Refusals) == 0 || out.Refusals[0].Why != balance.NoMember {
+	if len(out.Steps) != 0 || len(out.Refusals) == 0 || out.Refusals[0].Why != balance.NoneMatches {
 		t.Fatalf("the plan is %+v", out)
 	}
 	n := 0

@@ -24,8 +24,8 @@ const (
 // shed relieves members that have too much: hottest first, of who has more than the
 // absolute limit, down to it; else of who has more than the relative one, in the budget.
 func (r *rounds) shed() {
-	if r.limit() || r.k.Relative == 0 {
-		return // the next round goes on from there
+	if r.limit() || r.k.Relative == 0 || r.f.capacity == 0 {
+		return // the next round goes on from there; nobody has a part of what nobody may have
 	}
 	r.round = Shed
 	begun, next := r.out.Budget.relieved, r.out.Budget.began.Add(r.k.Cooldown)
@@ -48,6 +48,9 @@ func (r *rounds) shed() {
 	if waits >= 0 {
 		r.refuse(Refusal{Member: r.f.seats[waits].ID, Why: Resting, At: next})
 	}
+	if at := r.heldBack(func(at int32) bool { return r.f.seats[at].Low > r.high(at)+r.slack(at) }); at != nobody && !r.waits {
+		r.wait(at)
+	}
 	if len(h.items) == 0 {
 		return
 	}
@@ -59,6 +62,7 @@ func (r *rounds) shed() {
 		r.out.Budget.relieved = append(r.out.Budget.relieved, r.f.seats[at].Incarnation)
 	}
 	slices.Sort(r.out.Budget.relieved)
+	refused := len(r.out.Refusals)
 	for at := h.top(); at >= 0; at = h.top() {
 		why := r.shedOne(at, r.f.seats[at].Low-r.low(at))
 		if why != 0 {
@@ -69,6 +73,14 @@ func (r *rounds) shed() {
 		}
 		if h.fix(at); why != 0 || r.f.seats[at].Low <= r.low(at)+r.slack(at) {
 			h.remove(at)
+		}
+	}
+	if !r.crowded() {
+		return
+	}
+	for i := range r.out.Refusals[refused:] { // it is not for nothing that nobody else is better
+		if f := &r.out.Refusals[refused+i]; f.Why == NoGain {
+			f.Why = TooManyMoves
 		}
 	}
 }
@@ -289,6 +301,10 @@ func (r *rounds) limit() bool {
 	steps := len(r.out.Steps)
 	for i := range r.f.seats {
 		s, at := &r.f.seats[i], int32(i)
+		over := !r.out.ByCount && s.Most > 0 && s.Low > s.Most
+		if over && r.busy(at) {
+			r.refuse(Refusal{Member: s.ID, Why: TooManyMoves})
+		}
 		if !r.gives(at) {
 			continue
 		}
@@ -304,6 +320,9 @@ func (r *rounds) limit() bool {
 		for !r.out.ByCount && s.Most > 0 && s.Low > s.Most && s.gives < r.k.InFlight && !r.spent(1) {
 			region, to := r.pick(at, s.Low-s.Most)
 			if region < 0 {
+				if r.k.Relative == 0 { // else what is shed says so
+					r.refuse(Refusal{Member: s.ID, Why: NoGain})
+				}
 				break
 			}
 			r.move(region, at, to, rootv1.OperationReason_OPERATION_REASON_LIMIT)

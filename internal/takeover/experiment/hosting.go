@@ -72,7 +72,7 @@ func (h *Hosting) Validate() error {
 // again and again here.
 func (h *Hosting) settings() *rootv1.KeyspaceSettings {
 	s, _ := state.Preset(h.Preset)
-	s.Guards = &rootv1.Guards{FlapWindowMillis: 1, NoMoveBackMillis: 1}
+	s.Guards = &rootv1.Guards{FlapWindowMillis: 100, NoMoveBackMillis: 1}
 	s.Policy.Rebalance = nil // who begins anew has nothing until the next round
 	s.Liveness.Probe = s.Liveness.Probe && h.Probe
 	if h.inFlight > 0 {

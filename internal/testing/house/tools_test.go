@@ -69,7 +69,7 @@ func TestGeneratedCodeIsFresh(t *testing.T) {
 }
 
 func TestFormatted(t *testing.T) {
-	tool(t, "gofumpt", "-l", "cmd", "config", "coordinator", "internal", "meta", "mtls", "rooted", "tools")
+	tool(t, "gofumpt", "-l", "cmd", "config", "coordinator", "docs", "examples", "grpcroute", "internal", "member", "meta", "mtls", "nokvtest", "pin", "proxy", "rooted", "router", "store", "tools")
 }
 
 func TestStaticcheck(t *testing.T) {

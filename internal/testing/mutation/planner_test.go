@@ -243,7 +243,7 @@ var planner = []mutation{
 	},
 	{
 		32, "who has as many regions as it may gets one more", "coordinator/placement/balance/field.go",
-		"s.Count >= f.k.PerMember {", "s.Count > f.k.PerMember {",
+		"s.Count < f.k.PerMember)", "s.Count <= f.k.PerMember)",
 		[]string{evens},
 	},
 	{

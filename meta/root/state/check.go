@@ -32,6 +32,13 @@ func checkAtDoor(c *rootv1.Command, small bool) *rootv1.ErrorDetail {
 	if err := known(c); err != nil {
 		return invalid("%v", err)
 	}
+	for _, e := range c.GetEvents() {
+		for _, k := range []*rootv1.KeyspaceSettings{e.GetKeyspaceCreated().GetSettings(), e.GetKeyspaceUpdated().GetSettings()} {
+			if d := checkOdd(k); d != nil {
+				return d // it names the setting
+			}
+		}
+	}
 	if d := checkCommand(c, small); d != nil {
 		return d
 	}

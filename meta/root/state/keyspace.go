@@ -252,6 +252,9 @@ func (t *turn) keyspaceDeleted(e *rootv1.KeyspaceDeleted) verdict {
 	if slots && k.owned > 0 && !e.GetForce() {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d slots, %d of them owned: --force takes them from their owners, who lose what they have not saved", k.record.GetName(), k.regions, k.owned)
 	}
+	if k.regions > 0 && k.layout().GetPoints() != nil {
+		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d points, %d of them owned: nokv keyspace delete --force removes them first, and takes them from their owners, who lose what they have not saved", k.record.GetName(), k.regions, k.owned)
+	}
 	if k.regions > 0 && !slots {
 		return rejected(rootv1.Reason_REASON_NOT_EMPTY, "keyspace %q has %d regions, %d of them owned: remove these first, see nokv region list and nokv region remove", k.record.GetName(), k.regions, k.owned)
 	}

@@ -24,7 +24,7 @@ func TestC31C32C58C59C60ScalingIsJudgedAtTheDoor(t *testing.T) {
 		{&rootv1.Scaling{DownPermille: 900}, "down-permille is 900 and up-permille 800"},
 		{&rootv1.Scaling{MaxMembers: 1}, "min-members is 2, but max-members 1"},
 		{&rootv1.Scaling{MaxMembers: math.MaxUint64}, "max-members is"},
-		{&rootv1.Scaling{SpacingMillis: math.MaxUint64}, "scaling spacing"},
+		{&rootv1.Scaling{SpacingMillis: math.MaxUint64}, "scaling-spacing is"},
 		{&rootv1.Scaling{HookTimeoutMillis: 60_001}, "scaling hook-timeout is 60001 ms"},
 		{&rootv1.Scaling{HookUrl: "http://"}, "the scaling hook-url is"},
 		{&rootv1.Scaling{HookUrl: "https://" + strings.Repeat("a", 600)}, "scaling hook-url has"},

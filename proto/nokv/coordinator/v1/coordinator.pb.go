@@ -4328,8 +4328,10 @@ func (x *AssignRegionsResponse) GetChanged() bool {
 type RotatePinKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key that the caller saw as newest; 0 for none.
-	ExpectedId    uint32              `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
-	Identity      *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	ExpectedId uint32              `protobuf:"varint,1,opt,name=expected_id,json=expectedId,proto3" json:"expected_id,omitempty"`
+	Identity   *v1.CommandIdentity `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// Behind whichever is the newest now, instead of expected_id.
+	BehindNewest  bool `protobuf:"varint,3,opt,name=behind_newest,json=behindNewest,proto3" json:"behind_newest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4376,6 +4378,13 @@ func (x *RotatePinKeyRequest) GetIdentity() *v1.CommandIdentity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *RotatePinKeyRequest) GetBehindNewest() bool {
+	if x != nil {
+		return x.BehindNewest
+	}
+	return false
 }
 
 type RotatePinKeyResponse struct {
@@ -4431,6 +4440,314 @@ func (x *RotatePinKeyResponse) GetToken() *v1.RootToken {
 	return nil
 }
 
+type PinKeysRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the keyspace. Empty: "default".
+	Keyspace      string       `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,2,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinKeysRequest) Reset() {
+	*x = PinKeysRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinKeysRequest) ProtoMessage() {}
+
+func (x *PinKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinKeysRequest.ProtoReflect.Descriptor instead.
+func (*PinKeysRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *PinKeysRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *PinKeysRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type PinKeysResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId  uint64                 `protobuf:"varint,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	KeyspaceId uint32                 `protobuf:"varint,2,opt,name=keyspace_id,json=keyspaceId,proto3" json:"keyspace_id,omitempty"`
+	// Oldest first; the last one seals. Never empty.
+	Keys          []*KeyspacePinKey `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	Disclosure    *Disclosure       `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinKeysResponse) Reset() {
+	*x = PinKeysResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinKeysResponse) ProtoMessage() {}
+
+func (x *PinKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinKeysResponse.ProtoReflect.Descriptor instead.
+func (*PinKeysResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *PinKeysResponse) GetClusterId() uint64 {
+	if x != nil {
+		return x.ClusterId
+	}
+	return 0
+}
+
+func (x *PinKeysResponse) GetKeyspaceId() uint32 {
+	if x != nil {
+		return x.KeyspaceId
+	}
+	return 0
+}
+
+func (x *PinKeysResponse) GetKeys() []*KeyspacePinKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PinKeysResponse) GetDisclosure() *Disclosure {
+	if x != nil {
+		return x.Disclosure
+	}
+	return nil
+}
+
+// KeyspacePinKey is derived from what the root keeps, for one keyspace.
+type KeyspacePinKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// 32 bytes.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyspacePinKey) Reset() {
+	*x = KeyspacePinKey{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyspacePinKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyspacePinKey) ProtoMessage() {}
+
+func (x *KeyspacePinKey) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyspacePinKey.ProtoReflect.Descriptor instead.
+func (*KeyspacePinKey) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *KeyspacePinKey) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeyspacePinKey) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+type ResolvePinRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the keyspace. Empty: "default".
+	Keyspace string `protobuf:"bytes,1,opt,name=keyspace,proto3" json:"keyspace,omitempty"`
+	// As its caller has it.
+	Pin           string       `protobuf:"bytes,2,opt,name=pin,proto3" json:"pin,omitempty"`
+	Read          *ReadOptions `protobuf:"bytes,3,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolvePinRequest) Reset() {
+	*x = ResolvePinRequest{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolvePinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolvePinRequest) ProtoMessage() {}
+
+func (x *ResolvePinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolvePinRequest.ProtoReflect.Descriptor instead.
+func (*ResolvePinRequest) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ResolvePinRequest) GetKeyspace() string {
+	if x != nil {
+		return x.Keyspace
+	}
+	return ""
+}
+
+func (x *ResolvePinRequest) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *ResolvePinRequest) GetRead() *ReadOptions {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type ResolvePinResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The member, as it is now.
+	Owner    *OwnerAddress `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	RegionId uint64        `protobuf:"varint,2,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	// When the work ends at the latest, in milliseconds since 1970.
+	ExpiresUnixMillis uint64      `protobuf:"varint,3,opt,name=expires_unix_millis,json=expiresUnixMillis,proto3" json:"expires_unix_millis,omitempty"`
+	Disclosure        *Disclosure `protobuf:"bytes,4,opt,name=disclosure,proto3" json:"disclosure,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ResolvePinResponse) Reset() {
+	*x = ResolvePinResponse{}
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolvePinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolvePinResponse) ProtoMessage() {}
+
+func (x *ResolvePinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolvePinResponse.ProtoReflect.Descriptor instead.
+func (*ResolvePinResponse) Descriptor() ([]byte, []int) {
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ResolvePinResponse) GetOwner() *OwnerAddress {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *ResolvePinResponse) GetRegionId() uint64 {
+	if x != nil {
+		return x.RegionId
+	}
+	return 0
+}
+
+func (x *ResolvePinResponse) GetExpiresUnixMillis() uint64 {
+	if x != nil {
+		return x.ExpiresUnixMillis
+	}
+	return 0
+}
+
+func (x *ResolvePinResponse) GetDisclosure() *Disclosure {
+	if x != nil {
+		return x.Disclosure
+	}
+	return nil
+}
+
 type StoreHeartbeatRequest struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	MemberId    string                 `protobuf:"bytes,1,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
@@ -4451,7 +4768,7 @@ type StoreHeartbeatRequest struct {
 
 func (x *StoreHeartbeatRequest) Reset() {
 	*x = StoreHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4463,7 +4780,7 @@ func (x *StoreHeartbeatRequest) String() string {
 func (*StoreHeartbeatRequest) ProtoMessage() {}
 
 func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[57]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4476,7 +4793,7 @@ func (x *StoreHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{57}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StoreHeartbeatRequest) GetMemberId() string {
@@ -4547,7 +4864,7 @@ type StoreHeartbeatResponse struct {
 
 func (x *StoreHeartbeatResponse) Reset() {
 	*x = StoreHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4559,7 +4876,7 @@ func (x *StoreHeartbeatResponse) String() string {
 func (*StoreHeartbeatResponse) ProtoMessage() {}
 
 func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[58]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4572,7 +4889,7 @@ func (x *StoreHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*StoreHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{58}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StoreHeartbeatResponse) GetOperations() []*SchedulerOperation {
@@ -4616,7 +4933,7 @@ type SchedulerOperation struct {
 
 func (x *SchedulerOperation) Reset() {
 	*x = SchedulerOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4945,7 @@ func (x *SchedulerOperation) String() string {
 func (*SchedulerOperation) ProtoMessage() {}
 
 func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[59]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4958,7 @@ func (x *SchedulerOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SchedulerOperation.ProtoReflect.Descriptor instead.
 func (*SchedulerOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{59}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *SchedulerOperation) GetKind() isSchedulerOperation_Kind {
@@ -4734,7 +5051,7 @@ type TransferLeader struct {
 
 func (x *TransferLeader) Reset() {
 	*x = TransferLeader{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4746,7 +5063,7 @@ func (x *TransferLeader) String() string {
 func (*TransferLeader) ProtoMessage() {}
 
 func (x *TransferLeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[60]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4759,7 +5076,7 @@ func (x *TransferLeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeader.ProtoReflect.Descriptor instead.
 func (*TransferLeader) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{60}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TransferLeader) GetRegionId() uint64 {
@@ -4802,7 +5119,7 @@ type SplitHint struct {
 
 func (x *SplitHint) Reset() {
 	*x = SplitHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4814,7 +5131,7 @@ func (x *SplitHint) String() string {
 func (*SplitHint) ProtoMessage() {}
 
 func (x *SplitHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[61]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4827,7 +5144,7 @@ func (x *SplitHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SplitHint.ProtoReflect.Descriptor instead.
 func (*SplitHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{61}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *SplitHint) GetRegionId() uint64 {
@@ -4858,7 +5175,7 @@ type MergeHint struct {
 
 func (x *MergeHint) Reset() {
 	*x = MergeHint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4870,7 +5187,7 @@ func (x *MergeHint) String() string {
 func (*MergeHint) ProtoMessage() {}
 
 func (x *MergeHint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[62]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4883,7 +5200,7 @@ func (x *MergeHint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MergeHint.ProtoReflect.Descriptor instead.
 func (*MergeHint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{62}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *MergeHint) GetLeftRegionId() uint64 {
@@ -4931,7 +5248,7 @@ type RegionHeartbeatRequest struct {
 
 func (x *RegionHeartbeatRequest) Reset() {
 	*x = RegionHeartbeatRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4943,7 +5260,7 @@ func (x *RegionHeartbeatRequest) String() string {
 func (*RegionHeartbeatRequest) ProtoMessage() {}
 
 func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[63]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4956,7 +5273,7 @@ func (x *RegionHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{63}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *RegionHeartbeatRequest) GetMemberId() string {
@@ -5013,7 +5330,7 @@ type RegionHeartbeatResponse struct {
 
 func (x *RegionHeartbeatResponse) Reset() {
 	*x = RegionHeartbeatResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5025,7 +5342,7 @@ func (x *RegionHeartbeatResponse) String() string {
 func (*RegionHeartbeatResponse) ProtoMessage() {}
 
 func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[64]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5038,7 +5355,7 @@ func (x *RegionHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*RegionHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{64}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *RegionHeartbeatResponse) GetRegion() *v1.Region {
@@ -5085,7 +5402,7 @@ type MemberFrame struct {
 
 func (x *MemberFrame) Reset() {
 	*x = MemberFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5097,7 +5414,7 @@ func (x *MemberFrame) String() string {
 func (*MemberFrame) ProtoMessage() {}
 
 func (x *MemberFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[65]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5110,7 +5427,7 @@ func (x *MemberFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberFrame.ProtoReflect.Descriptor instead.
 func (*MemberFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{65}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *MemberFrame) GetHello() *MemberHello {
@@ -5196,7 +5513,7 @@ type MemberHello struct {
 
 func (x *MemberHello) Reset() {
 	*x = MemberHello{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5208,7 +5525,7 @@ func (x *MemberHello) String() string {
 func (*MemberHello) ProtoMessage() {}
 
 func (x *MemberHello) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[66]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5221,7 +5538,7 @@ func (x *MemberHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberHello.ProtoReflect.Descriptor instead.
 func (*MemberHello) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{66}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *MemberHello) GetMemberId() string {
@@ -5258,7 +5575,7 @@ type ShownState struct {
 
 func (x *ShownState) Reset() {
 	*x = ShownState{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5270,7 +5587,7 @@ func (x *ShownState) String() string {
 func (*ShownState) ProtoMessage() {}
 
 func (x *ShownState) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[67]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5283,7 +5600,7 @@ func (x *ShownState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownState.ProtoReflect.Descriptor instead.
 func (*ShownState) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{67}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ShownState) GetToken() *v1.RootToken {
@@ -5322,7 +5639,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5334,7 +5651,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[68]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5347,7 +5664,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{68}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *Goodbye) GetDeadlineMillis() uint64 {
@@ -5385,7 +5702,7 @@ type MemberLoad struct {
 
 func (x *MemberLoad) Reset() {
 	*x = MemberLoad{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5397,7 +5714,7 @@ func (x *MemberLoad) String() string {
 func (*MemberLoad) ProtoMessage() {}
 
 func (x *MemberLoad) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[69]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5410,7 +5727,7 @@ func (x *MemberLoad) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoad.ProtoReflect.Descriptor instead.
 func (*MemberLoad) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{69}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *MemberLoad) GetLoad() float64 {
@@ -5462,7 +5779,7 @@ type RegionReport struct {
 
 func (x *RegionReport) Reset() {
 	*x = RegionReport{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5474,7 +5791,7 @@ func (x *RegionReport) String() string {
 func (*RegionReport) ProtoMessage() {}
 
 func (x *RegionReport) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[70]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5487,7 +5804,7 @@ func (x *RegionReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegionReport.ProtoReflect.Descriptor instead.
 func (*RegionReport) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{70}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *RegionReport) GetRegionId() uint64 {
@@ -5606,7 +5923,7 @@ type HotKey struct {
 
 func (x *HotKey) Reset() {
 	*x = HotKey{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5618,7 +5935,7 @@ func (x *HotKey) String() string {
 func (*HotKey) ProtoMessage() {}
 
 func (x *HotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[71]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5631,7 +5948,7 @@ func (x *HotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HotKey.ProtoReflect.Descriptor instead.
 func (*HotKey) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{71}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *HotKey) GetKey() []byte {
@@ -5679,7 +5996,7 @@ type MemberAnswer struct {
 
 func (x *MemberAnswer) Reset() {
 	*x = MemberAnswer{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5691,7 +6008,7 @@ func (x *MemberAnswer) String() string {
 func (*MemberAnswer) ProtoMessage() {}
 
 func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[72]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5704,7 +6021,7 @@ func (x *MemberAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberAnswer.ProtoReflect.Descriptor instead.
 func (*MemberAnswer) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{72}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *MemberAnswer) GetSequence() uint64 {
@@ -5793,7 +6110,7 @@ type MemberTerms struct {
 
 func (x *MemberTerms) Reset() {
 	*x = MemberTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5805,7 +6122,7 @@ func (x *MemberTerms) String() string {
 func (*MemberTerms) ProtoMessage() {}
 
 func (x *MemberTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[73]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5818,7 +6135,7 @@ func (x *MemberTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberTerms.ProtoReflect.Descriptor instead.
 func (*MemberTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{73}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *MemberTerms) GetIntervalMillis() uint64 {
@@ -5870,7 +6187,7 @@ type KeyspaceTerms struct {
 
 func (x *KeyspaceTerms) Reset() {
 	*x = KeyspaceTerms{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5882,7 +6199,7 @@ func (x *KeyspaceTerms) String() string {
 func (*KeyspaceTerms) ProtoMessage() {}
 
 func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[74]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5895,7 +6212,7 @@ func (x *KeyspaceTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyspaceTerms.ProtoReflect.Descriptor instead.
 func (*KeyspaceTerms) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{74}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *KeyspaceTerms) GetKeyspaceId() uint32 {
@@ -5974,7 +6291,7 @@ type ShownSet struct {
 
 func (x *ShownSet) Reset() {
 	*x = ShownSet{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5986,7 +6303,7 @@ func (x *ShownSet) String() string {
 func (*ShownSet) ProtoMessage() {}
 
 func (x *ShownSet) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[75]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5999,7 +6316,7 @@ func (x *ShownSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownSet.ProtoReflect.Descriptor instead.
 func (*ShownSet) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{75}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *ShownSet) GetToken() *v1.RootToken {
@@ -6052,7 +6369,7 @@ type ShownRegion struct {
 
 func (x *ShownRegion) Reset() {
 	*x = ShownRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6064,7 +6381,7 @@ func (x *ShownRegion) String() string {
 func (*ShownRegion) ProtoMessage() {}
 
 func (x *ShownRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[76]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6077,7 +6394,7 @@ func (x *ShownRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownRegion.ProtoReflect.Descriptor instead.
 func (*ShownRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{76}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ShownRegion) GetRegion() *v1.Region {
@@ -6118,7 +6435,7 @@ type ShownMove struct {
 
 func (x *ShownMove) Reset() {
 	*x = ShownMove{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6130,7 +6447,7 @@ func (x *ShownMove) String() string {
 func (*ShownMove) ProtoMessage() {}
 
 func (x *ShownMove) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[77]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6143,7 +6460,7 @@ func (x *ShownMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShownMove.ProtoReflect.Descriptor instead.
 func (*ShownMove) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{77}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ShownMove) GetTransitionId() string {
@@ -6237,7 +6554,7 @@ type MemberCommand struct {
 
 func (x *MemberCommand) Reset() {
 	*x = MemberCommand{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6249,7 +6566,7 @@ func (x *MemberCommand) String() string {
 func (*MemberCommand) ProtoMessage() {}
 
 func (x *MemberCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[78]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6262,7 +6579,7 @@ func (x *MemberCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommand.ProtoReflect.Descriptor instead.
 func (*MemberCommand) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{78}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *MemberCommand) GetEra() uint64 {
@@ -6333,7 +6650,7 @@ type MemberCommandReply struct {
 
 func (x *MemberCommandReply) Reset() {
 	*x = MemberCommandReply{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6345,7 +6662,7 @@ func (x *MemberCommandReply) String() string {
 func (*MemberCommandReply) ProtoMessage() {}
 
 func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[79]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6358,7 +6675,7 @@ func (x *MemberCommandReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberCommandReply.ProtoReflect.Descriptor instead.
 func (*MemberCommandReply) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{79}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *MemberCommandReply) GetEra() uint64 {
@@ -6427,7 +6744,7 @@ type HeardMembersRequest struct {
 
 func (x *HeardMembersRequest) Reset() {
 	*x = HeardMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6439,7 +6756,7 @@ func (x *HeardMembersRequest) String() string {
 func (*HeardMembersRequest) ProtoMessage() {}
 
 func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[80]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6452,7 +6769,7 @@ func (x *HeardMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersRequest.ProtoReflect.Descriptor instead.
 func (*HeardMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{80}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *HeardMembersRequest) GetMemberIds() []string {
@@ -6473,7 +6790,7 @@ type HeardMembersResponse struct {
 
 func (x *HeardMembersResponse) Reset() {
 	*x = HeardMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6485,7 +6802,7 @@ func (x *HeardMembersResponse) String() string {
 func (*HeardMembersResponse) ProtoMessage() {}
 
 func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[81]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6498,7 +6815,7 @@ func (x *HeardMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMembersResponse.ProtoReflect.Descriptor instead.
 func (*HeardMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{81}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *HeardMembersResponse) GetMembers() []*HeardMember {
@@ -6529,7 +6846,7 @@ type HeardMember struct {
 
 func (x *HeardMember) Reset() {
 	*x = HeardMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6541,7 +6858,7 @@ func (x *HeardMember) String() string {
 func (*HeardMember) ProtoMessage() {}
 
 func (x *HeardMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[82]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6554,7 +6871,7 @@ func (x *HeardMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMember.ProtoReflect.Descriptor instead.
 func (*HeardMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{82}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *HeardMember) GetMemberId() string {
@@ -6600,7 +6917,7 @@ type ListMembersRequest struct {
 
 func (x *ListMembersRequest) Reset() {
 	*x = ListMembersRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6612,7 +6929,7 @@ func (x *ListMembersRequest) String() string {
 func (*ListMembersRequest) ProtoMessage() {}
 
 func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[83]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6625,7 +6942,7 @@ func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
 func (*ListMembersRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{83}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListMembersRequest) GetRead() *ReadOptions {
@@ -6668,7 +6985,7 @@ type ListMembersResponse struct {
 
 func (x *ListMembersResponse) Reset() {
 	*x = ListMembersResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6680,7 +6997,7 @@ func (x *ListMembersResponse) String() string {
 func (*ListMembersResponse) ProtoMessage() {}
 
 func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[84]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6693,7 +7010,7 @@ func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
 func (*ListMembersResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{84}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *ListMembersResponse) GetMembers() []*MemberStatus {
@@ -6745,7 +7062,7 @@ type MemberStatus struct {
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6757,7 +7074,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[85]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6770,7 +7087,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{85}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *MemberStatus) GetMember() *v1.Member {
@@ -6863,7 +7180,7 @@ type ListCoordinatorsRequest struct {
 
 func (x *ListCoordinatorsRequest) Reset() {
 	*x = ListCoordinatorsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6875,7 +7192,7 @@ func (x *ListCoordinatorsRequest) String() string {
 func (*ListCoordinatorsRequest) ProtoMessage() {}
 
 func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[86]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6888,7 +7205,7 @@ func (x *ListCoordinatorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsRequest.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{86}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ListCoordinatorsRequest) GetRead() *ReadOptions {
@@ -6924,7 +7241,7 @@ type ListCoordinatorsResponse struct {
 
 func (x *ListCoordinatorsResponse) Reset() {
 	*x = ListCoordinatorsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6936,7 +7253,7 @@ func (x *ListCoordinatorsResponse) String() string {
 func (*ListCoordinatorsResponse) ProtoMessage() {}
 
 func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[87]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6949,7 +7266,7 @@ func (x *ListCoordinatorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCoordinatorsResponse.ProtoReflect.Descriptor instead.
 func (*ListCoordinatorsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{87}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ListCoordinatorsResponse) GetCoordinators() []*v1.Coordinator {
@@ -6985,7 +7302,7 @@ type RemoveCoordinatorRequest struct {
 
 func (x *RemoveCoordinatorRequest) Reset() {
 	*x = RemoveCoordinatorRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6997,7 +7314,7 @@ func (x *RemoveCoordinatorRequest) String() string {
 func (*RemoveCoordinatorRequest) ProtoMessage() {}
 
 func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[88]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7010,7 +7327,7 @@ func (x *RemoveCoordinatorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorRequest.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{88}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *RemoveCoordinatorRequest) GetCoordinatorId() string {
@@ -7045,7 +7362,7 @@ type RemoveCoordinatorResponse struct {
 
 func (x *RemoveCoordinatorResponse) Reset() {
 	*x = RemoveCoordinatorResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7057,7 +7374,7 @@ func (x *RemoveCoordinatorResponse) String() string {
 func (*RemoveCoordinatorResponse) ProtoMessage() {}
 
 func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[89]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7070,7 +7387,7 @@ func (x *RemoveCoordinatorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveCoordinatorResponse.ProtoReflect.Descriptor instead.
 func (*RemoveCoordinatorResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{89}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *RemoveCoordinatorResponse) GetToken() *v1.RootToken {
@@ -7097,7 +7414,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7109,7 +7426,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[90]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7122,7 +7439,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{90}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *StatusRequest) GetBrief() bool {
@@ -7194,7 +7511,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7206,7 +7523,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[91]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7219,7 +7536,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{91}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *StatusResponse) GetCoordinatorId() string {
@@ -7468,7 +7785,7 @@ type ScalingSignal struct {
 
 func (x *ScalingSignal) Reset() {
 	*x = ScalingSignal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7480,7 +7797,7 @@ func (x *ScalingSignal) String() string {
 func (*ScalingSignal) ProtoMessage() {}
 
 func (x *ScalingSignal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[92]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7493,7 +7810,7 @@ func (x *ScalingSignal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScalingSignal.ProtoReflect.Descriptor instead.
 func (*ScalingSignal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{92}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ScalingSignal) GetKeyspace() string {
@@ -7595,7 +7912,7 @@ type Stuck struct {
 
 func (x *Stuck) Reset() {
 	*x = Stuck{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7607,7 +7924,7 @@ func (x *Stuck) String() string {
 func (*Stuck) ProtoMessage() {}
 
 func (x *Stuck) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[93]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7620,7 +7937,7 @@ func (x *Stuck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stuck.ProtoReflect.Descriptor instead.
 func (*Stuck) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{93}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *Stuck) GetKeyspace() string {
@@ -7675,7 +7992,7 @@ type BalanceRound struct {
 
 func (x *BalanceRound) Reset() {
 	*x = BalanceRound{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7687,7 +8004,7 @@ func (x *BalanceRound) String() string {
 func (*BalanceRound) ProtoMessage() {}
 
 func (x *BalanceRound) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[94]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7700,7 +8017,7 @@ func (x *BalanceRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRound.ProtoReflect.Descriptor instead.
 func (*BalanceRound) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{94}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *BalanceRound) GetKeyspace() string {
@@ -7771,7 +8088,7 @@ type BalanceCount struct {
 
 func (x *BalanceCount) Reset() {
 	*x = BalanceCount{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7783,7 +8100,7 @@ func (x *BalanceCount) String() string {
 func (*BalanceCount) ProtoMessage() {}
 
 func (x *BalanceCount) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[95]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7796,7 +8113,7 @@ func (x *BalanceCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceCount.ProtoReflect.Descriptor instead.
 func (*BalanceCount) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{95}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *BalanceCount) GetOperation() string {
@@ -7822,18 +8139,20 @@ func (x *BalanceCount) GetCount() uint64 {
 
 // BalanceRefusal says of how many regions or members something was refused, and one of each.
 type BalanceRefusal struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Why           string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
-	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	RegionId      uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
-	MemberId      string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Why      string                 `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	Count    uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	RegionId uint64                 `protobuf:"varint,3,opt,name=region_id,json=regionId,proto3" json:"region_id,omitempty"`
+	MemberId string                 `protobuf:"bytes,4,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// Of no_eligible_member: which labels nobody has.
+	Wants         string `protobuf:"bytes,5,opt,name=wants,proto3" json:"wants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BalanceRefusal) Reset() {
 	*x = BalanceRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7845,7 +8164,7 @@ func (x *BalanceRefusal) String() string {
 func (*BalanceRefusal) ProtoMessage() {}
 
 func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[96]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7858,7 +8177,7 @@ func (x *BalanceRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BalanceRefusal.ProtoReflect.Descriptor instead.
 func (*BalanceRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{96}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *BalanceRefusal) GetWhy() string {
@@ -7889,6 +8208,13 @@ func (x *BalanceRefusal) GetMemberId() string {
 	return ""
 }
 
+func (x *BalanceRefusal) GetWants() string {
+	if x != nil {
+		return x.Wants
+	}
+	return ""
+}
+
 type RootEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	NodeId  uint64                 `protobuf:"varint,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -7907,7 +8233,7 @@ type RootEndpoint struct {
 
 func (x *RootEndpoint) Reset() {
 	*x = RootEndpoint{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7919,7 +8245,7 @@ func (x *RootEndpoint) String() string {
 func (*RootEndpoint) ProtoMessage() {}
 
 func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[97]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7932,7 +8258,7 @@ func (x *RootEndpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RootEndpoint.ProtoReflect.Descriptor instead.
 func (*RootEndpoint) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{97}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *RootEndpoint) GetNodeId() uint64 {
@@ -7993,7 +8319,7 @@ type WitnessRequest struct {
 
 func (x *WitnessRequest) Reset() {
 	*x = WitnessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8005,7 +8331,7 @@ func (x *WitnessRequest) String() string {
 func (*WitnessRequest) ProtoMessage() {}
 
 func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[98]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8018,7 +8344,7 @@ func (x *WitnessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessRequest.ProtoReflect.Descriptor instead.
 func (*WitnessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{98}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *WitnessRequest) GetRead() *ReadOptions {
@@ -8054,7 +8380,7 @@ type WitnessResponse struct {
 
 func (x *WitnessResponse) Reset() {
 	*x = WitnessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8066,7 +8392,7 @@ func (x *WitnessResponse) String() string {
 func (*WitnessResponse) ProtoMessage() {}
 
 func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[99]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8079,7 +8405,7 @@ func (x *WitnessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessResponse.ProtoReflect.Descriptor instead.
 func (*WitnessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{99}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *WitnessResponse) GetGuarantees() []*GuaranteeFinding {
@@ -8175,7 +8501,7 @@ type Placed struct {
 
 func (x *Placed) Reset() {
 	*x = Placed{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8187,7 +8513,7 @@ func (x *Placed) String() string {
 func (*Placed) ProtoMessage() {}
 
 func (x *Placed) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[100]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8200,7 +8526,7 @@ func (x *Placed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Placed.ProtoReflect.Descriptor instead.
 func (*Placed) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{100}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *Placed) GetAssigned() uint64 {
@@ -8271,7 +8597,7 @@ type GuaranteeFinding struct {
 
 func (x *GuaranteeFinding) Reset() {
 	*x = GuaranteeFinding{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8283,7 +8609,7 @@ func (x *GuaranteeFinding) String() string {
 func (*GuaranteeFinding) ProtoMessage() {}
 
 func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[101]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8296,7 +8622,7 @@ func (x *GuaranteeFinding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuaranteeFinding.ProtoReflect.Descriptor instead.
 func (*GuaranteeFinding) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{101}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *GuaranteeFinding) GetGuarantee() Guarantee {
@@ -8342,7 +8668,7 @@ type WitnessAnomaly struct {
 
 func (x *WitnessAnomaly) Reset() {
 	*x = WitnessAnomaly{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8354,7 +8680,7 @@ func (x *WitnessAnomaly) String() string {
 func (*WitnessAnomaly) ProtoMessage() {}
 
 func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[102]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8367,7 +8693,7 @@ func (x *WitnessAnomaly) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WitnessAnomaly.ProtoReflect.Descriptor instead.
 func (*WitnessAnomaly) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{102}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
 }
 
 func (x *WitnessAnomaly) GetKind() string {
@@ -8430,7 +8756,7 @@ type EndTenureRequest struct {
 
 func (x *EndTenureRequest) Reset() {
 	*x = EndTenureRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8442,7 +8768,7 @@ func (x *EndTenureRequest) String() string {
 func (*EndTenureRequest) ProtoMessage() {}
 
 func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[103]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8455,7 +8781,7 @@ func (x *EndTenureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureRequest.ProtoReflect.Descriptor instead.
 func (*EndTenureRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{103}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *EndTenureRequest) GetEra() uint64 {
@@ -8483,7 +8809,7 @@ type EndTenureResponse struct {
 
 func (x *EndTenureResponse) Reset() {
 	*x = EndTenureResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8495,7 +8821,7 @@ func (x *EndTenureResponse) String() string {
 func (*EndTenureResponse) ProtoMessage() {}
 
 func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[104]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8508,7 +8834,7 @@ func (x *EndTenureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTenureResponse.ProtoReflect.Descriptor instead.
 func (*EndTenureResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{104}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *EndTenureResponse) GetTenure() *v1.Tenure {
@@ -8536,7 +8862,7 @@ type GrantAccessRequest struct {
 
 func (x *GrantAccessRequest) Reset() {
 	*x = GrantAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8548,7 +8874,7 @@ func (x *GrantAccessRequest) String() string {
 func (*GrantAccessRequest) ProtoMessage() {}
 
 func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[105]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8561,7 +8887,7 @@ func (x *GrantAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessRequest.ProtoReflect.Descriptor instead.
 func (*GrantAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{105}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *GrantAccessRequest) GetGrant() *v1.Grant {
@@ -8593,7 +8919,7 @@ type GrantAccessResponse struct {
 
 func (x *GrantAccessResponse) Reset() {
 	*x = GrantAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8605,7 +8931,7 @@ func (x *GrantAccessResponse) String() string {
 func (*GrantAccessResponse) ProtoMessage() {}
 
 func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[106]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8618,7 +8944,7 @@ func (x *GrantAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantAccessResponse.ProtoReflect.Descriptor instead.
 func (*GrantAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{106}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *GrantAccessResponse) GetGrant() *v1.Grant {
@@ -8662,7 +8988,7 @@ type RevokeAccessRequest struct {
 
 func (x *RevokeAccessRequest) Reset() {
 	*x = RevokeAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8674,7 +9000,7 @@ func (x *RevokeAccessRequest) String() string {
 func (*RevokeAccessRequest) ProtoMessage() {}
 
 func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[107]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8687,7 +9013,7 @@ func (x *RevokeAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessRequest.ProtoReflect.Descriptor instead.
 func (*RevokeAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{107}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *RevokeAccessRequest) GetPrincipal() string {
@@ -8733,7 +9059,7 @@ type RevokeAccessResponse struct {
 
 func (x *RevokeAccessResponse) Reset() {
 	*x = RevokeAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8745,7 +9071,7 @@ func (x *RevokeAccessResponse) String() string {
 func (*RevokeAccessResponse) ProtoMessage() {}
 
 func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[108]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8758,7 +9084,7 @@ func (x *RevokeAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeAccessResponse.ProtoReflect.Descriptor instead.
 func (*RevokeAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{108}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *RevokeAccessResponse) GetGrant() *v1.Grant {
@@ -8802,7 +9128,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8814,7 +9140,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[109]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8827,7 +9153,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{109}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *ListGrantsRequest) GetRead() *ReadOptions {
@@ -8864,7 +9190,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8876,7 +9202,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[110]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8889,7 +9215,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{110}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*v1.Grant {
@@ -8927,7 +9253,7 @@ type CheckAccessRequest struct {
 
 func (x *CheckAccessRequest) Reset() {
 	*x = CheckAccessRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -8939,7 +9265,7 @@ func (x *CheckAccessRequest) String() string {
 func (*CheckAccessRequest) ProtoMessage() {}
 
 func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[111]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -8952,7 +9278,7 @@ func (x *CheckAccessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessRequest.ProtoReflect.Descriptor instead.
 func (*CheckAccessRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{111}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *CheckAccessRequest) GetPrincipal() string {
@@ -8997,7 +9323,7 @@ type CheckAccessResponse struct {
 
 func (x *CheckAccessResponse) Reset() {
 	*x = CheckAccessResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9009,7 +9335,7 @@ func (x *CheckAccessResponse) String() string {
 func (*CheckAccessResponse) ProtoMessage() {}
 
 func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[112]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9022,7 +9348,7 @@ func (x *CheckAccessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckAccessResponse.ProtoReflect.Descriptor instead.
 func (*CheckAccessResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{112}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *CheckAccessResponse) GetAllowed() bool {
@@ -9067,7 +9393,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9079,7 +9405,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[113]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9092,7 +9418,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{113}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *CreateTokenRequest) GetRole() string {
@@ -9130,7 +9456,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9142,7 +9468,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[114]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9155,7 +9481,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{114}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -9189,7 +9515,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9201,7 +9527,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[115]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9214,7 +9540,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{115}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -9242,7 +9568,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9254,7 +9580,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[116]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9267,7 +9593,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{116}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{121}
 }
 
 func (x *RevokeTokenResponse) GetToken() *v1.RootToken {
@@ -9293,7 +9619,7 @@ type RotateTokenKeyRequest struct {
 
 func (x *RotateTokenKeyRequest) Reset() {
 	*x = RotateTokenKeyRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9305,7 +9631,7 @@ func (x *RotateTokenKeyRequest) String() string {
 func (*RotateTokenKeyRequest) ProtoMessage() {}
 
 func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[117]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9318,7 +9644,7 @@ func (x *RotateTokenKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{117}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *RotateTokenKeyRequest) GetIdentity() *v1.CommandIdentity {
@@ -9339,7 +9665,7 @@ type RotateTokenKeyResponse struct {
 
 func (x *RotateTokenKeyResponse) Reset() {
 	*x = RotateTokenKeyResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9351,7 +9677,7 @@ func (x *RotateTokenKeyResponse) String() string {
 func (*RotateTokenKeyResponse) ProtoMessage() {}
 
 func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[118]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9364,7 +9690,7 @@ func (x *RotateTokenKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateTokenKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateTokenKeyResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{118}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *RotateTokenKeyResponse) GetId() uint32 {
@@ -9395,7 +9721,7 @@ type ClaimRegionsRequest struct {
 
 func (x *ClaimRegionsRequest) Reset() {
 	*x = ClaimRegionsRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9407,7 +9733,7 @@ func (x *ClaimRegionsRequest) String() string {
 func (*ClaimRegionsRequest) ProtoMessage() {}
 
 func (x *ClaimRegionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[119]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9420,7 +9746,7 @@ func (x *ClaimRegionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRegionsRequest.ProtoReflect.Descriptor instead.
 func (*ClaimRegionsRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{119}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *ClaimRegionsRequest) GetKeyspace() string {
@@ -9458,7 +9784,7 @@ type ClaimRegionsResponse struct {
 
 func (x *ClaimRegionsResponse) Reset() {
 	*x = ClaimRegionsResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9470,7 +9796,7 @@ func (x *ClaimRegionsResponse) String() string {
 func (*ClaimRegionsResponse) ProtoMessage() {}
 
 func (x *ClaimRegionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[120]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9483,7 +9809,7 @@ func (x *ClaimRegionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimRegionsResponse.ProtoReflect.Descriptor instead.
 func (*ClaimRegionsResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{120}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ClaimRegionsResponse) GetRegions() []*ClaimedRegion {
@@ -9524,7 +9850,7 @@ type ClaimedRegion struct {
 
 func (x *ClaimedRegion) Reset() {
 	*x = ClaimedRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9536,7 +9862,7 @@ func (x *ClaimedRegion) String() string {
 func (*ClaimedRegion) ProtoMessage() {}
 
 func (x *ClaimedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[121]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9549,7 +9875,7 @@ func (x *ClaimedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClaimedRegion.ProtoReflect.Descriptor instead.
 func (*ClaimedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{121}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ClaimedRegion) GetRegion() *v1.Region {
@@ -9610,7 +9936,7 @@ type PlanRequest struct {
 
 func (x *PlanRequest) Reset() {
 	*x = PlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9622,7 +9948,7 @@ func (x *PlanRequest) String() string {
 func (*PlanRequest) ProtoMessage() {}
 
 func (x *PlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[122]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9635,7 +9961,7 @@ func (x *PlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRequest.ProtoReflect.Descriptor instead.
 func (*PlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{122}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *PlanRequest) GetKeyspace() string {
@@ -9700,7 +10026,7 @@ type PlannedMember struct {
 
 func (x *PlannedMember) Reset() {
 	*x = PlannedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9712,7 +10038,7 @@ func (x *PlannedMember) String() string {
 func (*PlannedMember) ProtoMessage() {}
 
 func (x *PlannedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[123]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9725,7 +10051,7 @@ func (x *PlannedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedMember.ProtoReflect.Descriptor instead.
 func (*PlannedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{123}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *PlannedMember) GetId() string {
@@ -9774,7 +10100,7 @@ type PlanResponse struct {
 
 func (x *PlanResponse) Reset() {
 	*x = PlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9786,7 +10112,7 @@ func (x *PlanResponse) String() string {
 func (*PlanResponse) ProtoMessage() {}
 
 func (x *PlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[124]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9799,7 +10125,7 @@ func (x *PlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanResponse.ProtoReflect.Descriptor instead.
 func (*PlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{124}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *PlanResponse) GetPlanId() string {
@@ -9900,13 +10226,19 @@ type PlannedKeyspace struct {
 	History []*BalanceRound `protobuf:"bytes,11,rep,name=history,proto3" json:"history,omitempty"`
 	// Load that would go from one member to another, in thousandths of the members' unit.
 	LoadMovedMilli uint64 `protobuf:"varint,12,opt,name=load_moved_milli,json=loadMovedMilli,proto3" json:"load_moved_milli,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The plan is the first of so many waves, because members give and get so many regions at a
+	// time, and there are all_changes in all of them; how even it is then. 0: nothing is to be
+	// done.
+	Waves                    uint64 `protobuf:"varint,13,opt,name=waves,proto3" json:"waves,omitempty"`
+	AllChanges               uint64 `protobuf:"varint,14,opt,name=all_changes,json=allChanges,proto3" json:"all_changes,omitempty"`
+	ImbalanceSettledPermille uint64 `protobuf:"varint,15,opt,name=imbalance_settled_permille,json=imbalanceSettledPermille,proto3" json:"imbalance_settled_permille,omitempty"`
+	unknownFields            protoimpl.UnknownFields
+	sizeCache                protoimpl.SizeCache
 }
 
 func (x *PlannedKeyspace) Reset() {
 	*x = PlannedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -9918,7 +10250,7 @@ func (x *PlannedKeyspace) String() string {
 func (*PlannedKeyspace) ProtoMessage() {}
 
 func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[125]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -9931,7 +10263,7 @@ func (x *PlannedKeyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedKeyspace.ProtoReflect.Descriptor instead.
 func (*PlannedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{125}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *PlannedKeyspace) GetKeyspace() string {
@@ -10018,6 +10350,27 @@ func (x *PlannedKeyspace) GetLoadMovedMilli() uint64 {
 	return 0
 }
 
+func (x *PlannedKeyspace) GetWaves() uint64 {
+	if x != nil {
+		return x.Waves
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetAllChanges() uint64 {
+	if x != nil {
+		return x.AllChanges
+	}
+	return 0
+}
+
+func (x *PlannedKeyspace) GetImbalanceSettledPermille() uint64 {
+	if x != nil {
+		return x.ImbalanceSettledPermille
+	}
+	return 0
+}
+
 // MemberLoadPlanned is what a member has of a keyspace, and would have.
 type MemberLoadPlanned struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -10039,7 +10392,7 @@ type MemberLoadPlanned struct {
 
 func (x *MemberLoadPlanned) Reset() {
 	*x = MemberLoadPlanned{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10051,7 +10404,7 @@ func (x *MemberLoadPlanned) String() string {
 func (*MemberLoadPlanned) ProtoMessage() {}
 
 func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[126]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10064,7 +10417,7 @@ func (x *MemberLoadPlanned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberLoadPlanned.ProtoReflect.Descriptor instead.
 func (*MemberLoadPlanned) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{126}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *MemberLoadPlanned) GetMemberId() string {
@@ -10157,7 +10510,7 @@ type PlannedOperation struct {
 
 func (x *PlannedOperation) Reset() {
 	*x = PlannedOperation{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10169,7 +10522,7 @@ func (x *PlannedOperation) String() string {
 func (*PlannedOperation) ProtoMessage() {}
 
 func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[127]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10182,7 +10535,7 @@ func (x *PlannedOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedOperation.ProtoReflect.Descriptor instead.
 func (*PlannedOperation) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{127}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *PlannedOperation) GetOperation() string {
@@ -10286,14 +10639,16 @@ type PlannedRefusal struct {
 	// How many regions it is about.
 	Regions uint64 `protobuf:"varint,5,opt,name=regions,proto3" json:"regions,omitempty"`
 	// Milliseconds until it is worth another look; 0: when something changes.
-	AfterMillis   uint64 `protobuf:"varint,6,opt,name=after_millis,json=afterMillis,proto3" json:"after_millis,omitempty"`
+	AfterMillis uint64 `protobuf:"varint,6,opt,name=after_millis,json=afterMillis,proto3" json:"after_millis,omitempty"`
+	// Of no_eligible_member: which labels nobody has.
+	Wants         string `protobuf:"bytes,7,opt,name=wants,proto3" json:"wants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PlannedRefusal) Reset() {
 	*x = PlannedRefusal{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10305,7 +10660,7 @@ func (x *PlannedRefusal) String() string {
 func (*PlannedRefusal) ProtoMessage() {}
 
 func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[128]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10318,7 +10673,7 @@ func (x *PlannedRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlannedRefusal.ProtoReflect.Descriptor instead.
 func (*PlannedRefusal) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{128}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *PlannedRefusal) GetWhy() string {
@@ -10363,6 +10718,13 @@ func (x *PlannedRefusal) GetAfterMillis() uint64 {
 	return 0
 }
 
+func (x *PlannedRefusal) GetWants() string {
+	if x != nil {
+		return x.Wants
+	}
+	return ""
+}
+
 type ApplyPlanRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PlanId        string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
@@ -10372,7 +10734,7 @@ type ApplyPlanRequest struct {
 
 func (x *ApplyPlanRequest) Reset() {
 	*x = ApplyPlanRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10384,7 +10746,7 @@ func (x *ApplyPlanRequest) String() string {
 func (*ApplyPlanRequest) ProtoMessage() {}
 
 func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[129]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10397,7 +10759,7 @@ func (x *ApplyPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanRequest.ProtoReflect.Descriptor instead.
 func (*ApplyPlanRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{129}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ApplyPlanRequest) GetPlanId() string {
@@ -10418,7 +10780,7 @@ type ApplyPlanResponse struct {
 
 func (x *ApplyPlanResponse) Reset() {
 	*x = ApplyPlanResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10430,7 +10792,7 @@ func (x *ApplyPlanResponse) String() string {
 func (*ApplyPlanResponse) ProtoMessage() {}
 
 func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[130]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10443,7 +10805,7 @@ func (x *ApplyPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyPlanResponse.ProtoReflect.Descriptor instead.
 func (*ApplyPlanResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{130}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{135}
 }
 
 func (x *ApplyPlanResponse) GetToken() *v1.RootToken {
@@ -10470,7 +10832,7 @@ type ReadRecordingRequest struct {
 
 func (x *ReadRecordingRequest) Reset() {
 	*x = ReadRecordingRequest{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10482,7 +10844,7 @@ func (x *ReadRecordingRequest) String() string {
 func (*ReadRecordingRequest) ProtoMessage() {}
 
 func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[131]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10495,7 +10857,7 @@ func (x *ReadRecordingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordingRequest.ProtoReflect.Descriptor instead.
 func (*ReadRecordingRequest) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{131}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *ReadRecordingRequest) GetPosition() uint64 {
@@ -10520,7 +10882,7 @@ type ReadRecordingResponse struct {
 
 func (x *ReadRecordingResponse) Reset() {
 	*x = ReadRecordingResponse{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10532,7 +10894,7 @@ func (x *ReadRecordingResponse) String() string {
 func (*ReadRecordingResponse) ProtoMessage() {}
 
 func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[132]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10545,7 +10907,7 @@ func (x *ReadRecordingResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRecordingResponse.ProtoReflect.Descriptor instead.
 func (*ReadRecordingResponse) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{132}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ReadRecordingResponse) GetData() []byte {
@@ -10589,7 +10951,7 @@ type RecordedSegment struct {
 
 func (x *RecordedSegment) Reset() {
 	*x = RecordedSegment{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10601,7 +10963,7 @@ func (x *RecordedSegment) String() string {
 func (*RecordedSegment) ProtoMessage() {}
 
 func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[133]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10614,7 +10976,7 @@ func (x *RecordedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedSegment.ProtoReflect.Descriptor instead.
 func (*RecordedSegment) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{133}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *RecordedSegment) GetVersion() uint32 {
@@ -10655,7 +11017,7 @@ type RecordedFrame struct {
 
 func (x *RecordedFrame) Reset() {
 	*x = RecordedFrame{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10667,7 +11029,7 @@ func (x *RecordedFrame) String() string {
 func (*RecordedFrame) ProtoMessage() {}
 
 func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[134]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10680,7 +11042,7 @@ func (x *RecordedFrame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedFrame.ProtoReflect.Descriptor instead.
 func (*RecordedFrame) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{134}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *RecordedFrame) GetAtMillis() uint64 {
@@ -10772,7 +11134,7 @@ type RecordedKeyspace struct {
 
 func (x *RecordedKeyspace) Reset() {
 	*x = RecordedKeyspace{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[140]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10784,7 +11146,7 @@ func (x *RecordedKeyspace) String() string {
 func (*RecordedKeyspace) ProtoMessage() {}
 
 func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[135]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[140]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10797,7 +11159,7 @@ func (x *RecordedKeyspace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedKeyspace.ProtoReflect.Descriptor instead.
 func (*RecordedKeyspace) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{135}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{140}
 }
 
 func (x *RecordedKeyspace) GetId() uint32 {
@@ -10838,7 +11200,7 @@ type RecordedMember struct {
 
 func (x *RecordedMember) Reset() {
 	*x = RecordedMember{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[141]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10850,7 +11212,7 @@ func (x *RecordedMember) String() string {
 func (*RecordedMember) ProtoMessage() {}
 
 func (x *RecordedMember) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[136]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[141]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10863,7 +11225,7 @@ func (x *RecordedMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedMember.ProtoReflect.Descriptor instead.
 func (*RecordedMember) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{136}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{141}
 }
 
 func (x *RecordedMember) GetId() string {
@@ -10932,7 +11294,7 @@ type RecordedRegion struct {
 
 func (x *RecordedRegion) Reset() {
 	*x = RecordedRegion{}
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[142]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -10944,7 +11306,7 @@ func (x *RecordedRegion) String() string {
 func (*RecordedRegion) ProtoMessage() {}
 
 func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
-	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[137]
+	mi := &file_nokv_coordinator_v1_coordinator_proto_msgTypes[142]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -10957,7 +11319,7 @@ func (x *RecordedRegion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordedRegion.ProtoReflect.Descriptor instead.
 func (*RecordedRegion) Descriptor() ([]byte, []int) {
-	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{137}
+	return file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{142}
 }
 
 func (x *RecordedRegion) GetId() uint64 {
@@ -11289,14 +11651,41 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\bidentity\x18\x03 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"`\n" +
 	"\x15AssignRegionsResponse\x12-\n" +
 	"\x05token\x18\x01 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\x12\x18\n" +
-	"\achanged\x18\x02 \x01(\bR\achanged\"q\n" +
+	"\achanged\x18\x02 \x01(\bR\achanged\"\x96\x01\n" +
 	"\x13RotatePinKeyRequest\x12\x1f\n" +
 	"\vexpected_id\x18\x01 \x01(\rR\n" +
 	"expectedId\x129\n" +
-	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\"U\n" +
+	"\bidentity\x18\x02 \x01(\v2\x1d.nokv.root.v1.CommandIdentityR\bidentity\x12#\n" +
+	"\rbehind_newest\x18\x03 \x01(\bR\fbehindNewest\"U\n" +
 	"\x14RotatePinKeyResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12-\n" +
-	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"\x9c\x02\n" +
+	"\x05token\x18\x02 \x01(\v2\x17.nokv.root.v1.RootTokenR\x05token\"b\n" +
+	"\x0ePinKeysRequest\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x124\n" +
+	"\x04read\x18\x02 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xcb\x01\n" +
+	"\x0fPinKeysResponse\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\x04R\tclusterId\x12\x1f\n" +
+	"\vkeyspace_id\x18\x02 \x01(\rR\n" +
+	"keyspaceId\x127\n" +
+	"\x04keys\x18\x03 \x03(\v2#.nokv.coordinator.v1.KeyspacePinKeyR\x04keys\x12?\n" +
+	"\n" +
+	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
+	"disclosure\"8\n" +
+	"\x0eKeyspacePinKey\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"w\n" +
+	"\x11ResolvePinRequest\x12\x1a\n" +
+	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x10\n" +
+	"\x03pin\x18\x02 \x01(\tR\x03pin\x124\n" +
+	"\x04read\x18\x03 \x01(\v2 .nokv.coordinator.v1.ReadOptionsR\x04read\"\xdb\x01\n" +
+	"\x12ResolvePinResponse\x127\n" +
+	"\x05owner\x18\x01 \x01(\v2!.nokv.coordinator.v1.OwnerAddressR\x05owner\x12\x1b\n" +
+	"\tregion_id\x18\x02 \x01(\x04R\bregionId\x12.\n" +
+	"\x13expires_unix_millis\x18\x03 \x01(\x04R\x11expiresUnixMillis\x12?\n" +
+	"\n" +
+	"disclosure\x18\x04 \x01(\v2\x1f.nokv.coordinator.v1.DisclosureR\n" +
+	"disclosure\"\x9c\x02\n" +
 	"\x15StoreHeartbeatRequest\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12%\n" +
@@ -11592,12 +11981,13 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\fBalanceCount\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\x125\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x1d.nokv.root.v1.OperationReasonR\x06reason\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x04R\x05count\"r\n" +
+	"\x05count\x18\x03 \x01(\x04R\x05count\"\x88\x01\n" +
 	"\x0eBalanceRefusal\x12\x10\n" +
 	"\x03why\x18\x01 \x01(\tR\x03why\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x04R\x05count\x12\x1b\n" +
 	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
-	"\tmember_id\x18\x04 \x01(\tR\bmemberId\"\x85\x02\n" +
+	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x14\n" +
+	"\x05wants\x18\x05 \x01(\tR\x05wants\"\x85\x02\n" +
 	"\fRootEndpoint\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\x04R\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1c\n" +
@@ -11760,7 +12150,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\rmore_refusals\x18\t \x01(\x04R\fmoreRefusals\x12!\n" +
 	"\fblind_millis\x18\n" +
 	" \x01(\x04R\vblindMillis\x12%\n" +
-	"\x0emore_keyspaces\x18\v \x01(\x04R\rmoreKeyspaces\"\xb2\x04\n" +
+	"\x0emore_keyspaces\x18\v \x01(\x04R\rmoreKeyspaces\"\xa7\x05\n" +
 	"\x0fPlannedKeyspace\x12\x1a\n" +
 	"\bkeyspace\x18\x01 \x01(\tR\bkeyspace\x12\x14\n" +
 	"\x05evens\x18\x02 \x01(\bR\x05evens\x12\x19\n" +
@@ -11774,7 +12164,11 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\fmore_members\x18\n" +
 	" \x01(\x04R\vmoreMembers\x12;\n" +
 	"\ahistory\x18\v \x03(\v2!.nokv.coordinator.v1.BalanceRoundR\ahistory\x12(\n" +
-	"\x10load_moved_milli\x18\f \x01(\x04R\x0eloadMovedMilli\"\xbc\x02\n" +
+	"\x10load_moved_milli\x18\f \x01(\x04R\x0eloadMovedMilli\x12\x14\n" +
+	"\x05waves\x18\r \x01(\x04R\x05waves\x12\x1f\n" +
+	"\vall_changes\x18\x0e \x01(\x04R\n" +
+	"allChanges\x12<\n" +
+	"\x1aimbalance_settled_permille\x18\x0f \x01(\x04R\x18imbalanceSettledPermille\"\xbc\x02\n" +
 	"\x11MemberLoadPlanned\x12\x1b\n" +
 	"\tmember_id\x18\x01 \x01(\tR\bmemberId\x12\x1a\n" +
 	"\bcapacity\x18\x02 \x01(\x04R\bcapacity\x12%\n" +
@@ -11800,14 +12194,15 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	" \x01(\x04R\tloadMilli\x12\x1b\n" +
 	"\tsplit_key\x18\v \x01(\fR\bsplitKey\x12$\n" +
 	"\x0enext_region_id\x18\f \x01(\x04R\fnextRegionId\x12\x14\n" +
-	"\x05evens\x18\r \x01(\bR\x05evens\"\xb5\x01\n" +
+	"\x05evens\x18\r \x01(\bR\x05evens\"\xcb\x01\n" +
 	"\x0ePlannedRefusal\x12\x10\n" +
 	"\x03why\x18\x01 \x01(\tR\x03why\x12\x1a\n" +
 	"\bkeyspace\x18\x02 \x01(\tR\bkeyspace\x12\x1b\n" +
 	"\tregion_id\x18\x03 \x01(\x04R\bregionId\x12\x1b\n" +
 	"\tmember_id\x18\x04 \x01(\tR\bmemberId\x12\x18\n" +
 	"\aregions\x18\x05 \x01(\x04R\aregions\x12!\n" +
-	"\fafter_millis\x18\x06 \x01(\x04R\vafterMillis\"+\n" +
+	"\fafter_millis\x18\x06 \x01(\x04R\vafterMillis\x12\x14\n" +
+	"\x05wants\x18\a \x01(\tR\x05wants\"+\n" +
 	"\x10ApplyPlanRequest\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\"b\n" +
 	"\x11ApplyPlanResponse\x12-\n" +
@@ -11931,7 +12326,7 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rVERDICT_HOLDS\x10\x01\x12\x12\n" +
 	"\x0eVERDICT_BROKEN\x10\x02\x12\x17\n" +
-	"\x13VERDICT_CANNOT_TELL\x10\x032\xaf'\n" +
+	"\x13VERDICT_CANNOT_TELL\x10\x032\xe4(\n" +
 	"\vCoordinator\x12i\n" +
 	"\x0eGetRegionByKey\x12*.nokv.coordinator.v1.GetRegionByKeyRequest\x1a+.nokv.coordinator.v1.GetRegionByKeyResponse\x12o\n" +
 	"\x10GetRegionsByKeys\x12,.nokv.coordinator.v1.GetRegionsByKeysRequest\x1a-.nokv.coordinator.v1.GetRegionsByKeysResponse\x12n\n" +
@@ -11960,7 +12355,10 @@ const file_nokv_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"FailMember\x12&.nokv.coordinator.v1.FailMemberRequest\x1a'.nokv.coordinator.v1.FailMemberResponse\x12c\n" +
 	"\fRemoveMember\x12(.nokv.coordinator.v1.RemoveMemberRequest\x1a).nokv.coordinator.v1.RemoveMemberResponse\x12f\n" +
 	"\rAssignRegions\x12).nokv.coordinator.v1.AssignRegionsRequest\x1a*.nokv.coordinator.v1.AssignRegionsResponse\x12c\n" +
-	"\fRotatePinKey\x12(.nokv.coordinator.v1.RotatePinKeyRequest\x1a).nokv.coordinator.v1.RotatePinKeyResponse\x12i\n" +
+	"\fRotatePinKey\x12(.nokv.coordinator.v1.RotatePinKeyRequest\x1a).nokv.coordinator.v1.RotatePinKeyResponse\x12T\n" +
+	"\aPinKeys\x12#.nokv.coordinator.v1.PinKeysRequest\x1a$.nokv.coordinator.v1.PinKeysResponse\x12]\n" +
+	"\n" +
+	"ResolvePin\x12&.nokv.coordinator.v1.ResolvePinRequest\x1a'.nokv.coordinator.v1.ResolvePinResponse\x12i\n" +
 	"\x0eStoreHeartbeat\x12*.nokv.coordinator.v1.StoreHeartbeatRequest\x1a+.nokv.coordinator.v1.StoreHeartbeatResponse\x12l\n" +
 	"\x0fRegionHeartbeat\x12+.nokv.coordinator.v1.RegionHeartbeatRequest\x1a,.nokv.coordinator.v1.RegionHeartbeatResponse\x12W\n" +
 	"\fMemberStream\x12 .nokv.coordinator.v1.MemberFrame\x1a!.nokv.coordinator.v1.MemberAnswer(\x010\x01\x12c\n" +
@@ -11999,7 +12397,7 @@ func file_nokv_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_nokv_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
+var file_nokv_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 145)
 var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(Freshness)(0),                    // 0: nokv.coordinator.v1.Freshness
 	(DegradedMode)(0),                 // 1: nokv.coordinator.v1.DegradedMode
@@ -12070,451 +12468,466 @@ var file_nokv_coordinator_v1_coordinator_proto_goTypes = []any{
 	(*AssignRegionsResponse)(nil),     // 66: nokv.coordinator.v1.AssignRegionsResponse
 	(*RotatePinKeyRequest)(nil),       // 67: nokv.coordinator.v1.RotatePinKeyRequest
 	(*RotatePinKeyResponse)(nil),      // 68: nokv.coordinator.v1.RotatePinKeyResponse
-	(*StoreHeartbeatRequest)(nil),     // 69: nokv.coordinator.v1.StoreHeartbeatRequest
-	(*StoreHeartbeatResponse)(nil),    // 70: nokv.coordinator.v1.StoreHeartbeatResponse
-	(*SchedulerOperation)(nil),        // 71: nokv.coordinator.v1.SchedulerOperation
-	(*TransferLeader)(nil),            // 72: nokv.coordinator.v1.TransferLeader
-	(*SplitHint)(nil),                 // 73: nokv.coordinator.v1.SplitHint
-	(*MergeHint)(nil),                 // 74: nokv.coordinator.v1.MergeHint
-	(*RegionHeartbeatRequest)(nil),    // 75: nokv.coordinator.v1.RegionHeartbeatRequest
-	(*RegionHeartbeatResponse)(nil),   // 76: nokv.coordinator.v1.RegionHeartbeatResponse
-	(*MemberFrame)(nil),               // 77: nokv.coordinator.v1.MemberFrame
-	(*MemberHello)(nil),               // 78: nokv.coordinator.v1.MemberHello
-	(*ShownState)(nil),                // 79: nokv.coordinator.v1.ShownState
-	(*Goodbye)(nil),                   // 80: nokv.coordinator.v1.Goodbye
-	(*MemberLoad)(nil),                // 81: nokv.coordinator.v1.MemberLoad
-	(*RegionReport)(nil),              // 82: nokv.coordinator.v1.RegionReport
-	(*HotKey)(nil),                    // 83: nokv.coordinator.v1.HotKey
-	(*MemberAnswer)(nil),              // 84: nokv.coordinator.v1.MemberAnswer
-	(*MemberTerms)(nil),               // 85: nokv.coordinator.v1.MemberTerms
-	(*KeyspaceTerms)(nil),             // 86: nokv.coordinator.v1.KeyspaceTerms
-	(*ShownSet)(nil),                  // 87: nokv.coordinator.v1.ShownSet
-	(*ShownRegion)(nil),               // 88: nokv.coordinator.v1.ShownRegion
-	(*ShownMove)(nil),                 // 89: nokv.coordinator.v1.ShownMove
-	(*MemberCommand)(nil),             // 90: nokv.coordinator.v1.MemberCommand
-	(*MemberCommandReply)(nil),        // 91: nokv.coordinator.v1.MemberCommandReply
-	(*HeardMembersRequest)(nil),       // 92: nokv.coordinator.v1.HeardMembersRequest
-	(*HeardMembersResponse)(nil),      // 93: nokv.coordinator.v1.HeardMembersResponse
-	(*HeardMember)(nil),               // 94: nokv.coordinator.v1.HeardMember
-	(*ListMembersRequest)(nil),        // 95: nokv.coordinator.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),       // 96: nokv.coordinator.v1.ListMembersResponse
-	(*MemberStatus)(nil),              // 97: nokv.coordinator.v1.MemberStatus
-	(*ListCoordinatorsRequest)(nil),   // 98: nokv.coordinator.v1.ListCoordinatorsRequest
-	(*ListCoordinatorsResponse)(nil),  // 99: nokv.coordinator.v1.ListCoordinatorsResponse
-	(*RemoveCoordinatorRequest)(nil),  // 100: nokv.coordinator.v1.RemoveCoordinatorRequest
-	(*RemoveCoordinatorResponse)(nil), // 101: nokv.coordinator.v1.RemoveCoordinatorResponse
-	(*StatusRequest)(nil),             // 102: nokv.coordinator.v1.StatusRequest
-	(*StatusResponse)(nil),            // 103: nokv.coordinator.v1.StatusResponse
-	(*ScalingSignal)(nil),             // 104: nokv.coordinator.v1.ScalingSignal
-	(*Stuck)(nil),                     // 105: nokv.coordinator.v1.Stuck
-	(*BalanceRound)(nil),              // 106: nokv.coordinator.v1.BalanceRound
-	(*BalanceCount)(nil),              // 107: nokv.coordinator.v1.BalanceCount
-	(*BalanceRefusal)(nil),            // 108: nokv.coordinator.v1.BalanceRefusal
-	(*RootEndpoint)(nil),              // 109: nokv.coordinator.v1.RootEndpoint
-	(*WitnessRequest)(nil),            // 110: nokv.coordinator.v1.WitnessRequest
-	(*WitnessResponse)(nil),           // 111: nokv.coordinator.v1.WitnessResponse
-	(*Placed)(nil),                    // 112: nokv.coordinator.v1.Placed
-	(*GuaranteeFinding)(nil),          // 113: nokv.coordinator.v1.GuaranteeFinding
-	(*WitnessAnomaly)(nil),            // 114: nokv.coordinator.v1.WitnessAnomaly
-	(*EndTenureRequest)(nil),          // 115: nokv.coordinator.v1.EndTenureRequest
-	(*EndTenureResponse)(nil),         // 116: nokv.coordinator.v1.EndTenureResponse
-	(*GrantAccessRequest)(nil),        // 117: nokv.coordinator.v1.GrantAccessRequest
-	(*GrantAccessResponse)(nil),       // 118: nokv.coordinator.v1.GrantAccessResponse
-	(*RevokeAccessRequest)(nil),       // 119: nokv.coordinator.v1.RevokeAccessRequest
-	(*RevokeAccessResponse)(nil),      // 120: nokv.coordinator.v1.RevokeAccessResponse
-	(*ListGrantsRequest)(nil),         // 121: nokv.coordinator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),        // 122: nokv.coordinator.v1.ListGrantsResponse
-	(*CheckAccessRequest)(nil),        // 123: nokv.coordinator.v1.CheckAccessRequest
-	(*CheckAccessResponse)(nil),       // 124: nokv.coordinator.v1.CheckAccessResponse
-	(*CreateTokenRequest)(nil),        // 125: nokv.coordinator.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 126: nokv.coordinator.v1.CreateTokenResponse
-	(*RevokeTokenRequest)(nil),        // 127: nokv.coordinator.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 128: nokv.coordinator.v1.RevokeTokenResponse
-	(*RotateTokenKeyRequest)(nil),     // 129: nokv.coordinator.v1.RotateTokenKeyRequest
-	(*RotateTokenKeyResponse)(nil),    // 130: nokv.coordinator.v1.RotateTokenKeyResponse
-	(*ClaimRegionsRequest)(nil),       // 131: nokv.coordinator.v1.ClaimRegionsRequest
-	(*ClaimRegionsResponse)(nil),      // 132: nokv.coordinator.v1.ClaimRegionsResponse
-	(*ClaimedRegion)(nil),             // 133: nokv.coordinator.v1.ClaimedRegion
-	(*PlanRequest)(nil),               // 134: nokv.coordinator.v1.PlanRequest
-	(*PlannedMember)(nil),             // 135: nokv.coordinator.v1.PlannedMember
-	(*PlanResponse)(nil),              // 136: nokv.coordinator.v1.PlanResponse
-	(*PlannedKeyspace)(nil),           // 137: nokv.coordinator.v1.PlannedKeyspace
-	(*MemberLoadPlanned)(nil),         // 138: nokv.coordinator.v1.MemberLoadPlanned
-	(*PlannedOperation)(nil),          // 139: nokv.coordinator.v1.PlannedOperation
-	(*PlannedRefusal)(nil),            // 140: nokv.coordinator.v1.PlannedRefusal
-	(*ApplyPlanRequest)(nil),          // 141: nokv.coordinator.v1.ApplyPlanRequest
-	(*ApplyPlanResponse)(nil),         // 142: nokv.coordinator.v1.ApplyPlanResponse
-	(*ReadRecordingRequest)(nil),      // 143: nokv.coordinator.v1.ReadRecordingRequest
-	(*ReadRecordingResponse)(nil),     // 144: nokv.coordinator.v1.ReadRecordingResponse
-	(*RecordedSegment)(nil),           // 145: nokv.coordinator.v1.RecordedSegment
-	(*RecordedFrame)(nil),             // 146: nokv.coordinator.v1.RecordedFrame
-	(*RecordedKeyspace)(nil),          // 147: nokv.coordinator.v1.RecordedKeyspace
-	(*RecordedMember)(nil),            // 148: nokv.coordinator.v1.RecordedMember
-	(*RecordedRegion)(nil),            // 149: nokv.coordinator.v1.RecordedRegion
-	nil,                               // 150: nokv.coordinator.v1.PlannedMember.LabelsEntry
-	nil,                               // 151: nokv.coordinator.v1.RecordedMember.LabelsEntry
-	(*v1.RootToken)(nil),              // 152: nokv.root.v1.RootToken
-	(v1.MemberState)(0),               // 153: nokv.root.v1.MemberState
-	(*v1.Region)(nil),                 // 154: nokv.root.v1.Region
-	(*v1.ErrorDetail)(nil),            // 155: nokv.root.v1.ErrorDetail
-	(*v1.Keyspace)(nil),               // 156: nokv.root.v1.Keyspace
-	(*v1.Member)(nil),                 // 157: nokv.root.v1.Member
-	(*v1.Event)(nil),                  // 158: nokv.root.v1.Event
-	(*v1.CommandIdentity)(nil),        // 159: nokv.root.v1.CommandIdentity
-	(*v1.CommandResult)(nil),          // 160: nokv.root.v1.CommandResult
-	(v1.TransitionStatus)(0),          // 161: nokv.root.v1.TransitionStatus
-	(*v1.Command)(nil),                // 162: nokv.root.v1.Command
-	(*v1.Transition)(nil),             // 163: nokv.root.v1.Transition
-	(*v1.RegionEpoch)(nil),            // 164: nokv.root.v1.RegionEpoch
-	(*v1.KeyspaceSettings)(nil),       // 165: nokv.root.v1.KeyspaceSettings
-	(*v1.Assignment)(nil),             // 166: nokv.root.v1.Assignment
-	(v1.OperationReason)(0),           // 167: nokv.root.v1.OperationReason
-	(*v1.Coordinator)(nil),            // 168: nokv.root.v1.Coordinator
-	(*v1.Layout)(nil),                 // 169: nokv.root.v1.Layout
-	(v1.Fence)(0),                     // 170: nokv.root.v1.Fence
-	(*v1.Cluster)(nil),                // 171: nokv.root.v1.Cluster
-	(*v1.Tenure)(nil),                 // 172: nokv.root.v1.Tenure
-	(*v1.Handover)(nil),               // 173: nokv.root.v1.Handover
-	(*v1.Allocators)(nil),             // 174: nokv.root.v1.Allocators
-	(v1.Channel)(0),                   // 175: nokv.root.v1.Channel
-	(*v1.Grant)(nil),                  // 176: nokv.root.v1.Grant
-	(v1.Verb)(0),                      // 177: nokv.root.v1.Verb
+	(*PinKeysRequest)(nil),            // 69: nokv.coordinator.v1.PinKeysRequest
+	(*PinKeysResponse)(nil),           // 70: nokv.coordinator.v1.PinKeysResponse
+	(*KeyspacePinKey)(nil),            // 71: nokv.coordinator.v1.KeyspacePinKey
+	(*ResolvePinRequest)(nil),         // 72: nokv.coordinator.v1.ResolvePinRequest
+	(*ResolvePinResponse)(nil),        // 73: nokv.coordinator.v1.ResolvePinResponse
+	(*StoreHeartbeatRequest)(nil),     // 74: nokv.coordinator.v1.StoreHeartbeatRequest
+	(*StoreHeartbeatResponse)(nil),    // 75: nokv.coordinator.v1.StoreHeartbeatResponse
+	(*SchedulerOperation)(nil),        // 76: nokv.coordinator.v1.SchedulerOperation
+	(*TransferLeader)(nil),            // 77: nokv.coordinator.v1.TransferLeader
+	(*SplitHint)(nil),                 // 78: nokv.coordinator.v1.SplitHint
+	(*MergeHint)(nil),                 // 79: nokv.coordinator.v1.MergeHint
+	(*RegionHeartbeatRequest)(nil),    // 80: nokv.coordinator.v1.RegionHeartbeatRequest
+	(*RegionHeartbeatResponse)(nil),   // 81: nokv.coordinator.v1.RegionHeartbeatResponse
+	(*MemberFrame)(nil),               // 82: nokv.coordinator.v1.MemberFrame
+	(*MemberHello)(nil),               // 83: nokv.coordinator.v1.MemberHello
+	(*ShownState)(nil),                // 84: nokv.coordinator.v1.ShownState
+	(*Goodbye)(nil),                   // 85: nokv.coordinator.v1.Goodbye
+	(*MemberLoad)(nil),                // 86: nokv.coordinator.v1.MemberLoad
+	(*RegionReport)(nil),              // 87: nokv.coordinator.v1.RegionReport
+	(*HotKey)(nil),                    // 88: nokv.coordinator.v1.HotKey
+	(*MemberAnswer)(nil),              // 89: nokv.coordinator.v1.MemberAnswer
+	(*MemberTerms)(nil),               // 90: nokv.coordinator.v1.MemberTerms
+	(*KeyspaceTerms)(nil),             // 91: nokv.coordinator.v1.KeyspaceTerms
+	(*ShownSet)(nil),                  // 92: nokv.coordinator.v1.ShownSet
+	(*ShownRegion)(nil),               // 93: nokv.coordinator.v1.ShownRegion
+	(*ShownMove)(nil),                 // 94: nokv.coordinator.v1.ShownMove
+	(*MemberCommand)(nil),             // 95: nokv.coordinator.v1.MemberCommand
+	(*MemberCommandReply)(nil),        // 96: nokv.coordinator.v1.MemberCommandReply
+	(*HeardMembersRequest)(nil),       // 97: nokv.coordinator.v1.HeardMembersRequest
+	(*HeardMembersResponse)(nil),      // 98: nokv.coordinator.v1.HeardMembersResponse
+	(*HeardMember)(nil),               // 99: nokv.coordinator.v1.HeardMember
+	(*ListMembersRequest)(nil),        // 100: nokv.coordinator.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),       // 101: nokv.coordinator.v1.ListMembersResponse
+	(*MemberStatus)(nil),              // 102: nokv.coordinator.v1.MemberStatus
+	(*ListCoordinatorsRequest)(nil),   // 103: nokv.coordinator.v1.ListCoordinatorsRequest
+	(*ListCoordinatorsResponse)(nil),  // 104: nokv.coordinator.v1.ListCoordinatorsResponse
+	(*RemoveCoordinatorRequest)(nil),  // 105: nokv.coordinator.v1.RemoveCoordinatorRequest
+	(*RemoveCoordinatorResponse)(nil), // 106: nokv.coordinator.v1.RemoveCoordinatorResponse
+	(*StatusRequest)(nil),             // 107: nokv.coordinator.v1.StatusRequest
+	(*StatusResponse)(nil),            // 108: nokv.coordinator.v1.StatusResponse
+	(*ScalingSignal)(nil),             // 109: nokv.coordinator.v1.ScalingSignal
+	(*Stuck)(nil),                     // 110: nokv.coordinator.v1.Stuck
+	(*BalanceRound)(nil),              // 111: nokv.coordinator.v1.BalanceRound
+	(*BalanceCount)(nil),              // 112: nokv.coordinator.v1.BalanceCount
+	(*BalanceRefusal)(nil),            // 113: nokv.coordinator.v1.BalanceRefusal
+	(*RootEndpoint)(nil),              // 114: nokv.coordinator.v1.RootEndpoint
+	(*WitnessRequest)(nil),            // 115: nokv.coordinator.v1.WitnessRequest
+	(*WitnessResponse)(nil),           // 116: nokv.coordinator.v1.WitnessResponse
+	(*Placed)(nil),                    // 117: nokv.coordinator.v1.Placed
+	(*GuaranteeFinding)(nil),          // 118: nokv.coordinator.v1.GuaranteeFinding
+	(*WitnessAnomaly)(nil),            // 119: nokv.coordinator.v1.WitnessAnomaly
+	(*EndTenureRequest)(nil),          // 120: nokv.coordinator.v1.EndTenureRequest
+	(*EndTenureResponse)(nil),         // 121: nokv.coordinator.v1.EndTenureResponse
+	(*GrantAccessRequest)(nil),        // 122: nokv.coordinator.v1.GrantAccessRequest
+	(*GrantAccessResponse)(nil),       // 123: nokv.coordinator.v1.GrantAccessResponse
+	(*RevokeAccessRequest)(nil),       // 124: nokv.coordinator.v1.RevokeAccessRequest
+	(*RevokeAccessResponse)(nil),      // 125: nokv.coordinator.v1.RevokeAccessResponse
+	(*ListGrantsRequest)(nil),         // 126: nokv.coordinator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),        // 127: nokv.coordinator.v1.ListGrantsResponse
+	(*CheckAccessRequest)(nil),        // 128: nokv.coordinator.v1.CheckAccessRequest
+	(*CheckAccessResponse)(nil),       // 129: nokv.coordinator.v1.CheckAccessResponse
+	(*CreateTokenRequest)(nil),        // 130: nokv.coordinator.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 131: nokv.coordinator.v1.CreateTokenResponse
+	(*RevokeTokenRequest)(nil),        // 132: nokv.coordinator.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 133: nokv.coordinator.v1.RevokeTokenResponse
+	(*RotateTokenKeyRequest)(nil),     // 134: nokv.coordinator.v1.RotateTokenKeyRequest
+	(*RotateTokenKeyResponse)(nil),    // 135: nokv.coordinator.v1.RotateTokenKeyResponse
+	(*ClaimRegionsRequest)(nil),       // 136: nokv.coordinator.v1.ClaimRegionsRequest
+	(*ClaimRegionsResponse)(nil),      // 137: nokv.coordinator.v1.ClaimRegionsResponse
+	(*ClaimedRegion)(nil),             // 138: nokv.coordinator.v1.ClaimedRegion
+	(*PlanRequest)(nil),               // 139: nokv.coordinator.v1.PlanRequest
+	(*PlannedMember)(nil),             // 140: nokv.coordinator.v1.PlannedMember
+	(*PlanResponse)(nil),              // 141: nokv.coordinator.v1.PlanResponse
+	(*PlannedKeyspace)(nil),           // 142: nokv.coordinator.v1.PlannedKeyspace
+	(*MemberLoadPlanned)(nil),         // 143: nokv.coordinator.v1.MemberLoadPlanned
+	(*PlannedOperation)(nil),          // 144: nokv.coordinator.v1.PlannedOperation
+	(*PlannedRefusal)(nil),            // 145: nokv.coordinator.v1.PlannedRefusal
+	(*ApplyPlanRequest)(nil),          // 146: nokv.coordinator.v1.ApplyPlanRequest
+	(*ApplyPlanResponse)(nil),         // 147: nokv.coordinator.v1.ApplyPlanResponse
+	(*ReadRecordingRequest)(nil),      // 148: nokv.coordinator.v1.ReadRecordingRequest
+	(*ReadRecordingResponse)(nil),     // 149: nokv.coordinator.v1.ReadRecordingResponse
+	(*RecordedSegment)(nil),           // 150: nokv.coordinator.v1.RecordedSegment
+	(*RecordedFrame)(nil),             // 151: nokv.coordinator.v1.RecordedFrame
+	(*RecordedKeyspace)(nil),          // 152: nokv.coordinator.v1.RecordedKeyspace
+	(*RecordedMember)(nil),            // 153: nokv.coordinator.v1.RecordedMember
+	(*RecordedRegion)(nil),            // 154: nokv.coordinator.v1.RecordedRegion
+	nil,                               // 155: nokv.coordinator.v1.PlannedMember.LabelsEntry
+	nil,                               // 156: nokv.coordinator.v1.RecordedMember.LabelsEntry
+	(*v1.RootToken)(nil),              // 157: nokv.root.v1.RootToken
+	(v1.MemberState)(0),               // 158: nokv.root.v1.MemberState
+	(*v1.Region)(nil),                 // 159: nokv.root.v1.Region
+	(*v1.ErrorDetail)(nil),            // 160: nokv.root.v1.ErrorDetail
+	(*v1.Keyspace)(nil),               // 161: nokv.root.v1.Keyspace
+	(*v1.Member)(nil),                 // 162: nokv.root.v1.Member
+	(*v1.Event)(nil),                  // 163: nokv.root.v1.Event
+	(*v1.CommandIdentity)(nil),        // 164: nokv.root.v1.CommandIdentity
+	(*v1.CommandResult)(nil),          // 165: nokv.root.v1.CommandResult
+	(v1.TransitionStatus)(0),          // 166: nokv.root.v1.TransitionStatus
+	(*v1.Command)(nil),                // 167: nokv.root.v1.Command
+	(*v1.Transition)(nil),             // 168: nokv.root.v1.Transition
+	(*v1.RegionEpoch)(nil),            // 169: nokv.root.v1.RegionEpoch
+	(*v1.KeyspaceSettings)(nil),       // 170: nokv.root.v1.KeyspaceSettings
+	(*v1.Assignment)(nil),             // 171: nokv.root.v1.Assignment
+	(v1.OperationReason)(0),           // 172: nokv.root.v1.OperationReason
+	(*v1.Coordinator)(nil),            // 173: nokv.root.v1.Coordinator
+	(*v1.Layout)(nil),                 // 174: nokv.root.v1.Layout
+	(v1.Fence)(0),                     // 175: nokv.root.v1.Fence
+	(*v1.Cluster)(nil),                // 176: nokv.root.v1.Cluster
+	(*v1.Tenure)(nil),                 // 177: nokv.root.v1.Tenure
+	(*v1.Handover)(nil),               // 178: nokv.root.v1.Handover
+	(*v1.Allocators)(nil),             // 179: nokv.root.v1.Allocators
+	(v1.Channel)(0),                   // 180: nokv.root.v1.Channel
+	(*v1.Grant)(nil),                  // 181: nokv.root.v1.Grant
+	(v1.Verb)(0),                      // 182: nokv.root.v1.Verb
 }
 var file_nokv_coordinator_v1_coordinator_proto_depIdxs = []int32{
 	0,   // 0: nokv.coordinator.v1.ReadOptions.freshness:type_name -> nokv.coordinator.v1.Freshness
-	152, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
-	152, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
-	152, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
+	157, // 1: nokv.coordinator.v1.ReadOptions.required_root_token:type_name -> nokv.root.v1.RootToken
+	157, // 2: nokv.coordinator.v1.Disclosure.served_root_token:type_name -> nokv.root.v1.RootToken
+	157, // 3: nokv.coordinator.v1.Disclosure.current_root_token:type_name -> nokv.root.v1.RootToken
 	0,   // 4: nokv.coordinator.v1.Disclosure.served_freshness:type_name -> nokv.coordinator.v1.Freshness
 	1,   // 5: nokv.coordinator.v1.Disclosure.degraded_mode:type_name -> nokv.coordinator.v1.DegradedMode
 	2,   // 6: nokv.coordinator.v1.Disclosure.catch_up_state:type_name -> nokv.coordinator.v1.CatchUpState
 	3,   // 7: nokv.coordinator.v1.Disclosure.catch_up_action:type_name -> nokv.coordinator.v1.CatchUpAction
 	4,   // 8: nokv.coordinator.v1.Disclosure.serving_class:type_name -> nokv.coordinator.v1.ServingClass
 	5,   // 9: nokv.coordinator.v1.Disclosure.sync_health:type_name -> nokv.coordinator.v1.SyncHealth
-	153, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
+	158, // 10: nokv.coordinator.v1.OwnerAddress.state:type_name -> nokv.root.v1.MemberState
 	12,  // 11: nokv.coordinator.v1.GetRegionByKeyRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
+	159, // 12: nokv.coordinator.v1.GetRegionByKeyResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 13: nokv.coordinator.v1.GetRegionByKeyResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 14: nokv.coordinator.v1.GetRegionByKeyResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 15: nokv.coordinator.v1.GetRegionsByKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
+	159, // 16: nokv.coordinator.v1.GetRegionsByKeysResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 17: nokv.coordinator.v1.GetRegionsByKeysResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 18: nokv.coordinator.v1.GetRegionsByKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	155, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	160, // 19: nokv.coordinator.v1.GetRegionsByKeysResponse.error:type_name -> nokv.root.v1.ErrorDetail
 	12,  // 20: nokv.coordinator.v1.GetRegionRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
+	159, // 21: nokv.coordinator.v1.GetRegionResponse.region:type_name -> nokv.root.v1.Region
 	14,  // 22: nokv.coordinator.v1.GetRegionResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 23: nokv.coordinator.v1.GetRegionResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	21,  // 24: nokv.coordinator.v1.RegionNotesResponse.notes:type_name -> nokv.coordinator.v1.RegionNote
-	152, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 25: nokv.coordinator.v1.ReleaseRegionResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 26: nokv.coordinator.v1.ScanRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	154, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
+	159, // 27: nokv.coordinator.v1.ScanRegionsResponse.regions:type_name -> nokv.root.v1.Region
 	14,  // 28: nokv.coordinator.v1.ScanRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
 	13,  // 29: nokv.coordinator.v1.ScanRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	152, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
+	157, // 30: nokv.coordinator.v1.WatchRegionsRequest.after:type_name -> nokv.root.v1.RootToken
 	12,  // 31: nokv.coordinator.v1.WatchRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	152, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	157, // 32: nokv.coordinator.v1.WatchRegionsResponse.token:type_name -> nokv.root.v1.RootToken
 	30,  // 33: nokv.coordinator.v1.WatchRegionsResponse.changes:type_name -> nokv.coordinator.v1.RegionChange
 	31,  // 34: nokv.coordinator.v1.WatchRegionsResponse.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceChange
 	32,  // 35: nokv.coordinator.v1.WatchRegionsResponse.members:type_name -> nokv.coordinator.v1.MemberChange
 	13,  // 36: nokv.coordinator.v1.WatchRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	154, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
-	156, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
-	157, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
-	155, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	155, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	158, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
-	159, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	160, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	161, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
-	162, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
-	160, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
-	155, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
-	158, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
+	159, // 37: nokv.coordinator.v1.RegionChange.region:type_name -> nokv.root.v1.Region
+	161, // 38: nokv.coordinator.v1.KeyspaceChange.keyspace:type_name -> nokv.root.v1.Keyspace
+	162, // 39: nokv.coordinator.v1.MemberChange.member:type_name -> nokv.root.v1.Member
+	160, // 40: nokv.coordinator.v1.AllocIDResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	160, // 41: nokv.coordinator.v1.TsoResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	163, // 42: nokv.coordinator.v1.PublishRootEventRequest.event:type_name -> nokv.root.v1.Event
+	164, // 43: nokv.coordinator.v1.PublishRootEventRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	165, // 44: nokv.coordinator.v1.PublishRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	166, // 45: nokv.coordinator.v1.PublishRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	167, // 46: nokv.coordinator.v1.PublishRootEventsRequest.commands:type_name -> nokv.root.v1.Command
+	165, // 47: nokv.coordinator.v1.PublishRootEventsResponse.results:type_name -> nokv.root.v1.CommandResult
+	160, // 48: nokv.coordinator.v1.PublishRootEventsResponse.error:type_name -> nokv.root.v1.ErrorDetail
+	163, // 49: nokv.coordinator.v1.AssessRootEventRequest.event:type_name -> nokv.root.v1.Event
 	12,  // 50: nokv.coordinator.v1.AssessRootEventRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	160, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
-	161, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
+	165, // 51: nokv.coordinator.v1.AssessRootEventResponse.result:type_name -> nokv.root.v1.CommandResult
+	166, // 52: nokv.coordinator.v1.AssessRootEventResponse.assessment:type_name -> nokv.root.v1.TransitionStatus
 	13,  // 53: nokv.coordinator.v1.AssessRootEventResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 54: nokv.coordinator.v1.ListTransitionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	163, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
+	168, // 55: nokv.coordinator.v1.ListTransitionsResponse.transitions:type_name -> nokv.root.v1.Transition
 	13,  // 56: nokv.coordinator.v1.ListTransitionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	164, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	159, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
-	165, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	159, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	156, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	152, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	165, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	159, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	156, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
-	152, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	169, // 57: nokv.coordinator.v1.RemoveRegionRequest.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	164, // 58: nokv.coordinator.v1.RemoveRegionRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 59: nokv.coordinator.v1.RemoveRegionResponse.token:type_name -> nokv.root.v1.RootToken
+	170, // 60: nokv.coordinator.v1.CreateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	164, // 61: nokv.coordinator.v1.CreateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	161, // 62: nokv.coordinator.v1.CreateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	157, // 63: nokv.coordinator.v1.CreateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	170, // 64: nokv.coordinator.v1.UpdateKeyspaceRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	164, // 65: nokv.coordinator.v1.UpdateKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	161, // 66: nokv.coordinator.v1.UpdateKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	157, // 67: nokv.coordinator.v1.UpdateKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 68: nokv.coordinator.v1.DeleteKeyspaceRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 69: nokv.coordinator.v1.DeleteKeyspaceResponse.token:type_name -> nokv.root.v1.RootToken
 	12,  // 70: nokv.coordinator.v1.GetKeyspaceRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	156, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
+	161, // 71: nokv.coordinator.v1.GetKeyspaceResponse.keyspace:type_name -> nokv.root.v1.Keyspace
 	13,  // 72: nokv.coordinator.v1.GetKeyspaceResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
 	12,  // 73: nokv.coordinator.v1.ListKeyspacesRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	156, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
+	161, // 74: nokv.coordinator.v1.ListKeyspacesResponse.keyspaces:type_name -> nokv.root.v1.Keyspace
 	13,  // 75: nokv.coordinator.v1.ListKeyspacesResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	157, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
-	159, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
-	152, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
-	152, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	157, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
-	152, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
-	157, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
-	166, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
-	159, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	71,  // 94: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
-	153, // 95: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
-	72,  // 96: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
-	73,  // 97: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
-	74,  // 98: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
-	167, // 99: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
-	164, // 100: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	164, // 101: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	164, // 102: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	164, // 103: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
-	154, // 104: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
-	154, // 105: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
-	152, // 106: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
-	78,  // 107: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
-	82,  // 108: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
-	81,  // 109: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
-	79,  // 110: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
-	91,  // 111: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
-	80,  // 112: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
-	152, // 113: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
-	152, // 114: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
-	164, // 115: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
-	6,   // 116: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
-	83,  // 117: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
-	87,  // 118: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
-	90,  // 119: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
-	85,  // 120: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
-	155, // 121: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
-	153, // 122: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
-	86,  // 123: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
-	168, // 124: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
-	169, // 125: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
-	170, // 126: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
-	152, // 127: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
-	88,  // 128: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
-	154, // 129: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
-	89,  // 130: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
-	7,   // 131: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
-	8,   // 132: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
-	164, // 133: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
-	167, // 134: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
-	155, // 135: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
-	164, // 136: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
-	94,  // 137: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
-	152, // 138: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 139: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	97,  // 140: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
-	13,  // 141: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	157, // 142: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
-	69,  // 143: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
-	9,   // 144: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
-	81,  // 145: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
-	12,  // 146: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	168, // 147: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	13,  // 148: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	159, // 149: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 150: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
-	171, // 151: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
-	172, // 152: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
-	173, // 153: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
-	174, // 154: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
-	13,  // 155: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	168, // 156: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
-	109, // 157: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
-	175, // 158: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
-	106, // 159: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
-	104, // 160: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
-	105, // 161: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
-	107, // 162: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	108, // 163: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	167, // 164: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
-	175, // 165: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
-	12,  // 166: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	113, // 167: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
-	171, // 168: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
-	172, // 169: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
-	173, // 170: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
-	174, // 171: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
-	114, // 172: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
-	13,  // 173: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	112, // 174: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
-	152, // 175: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
-	10,  // 176: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	11,  // 177: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
-	10,  // 178: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
-	152, // 179: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
-	159, // 180: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	172, // 181: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
-	152, // 182: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
-	176, // 183: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
-	159, // 184: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	176, // 185: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	152, // 186: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	177, // 187: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
-	159, // 188: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	176, // 189: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	152, // 190: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 191: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	176, // 192: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
-	13,  // 193: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	177, // 194: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
-	12,  // 195: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	176, // 196: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
-	13,  // 197: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	159, // 198: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 199: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
-	159, // 200: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
-	152, // 201: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
-	12,  // 202: nokv.coordinator.v1.ClaimRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
-	133, // 203: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
-	14,  // 204: nokv.coordinator.v1.ClaimRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
-	13,  // 205: nokv.coordinator.v1.ClaimRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
-	154, // 206: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
-	152, // 207: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
-	155, // 208: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
-	135, // 209: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
-	165, // 210: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	150, // 211: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
-	152, // 212: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
-	137, // 213: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
-	139, // 214: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
-	140, // 215: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
-	107, // 216: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
-	108, // 217: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
-	138, // 218: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
-	106, // 219: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
-	167, // 220: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
-	164, // 221: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
-	152, // 222: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
-	146, // 223: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
-	147, // 224: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
-	148, // 225: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
-	149, // 226: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
-	165, // 227: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
-	151, // 228: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
-	15,  // 229: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
-	17,  // 230: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	17,  // 231: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
-	19,  // 232: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
-	26,  // 233: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
-	28,  // 234: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
-	33,  // 235: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
-	33,  // 236: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
-	35,  // 237: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
-	35,  // 238: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
-	37,  // 239: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
-	39,  // 240: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	39,  // 241: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
-	41,  // 242: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
-	43,  // 243: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
-	45,  // 244: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
-	47,  // 245: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
-	49,  // 246: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
-	51,  // 247: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
-	53,  // 248: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
-	55,  // 249: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
-	57,  // 250: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
-	59,  // 251: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
-	61,  // 252: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
-	63,  // 253: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
-	65,  // 254: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
-	67,  // 255: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
-	69,  // 256: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
-	75,  // 257: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
-	77,  // 258: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
-	92,  // 259: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
-	95,  // 260: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
-	98,  // 261: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
-	100, // 262: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
-	102, // 263: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
-	110, // 264: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
-	115, // 265: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
-	117, // 266: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
-	119, // 267: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
-	121, // 268: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
-	123, // 269: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
-	125, // 270: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
-	127, // 271: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
-	129, // 272: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
-	22,  // 273: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
-	24,  // 274: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
-	131, // 275: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
-	134, // 276: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
-	141, // 277: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
-	143, // 278: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
-	16,  // 279: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
-	18,  // 280: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	18,  // 281: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
-	20,  // 282: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
-	27,  // 283: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
-	29,  // 284: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
-	34,  // 285: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
-	34,  // 286: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
-	36,  // 287: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
-	36,  // 288: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
-	38,  // 289: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
-	40,  // 290: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	40,  // 291: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
-	42,  // 292: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
-	44,  // 293: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
-	46,  // 294: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
-	48,  // 295: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
-	50,  // 296: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
-	52,  // 297: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
-	54,  // 298: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
-	56,  // 299: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
-	58,  // 300: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
-	60,  // 301: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
-	62,  // 302: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
-	64,  // 303: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
-	66,  // 304: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
-	68,  // 305: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
-	70,  // 306: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
-	76,  // 307: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
-	84,  // 308: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
-	93,  // 309: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
-	96,  // 310: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
-	99,  // 311: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
-	101, // 312: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
-	103, // 313: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
-	111, // 314: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
-	116, // 315: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
-	118, // 316: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
-	120, // 317: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
-	122, // 318: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
-	124, // 319: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
-	126, // 320: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
-	128, // 321: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
-	130, // 322: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
-	23,  // 323: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
-	25,  // 324: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
-	132, // 325: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
-	136, // 326: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
-	142, // 327: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
-	144, // 328: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
-	279, // [279:329] is the sub-list for method output_type
-	229, // [229:279] is the sub-list for method input_type
-	229, // [229:229] is the sub-list for extension type_name
-	229, // [229:229] is the sub-list for extension extendee
-	0,   // [0:229] is the sub-list for field type_name
+	162, // 76: nokv.coordinator.v1.RegisterMemberRequest.member:type_name -> nokv.root.v1.Member
+	164, // 77: nokv.coordinator.v1.RegisterMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	162, // 78: nokv.coordinator.v1.RegisterMemberResponse.member:type_name -> nokv.root.v1.Member
+	157, // 79: nokv.coordinator.v1.RegisterMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 80: nokv.coordinator.v1.DrainMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	162, // 81: nokv.coordinator.v1.DrainMemberResponse.member:type_name -> nokv.root.v1.Member
+	157, // 82: nokv.coordinator.v1.DrainMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 83: nokv.coordinator.v1.FailMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	162, // 84: nokv.coordinator.v1.FailMemberResponse.member:type_name -> nokv.root.v1.Member
+	157, // 85: nokv.coordinator.v1.FailMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 86: nokv.coordinator.v1.RemoveMemberRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 87: nokv.coordinator.v1.RemoveMemberResponse.token:type_name -> nokv.root.v1.RootToken
+	162, // 88: nokv.coordinator.v1.RemoveMemberResponse.member:type_name -> nokv.root.v1.Member
+	171, // 89: nokv.coordinator.v1.AssignRegionsRequest.assignments:type_name -> nokv.root.v1.Assignment
+	164, // 90: nokv.coordinator.v1.AssignRegionsRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 91: nokv.coordinator.v1.AssignRegionsResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 92: nokv.coordinator.v1.RotatePinKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 93: nokv.coordinator.v1.RotatePinKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 94: nokv.coordinator.v1.PinKeysRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	71,  // 95: nokv.coordinator.v1.PinKeysResponse.keys:type_name -> nokv.coordinator.v1.KeyspacePinKey
+	13,  // 96: nokv.coordinator.v1.PinKeysResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	12,  // 97: nokv.coordinator.v1.ResolvePinRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	14,  // 98: nokv.coordinator.v1.ResolvePinResponse.owner:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 99: nokv.coordinator.v1.ResolvePinResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	76,  // 100: nokv.coordinator.v1.StoreHeartbeatResponse.operations:type_name -> nokv.coordinator.v1.SchedulerOperation
+	158, // 101: nokv.coordinator.v1.StoreHeartbeatResponse.state:type_name -> nokv.root.v1.MemberState
+	77,  // 102: nokv.coordinator.v1.SchedulerOperation.transfer_leader:type_name -> nokv.coordinator.v1.TransferLeader
+	78,  // 103: nokv.coordinator.v1.SchedulerOperation.split:type_name -> nokv.coordinator.v1.SplitHint
+	79,  // 104: nokv.coordinator.v1.SchedulerOperation.merge:type_name -> nokv.coordinator.v1.MergeHint
+	172, // 105: nokv.coordinator.v1.SchedulerOperation.reason_code:type_name -> nokv.root.v1.OperationReason
+	169, // 106: nokv.coordinator.v1.TransferLeader.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	169, // 107: nokv.coordinator.v1.SplitHint.expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	169, // 108: nokv.coordinator.v1.MergeHint.left_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	169, // 109: nokv.coordinator.v1.MergeHint.right_expected_epoch:type_name -> nokv.root.v1.RegionEpoch
+	159, // 110: nokv.coordinator.v1.RegionHeartbeatRequest.region:type_name -> nokv.root.v1.Region
+	159, // 111: nokv.coordinator.v1.RegionHeartbeatResponse.region:type_name -> nokv.root.v1.Region
+	157, // 112: nokv.coordinator.v1.RegionHeartbeatResponse.rooted_at:type_name -> nokv.root.v1.RootToken
+	83,  // 113: nokv.coordinator.v1.MemberFrame.hello:type_name -> nokv.coordinator.v1.MemberHello
+	87,  // 114: nokv.coordinator.v1.MemberFrame.regions:type_name -> nokv.coordinator.v1.RegionReport
+	86,  // 115: nokv.coordinator.v1.MemberFrame.load:type_name -> nokv.coordinator.v1.MemberLoad
+	84,  // 116: nokv.coordinator.v1.MemberFrame.shown:type_name -> nokv.coordinator.v1.ShownState
+	96,  // 117: nokv.coordinator.v1.MemberFrame.replies:type_name -> nokv.coordinator.v1.MemberCommandReply
+	85,  // 118: nokv.coordinator.v1.MemberFrame.goodbye:type_name -> nokv.coordinator.v1.Goodbye
+	157, // 119: nokv.coordinator.v1.MemberHello.obeyed:type_name -> nokv.root.v1.RootToken
+	157, // 120: nokv.coordinator.v1.ShownState.token:type_name -> nokv.root.v1.RootToken
+	169, // 121: nokv.coordinator.v1.RegionReport.epoch:type_name -> nokv.root.v1.RegionEpoch
+	6,   // 122: nokv.coordinator.v1.RegionReport.phase:type_name -> nokv.coordinator.v1.RegionPhase
+	88,  // 123: nokv.coordinator.v1.RegionReport.hot_keys:type_name -> nokv.coordinator.v1.HotKey
+	92,  // 124: nokv.coordinator.v1.MemberAnswer.set:type_name -> nokv.coordinator.v1.ShownSet
+	95,  // 125: nokv.coordinator.v1.MemberAnswer.commands:type_name -> nokv.coordinator.v1.MemberCommand
+	90,  // 126: nokv.coordinator.v1.MemberAnswer.terms:type_name -> nokv.coordinator.v1.MemberTerms
+	160, // 127: nokv.coordinator.v1.MemberAnswer.refusals:type_name -> nokv.root.v1.ErrorDetail
+	158, // 128: nokv.coordinator.v1.MemberAnswer.state:type_name -> nokv.root.v1.MemberState
+	91,  // 129: nokv.coordinator.v1.MemberTerms.keyspaces:type_name -> nokv.coordinator.v1.KeyspaceTerms
+	173, // 130: nokv.coordinator.v1.MemberTerms.coordinators:type_name -> nokv.root.v1.Coordinator
+	174, // 131: nokv.coordinator.v1.KeyspaceTerms.layout:type_name -> nokv.root.v1.Layout
+	175, // 132: nokv.coordinator.v1.KeyspaceTerms.fence:type_name -> nokv.root.v1.Fence
+	157, // 133: nokv.coordinator.v1.ShownSet.token:type_name -> nokv.root.v1.RootToken
+	93,  // 134: nokv.coordinator.v1.ShownSet.regions:type_name -> nokv.coordinator.v1.ShownRegion
+	159, // 135: nokv.coordinator.v1.ShownRegion.region:type_name -> nokv.root.v1.Region
+	94,  // 136: nokv.coordinator.v1.ShownRegion.move:type_name -> nokv.coordinator.v1.ShownMove
+	7,   // 137: nokv.coordinator.v1.ShownMove.role:type_name -> nokv.coordinator.v1.MoveRole
+	8,   // 138: nokv.coordinator.v1.MemberCommand.kind:type_name -> nokv.coordinator.v1.MemberCommandKind
+	169, // 139: nokv.coordinator.v1.MemberCommand.epoch:type_name -> nokv.root.v1.RegionEpoch
+	172, // 140: nokv.coordinator.v1.MemberCommand.reason:type_name -> nokv.root.v1.OperationReason
+	160, // 141: nokv.coordinator.v1.MemberCommandReply.error:type_name -> nokv.root.v1.ErrorDetail
+	169, // 142: nokv.coordinator.v1.MemberCommandReply.epoch:type_name -> nokv.root.v1.RegionEpoch
+	99,  // 143: nokv.coordinator.v1.HeardMembersResponse.members:type_name -> nokv.coordinator.v1.HeardMember
+	157, // 144: nokv.coordinator.v1.HeardMembersResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 145: nokv.coordinator.v1.ListMembersRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	102, // 146: nokv.coordinator.v1.ListMembersResponse.members:type_name -> nokv.coordinator.v1.MemberStatus
+	13,  // 147: nokv.coordinator.v1.ListMembersResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	162, // 148: nokv.coordinator.v1.MemberStatus.member:type_name -> nokv.root.v1.Member
+	74,  // 149: nokv.coordinator.v1.MemberStatus.last_heartbeat:type_name -> nokv.coordinator.v1.StoreHeartbeatRequest
+	9,   // 150: nokv.coordinator.v1.MemberStatus.health:type_name -> nokv.coordinator.v1.MemberHealth
+	86,  // 151: nokv.coordinator.v1.MemberStatus.load:type_name -> nokv.coordinator.v1.MemberLoad
+	12,  // 152: nokv.coordinator.v1.ListCoordinatorsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	173, // 153: nokv.coordinator.v1.ListCoordinatorsResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	13,  // 154: nokv.coordinator.v1.ListCoordinatorsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	164, // 155: nokv.coordinator.v1.RemoveCoordinatorRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 156: nokv.coordinator.v1.RemoveCoordinatorResponse.token:type_name -> nokv.root.v1.RootToken
+	176, // 157: nokv.coordinator.v1.StatusResponse.cluster:type_name -> nokv.root.v1.Cluster
+	177, // 158: nokv.coordinator.v1.StatusResponse.tenure:type_name -> nokv.root.v1.Tenure
+	178, // 159: nokv.coordinator.v1.StatusResponse.handover:type_name -> nokv.root.v1.Handover
+	179, // 160: nokv.coordinator.v1.StatusResponse.allocators:type_name -> nokv.root.v1.Allocators
+	13,  // 161: nokv.coordinator.v1.StatusResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	173, // 162: nokv.coordinator.v1.StatusResponse.coordinators:type_name -> nokv.root.v1.Coordinator
+	114, // 163: nokv.coordinator.v1.StatusResponse.root_peers:type_name -> nokv.coordinator.v1.RootEndpoint
+	180, // 164: nokv.coordinator.v1.StatusResponse.channel:type_name -> nokv.root.v1.Channel
+	111, // 165: nokv.coordinator.v1.StatusResponse.rounds:type_name -> nokv.coordinator.v1.BalanceRound
+	109, // 166: nokv.coordinator.v1.StatusResponse.scaling:type_name -> nokv.coordinator.v1.ScalingSignal
+	110, // 167: nokv.coordinator.v1.StatusResponse.stuck:type_name -> nokv.coordinator.v1.Stuck
+	112, // 168: nokv.coordinator.v1.BalanceRound.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	113, // 169: nokv.coordinator.v1.BalanceRound.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	172, // 170: nokv.coordinator.v1.BalanceCount.reason:type_name -> nokv.root.v1.OperationReason
+	180, // 171: nokv.coordinator.v1.RootEndpoint.channel:type_name -> nokv.root.v1.Channel
+	12,  // 172: nokv.coordinator.v1.WitnessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	118, // 173: nokv.coordinator.v1.WitnessResponse.guarantees:type_name -> nokv.coordinator.v1.GuaranteeFinding
+	176, // 174: nokv.coordinator.v1.WitnessResponse.cluster:type_name -> nokv.root.v1.Cluster
+	177, // 175: nokv.coordinator.v1.WitnessResponse.tenure:type_name -> nokv.root.v1.Tenure
+	178, // 176: nokv.coordinator.v1.WitnessResponse.handovers:type_name -> nokv.root.v1.Handover
+	179, // 177: nokv.coordinator.v1.WitnessResponse.allocators:type_name -> nokv.root.v1.Allocators
+	119, // 178: nokv.coordinator.v1.WitnessResponse.anomalies:type_name -> nokv.coordinator.v1.WitnessAnomaly
+	13,  // 179: nokv.coordinator.v1.WitnessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	117, // 180: nokv.coordinator.v1.WitnessResponse.placed:type_name -> nokv.coordinator.v1.Placed
+	157, // 181: nokv.coordinator.v1.Placed.since:type_name -> nokv.root.v1.RootToken
+	10,  // 182: nokv.coordinator.v1.GuaranteeFinding.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	11,  // 183: nokv.coordinator.v1.GuaranteeFinding.verdict:type_name -> nokv.coordinator.v1.Verdict
+	10,  // 184: nokv.coordinator.v1.WitnessAnomaly.guarantee:type_name -> nokv.coordinator.v1.Guarantee
+	157, // 185: nokv.coordinator.v1.WitnessAnomaly.token:type_name -> nokv.root.v1.RootToken
+	164, // 186: nokv.coordinator.v1.EndTenureRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	177, // 187: nokv.coordinator.v1.EndTenureResponse.tenure:type_name -> nokv.root.v1.Tenure
+	157, // 188: nokv.coordinator.v1.EndTenureResponse.token:type_name -> nokv.root.v1.RootToken
+	181, // 189: nokv.coordinator.v1.GrantAccessRequest.grant:type_name -> nokv.root.v1.Grant
+	164, // 190: nokv.coordinator.v1.GrantAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	181, // 191: nokv.coordinator.v1.GrantAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	157, // 192: nokv.coordinator.v1.GrantAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	182, // 193: nokv.coordinator.v1.RevokeAccessRequest.verbs:type_name -> nokv.root.v1.Verb
+	164, // 194: nokv.coordinator.v1.RevokeAccessRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	181, // 195: nokv.coordinator.v1.RevokeAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	157, // 196: nokv.coordinator.v1.RevokeAccessResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 197: nokv.coordinator.v1.ListGrantsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	181, // 198: nokv.coordinator.v1.ListGrantsResponse.grants:type_name -> nokv.root.v1.Grant
+	13,  // 199: nokv.coordinator.v1.ListGrantsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	182, // 200: nokv.coordinator.v1.CheckAccessRequest.verb:type_name -> nokv.root.v1.Verb
+	12,  // 201: nokv.coordinator.v1.CheckAccessRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	181, // 202: nokv.coordinator.v1.CheckAccessResponse.grant:type_name -> nokv.root.v1.Grant
+	13,  // 203: nokv.coordinator.v1.CheckAccessResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	164, // 204: nokv.coordinator.v1.RevokeTokenRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 205: nokv.coordinator.v1.RevokeTokenResponse.token:type_name -> nokv.root.v1.RootToken
+	164, // 206: nokv.coordinator.v1.RotateTokenKeyRequest.identity:type_name -> nokv.root.v1.CommandIdentity
+	157, // 207: nokv.coordinator.v1.RotateTokenKeyResponse.token:type_name -> nokv.root.v1.RootToken
+	12,  // 208: nokv.coordinator.v1.ClaimRegionsRequest.read:type_name -> nokv.coordinator.v1.ReadOptions
+	138, // 209: nokv.coordinator.v1.ClaimRegionsResponse.regions:type_name -> nokv.coordinator.v1.ClaimedRegion
+	14,  // 210: nokv.coordinator.v1.ClaimRegionsResponse.owners:type_name -> nokv.coordinator.v1.OwnerAddress
+	13,  // 211: nokv.coordinator.v1.ClaimRegionsResponse.disclosure:type_name -> nokv.coordinator.v1.Disclosure
+	159, // 212: nokv.coordinator.v1.ClaimedRegion.region:type_name -> nokv.root.v1.Region
+	157, // 213: nokv.coordinator.v1.ClaimedRegion.token:type_name -> nokv.root.v1.RootToken
+	160, // 214: nokv.coordinator.v1.ClaimedRegion.error:type_name -> nokv.root.v1.ErrorDetail
+	140, // 215: nokv.coordinator.v1.PlanRequest.with_members:type_name -> nokv.coordinator.v1.PlannedMember
+	170, // 216: nokv.coordinator.v1.PlanRequest.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	155, // 217: nokv.coordinator.v1.PlannedMember.labels:type_name -> nokv.coordinator.v1.PlannedMember.LabelsEntry
+	157, // 218: nokv.coordinator.v1.PlanResponse.token:type_name -> nokv.root.v1.RootToken
+	142, // 219: nokv.coordinator.v1.PlanResponse.keyspaces:type_name -> nokv.coordinator.v1.PlannedKeyspace
+	144, // 220: nokv.coordinator.v1.PlanResponse.operations:type_name -> nokv.coordinator.v1.PlannedOperation
+	145, // 221: nokv.coordinator.v1.PlanResponse.refusals:type_name -> nokv.coordinator.v1.PlannedRefusal
+	112, // 222: nokv.coordinator.v1.PlannedKeyspace.begun:type_name -> nokv.coordinator.v1.BalanceCount
+	113, // 223: nokv.coordinator.v1.PlannedKeyspace.refused:type_name -> nokv.coordinator.v1.BalanceRefusal
+	143, // 224: nokv.coordinator.v1.PlannedKeyspace.members:type_name -> nokv.coordinator.v1.MemberLoadPlanned
+	111, // 225: nokv.coordinator.v1.PlannedKeyspace.history:type_name -> nokv.coordinator.v1.BalanceRound
+	172, // 226: nokv.coordinator.v1.PlannedOperation.reason:type_name -> nokv.root.v1.OperationReason
+	169, // 227: nokv.coordinator.v1.PlannedOperation.epoch:type_name -> nokv.root.v1.RegionEpoch
+	157, // 228: nokv.coordinator.v1.ApplyPlanResponse.token:type_name -> nokv.root.v1.RootToken
+	151, // 229: nokv.coordinator.v1.RecordedSegment.frames:type_name -> nokv.coordinator.v1.RecordedFrame
+	152, // 230: nokv.coordinator.v1.RecordedFrame.keyspaces:type_name -> nokv.coordinator.v1.RecordedKeyspace
+	153, // 231: nokv.coordinator.v1.RecordedFrame.members:type_name -> nokv.coordinator.v1.RecordedMember
+	154, // 232: nokv.coordinator.v1.RecordedFrame.regions:type_name -> nokv.coordinator.v1.RecordedRegion
+	170, // 233: nokv.coordinator.v1.RecordedKeyspace.settings:type_name -> nokv.root.v1.KeyspaceSettings
+	156, // 234: nokv.coordinator.v1.RecordedMember.labels:type_name -> nokv.coordinator.v1.RecordedMember.LabelsEntry
+	15,  // 235: nokv.coordinator.v1.Coordinator.GetRegionByKey:input_type -> nokv.coordinator.v1.GetRegionByKeyRequest
+	17,  // 236: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	17,  // 237: nokv.coordinator.v1.Coordinator.RouteStream:input_type -> nokv.coordinator.v1.GetRegionsByKeysRequest
+	19,  // 238: nokv.coordinator.v1.Coordinator.GetRegion:input_type -> nokv.coordinator.v1.GetRegionRequest
+	26,  // 239: nokv.coordinator.v1.Coordinator.ScanRegions:input_type -> nokv.coordinator.v1.ScanRegionsRequest
+	28,  // 240: nokv.coordinator.v1.Coordinator.WatchRegions:input_type -> nokv.coordinator.v1.WatchRegionsRequest
+	33,  // 241: nokv.coordinator.v1.Coordinator.AllocID:input_type -> nokv.coordinator.v1.AllocIDRequest
+	33,  // 242: nokv.coordinator.v1.Coordinator.AllocIDStream:input_type -> nokv.coordinator.v1.AllocIDRequest
+	35,  // 243: nokv.coordinator.v1.Coordinator.Tso:input_type -> nokv.coordinator.v1.TsoRequest
+	35,  // 244: nokv.coordinator.v1.Coordinator.TsoStream:input_type -> nokv.coordinator.v1.TsoRequest
+	37,  // 245: nokv.coordinator.v1.Coordinator.PublishRootEvent:input_type -> nokv.coordinator.v1.PublishRootEventRequest
+	39,  // 246: nokv.coordinator.v1.Coordinator.PublishRootEvents:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	39,  // 247: nokv.coordinator.v1.Coordinator.PublishStream:input_type -> nokv.coordinator.v1.PublishRootEventsRequest
+	41,  // 248: nokv.coordinator.v1.Coordinator.AssessRootEvent:input_type -> nokv.coordinator.v1.AssessRootEventRequest
+	43,  // 249: nokv.coordinator.v1.Coordinator.ListTransitions:input_type -> nokv.coordinator.v1.ListTransitionsRequest
+	45,  // 250: nokv.coordinator.v1.Coordinator.RemoveRegion:input_type -> nokv.coordinator.v1.RemoveRegionRequest
+	47,  // 251: nokv.coordinator.v1.Coordinator.CreateKeyspace:input_type -> nokv.coordinator.v1.CreateKeyspaceRequest
+	49,  // 252: nokv.coordinator.v1.Coordinator.UpdateKeyspace:input_type -> nokv.coordinator.v1.UpdateKeyspaceRequest
+	51,  // 253: nokv.coordinator.v1.Coordinator.DeleteKeyspace:input_type -> nokv.coordinator.v1.DeleteKeyspaceRequest
+	53,  // 254: nokv.coordinator.v1.Coordinator.GetKeyspace:input_type -> nokv.coordinator.v1.GetKeyspaceRequest
+	55,  // 255: nokv.coordinator.v1.Coordinator.ListKeyspaces:input_type -> nokv.coordinator.v1.ListKeyspacesRequest
+	57,  // 256: nokv.coordinator.v1.Coordinator.RegisterMember:input_type -> nokv.coordinator.v1.RegisterMemberRequest
+	59,  // 257: nokv.coordinator.v1.Coordinator.DrainMember:input_type -> nokv.coordinator.v1.DrainMemberRequest
+	61,  // 258: nokv.coordinator.v1.Coordinator.FailMember:input_type -> nokv.coordinator.v1.FailMemberRequest
+	63,  // 259: nokv.coordinator.v1.Coordinator.RemoveMember:input_type -> nokv.coordinator.v1.RemoveMemberRequest
+	65,  // 260: nokv.coordinator.v1.Coordinator.AssignRegions:input_type -> nokv.coordinator.v1.AssignRegionsRequest
+	67,  // 261: nokv.coordinator.v1.Coordinator.RotatePinKey:input_type -> nokv.coordinator.v1.RotatePinKeyRequest
+	69,  // 262: nokv.coordinator.v1.Coordinator.PinKeys:input_type -> nokv.coordinator.v1.PinKeysRequest
+	72,  // 263: nokv.coordinator.v1.Coordinator.ResolvePin:input_type -> nokv.coordinator.v1.ResolvePinRequest
+	74,  // 264: nokv.coordinator.v1.Coordinator.StoreHeartbeat:input_type -> nokv.coordinator.v1.StoreHeartbeatRequest
+	80,  // 265: nokv.coordinator.v1.Coordinator.RegionHeartbeat:input_type -> nokv.coordinator.v1.RegionHeartbeatRequest
+	82,  // 266: nokv.coordinator.v1.Coordinator.MemberStream:input_type -> nokv.coordinator.v1.MemberFrame
+	97,  // 267: nokv.coordinator.v1.Coordinator.HeardMembers:input_type -> nokv.coordinator.v1.HeardMembersRequest
+	100, // 268: nokv.coordinator.v1.Coordinator.ListMembers:input_type -> nokv.coordinator.v1.ListMembersRequest
+	103, // 269: nokv.coordinator.v1.Coordinator.ListCoordinators:input_type -> nokv.coordinator.v1.ListCoordinatorsRequest
+	105, // 270: nokv.coordinator.v1.Coordinator.RemoveCoordinator:input_type -> nokv.coordinator.v1.RemoveCoordinatorRequest
+	107, // 271: nokv.coordinator.v1.Coordinator.Status:input_type -> nokv.coordinator.v1.StatusRequest
+	115, // 272: nokv.coordinator.v1.Coordinator.Witness:input_type -> nokv.coordinator.v1.WitnessRequest
+	120, // 273: nokv.coordinator.v1.Coordinator.EndTenure:input_type -> nokv.coordinator.v1.EndTenureRequest
+	122, // 274: nokv.coordinator.v1.Coordinator.GrantAccess:input_type -> nokv.coordinator.v1.GrantAccessRequest
+	124, // 275: nokv.coordinator.v1.Coordinator.RevokeAccess:input_type -> nokv.coordinator.v1.RevokeAccessRequest
+	126, // 276: nokv.coordinator.v1.Coordinator.ListGrants:input_type -> nokv.coordinator.v1.ListGrantsRequest
+	128, // 277: nokv.coordinator.v1.Coordinator.CheckAccess:input_type -> nokv.coordinator.v1.CheckAccessRequest
+	130, // 278: nokv.coordinator.v1.Coordinator.CreateToken:input_type -> nokv.coordinator.v1.CreateTokenRequest
+	132, // 279: nokv.coordinator.v1.Coordinator.RevokeToken:input_type -> nokv.coordinator.v1.RevokeTokenRequest
+	134, // 280: nokv.coordinator.v1.Coordinator.RotateTokenKey:input_type -> nokv.coordinator.v1.RotateTokenKeyRequest
+	22,  // 281: nokv.coordinator.v1.Coordinator.RegionNotes:input_type -> nokv.coordinator.v1.RegionNotesRequest
+	24,  // 282: nokv.coordinator.v1.Coordinator.ReleaseRegion:input_type -> nokv.coordinator.v1.ReleaseRegionRequest
+	136, // 283: nokv.coordinator.v1.Coordinator.ClaimRegions:input_type -> nokv.coordinator.v1.ClaimRegionsRequest
+	139, // 284: nokv.coordinator.v1.Coordinator.Plan:input_type -> nokv.coordinator.v1.PlanRequest
+	146, // 285: nokv.coordinator.v1.Coordinator.ApplyPlan:input_type -> nokv.coordinator.v1.ApplyPlanRequest
+	148, // 286: nokv.coordinator.v1.Coordinator.ReadRecording:input_type -> nokv.coordinator.v1.ReadRecordingRequest
+	16,  // 287: nokv.coordinator.v1.Coordinator.GetRegionByKey:output_type -> nokv.coordinator.v1.GetRegionByKeyResponse
+	18,  // 288: nokv.coordinator.v1.Coordinator.GetRegionsByKeys:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	18,  // 289: nokv.coordinator.v1.Coordinator.RouteStream:output_type -> nokv.coordinator.v1.GetRegionsByKeysResponse
+	20,  // 290: nokv.coordinator.v1.Coordinator.GetRegion:output_type -> nokv.coordinator.v1.GetRegionResponse
+	27,  // 291: nokv.coordinator.v1.Coordinator.ScanRegions:output_type -> nokv.coordinator.v1.ScanRegionsResponse
+	29,  // 292: nokv.coordinator.v1.Coordinator.WatchRegions:output_type -> nokv.coordinator.v1.WatchRegionsResponse
+	34,  // 293: nokv.coordinator.v1.Coordinator.AllocID:output_type -> nokv.coordinator.v1.AllocIDResponse
+	34,  // 294: nokv.coordinator.v1.Coordinator.AllocIDStream:output_type -> nokv.coordinator.v1.AllocIDResponse
+	36,  // 295: nokv.coordinator.v1.Coordinator.Tso:output_type -> nokv.coordinator.v1.TsoResponse
+	36,  // 296: nokv.coordinator.v1.Coordinator.TsoStream:output_type -> nokv.coordinator.v1.TsoResponse
+	38,  // 297: nokv.coordinator.v1.Coordinator.PublishRootEvent:output_type -> nokv.coordinator.v1.PublishRootEventResponse
+	40,  // 298: nokv.coordinator.v1.Coordinator.PublishRootEvents:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	40,  // 299: nokv.coordinator.v1.Coordinator.PublishStream:output_type -> nokv.coordinator.v1.PublishRootEventsResponse
+	42,  // 300: nokv.coordinator.v1.Coordinator.AssessRootEvent:output_type -> nokv.coordinator.v1.AssessRootEventResponse
+	44,  // 301: nokv.coordinator.v1.Coordinator.ListTransitions:output_type -> nokv.coordinator.v1.ListTransitionsResponse
+	46,  // 302: nokv.coordinator.v1.Coordinator.RemoveRegion:output_type -> nokv.coordinator.v1.RemoveRegionResponse
+	48,  // 303: nokv.coordinator.v1.Coordinator.CreateKeyspace:output_type -> nokv.coordinator.v1.CreateKeyspaceResponse
+	50,  // 304: nokv.coordinator.v1.Coordinator.UpdateKeyspace:output_type -> nokv.coordinator.v1.UpdateKeyspaceResponse
+	52,  // 305: nokv.coordinator.v1.Coordinator.DeleteKeyspace:output_type -> nokv.coordinator.v1.DeleteKeyspaceResponse
+	54,  // 306: nokv.coordinator.v1.Coordinator.GetKeyspace:output_type -> nokv.coordinator.v1.GetKeyspaceResponse
+	56,  // 307: nokv.coordinator.v1.Coordinator.ListKeyspaces:output_type -> nokv.coordinator.v1.ListKeyspacesResponse
+	58,  // 308: nokv.coordinator.v1.Coordinator.RegisterMember:output_type -> nokv.coordinator.v1.RegisterMemberResponse
+	60,  // 309: nokv.coordinator.v1.Coordinator.DrainMember:output_type -> nokv.coordinator.v1.DrainMemberResponse
+	62,  // 310: nokv.coordinator.v1.Coordinator.FailMember:output_type -> nokv.coordinator.v1.FailMemberResponse
+	64,  // 311: nokv.coordinator.v1.Coordinator.RemoveMember:output_type -> nokv.coordinator.v1.RemoveMemberResponse
+	66,  // 312: nokv.coordinator.v1.Coordinator.AssignRegions:output_type -> nokv.coordinator.v1.AssignRegionsResponse
+	68,  // 313: nokv.coordinator.v1.Coordinator.RotatePinKey:output_type -> nokv.coordinator.v1.RotatePinKeyResponse
+	70,  // 314: nokv.coordinator.v1.Coordinator.PinKeys:output_type -> nokv.coordinator.v1.PinKeysResponse
+	73,  // 315: nokv.coordinator.v1.Coordinator.ResolvePin:output_type -> nokv.coordinator.v1.ResolvePinResponse
+	75,  // 316: nokv.coordinator.v1.Coordinator.StoreHeartbeat:output_type -> nokv.coordinator.v1.StoreHeartbeatResponse
+	81,  // 317: nokv.coordinator.v1.Coordinator.RegionHeartbeat:output_type -> nokv.coordinator.v1.RegionHeartbeatResponse
+	89,  // 318: nokv.coordinator.v1.Coordinator.MemberStream:output_type -> nokv.coordinator.v1.MemberAnswer
+	98,  // 319: nokv.coordinator.v1.Coordinator.HeardMembers:output_type -> nokv.coordinator.v1.HeardMembersResponse
+	101, // 320: nokv.coordinator.v1.Coordinator.ListMembers:output_type -> nokv.coordinator.v1.ListMembersResponse
+	104, // 321: nokv.coordinator.v1.Coordinator.ListCoordinators:output_type -> nokv.coordinator.v1.ListCoordinatorsResponse
+	106, // 322: nokv.coordinator.v1.Coordinator.RemoveCoordinator:output_type -> nokv.coordinator.v1.RemoveCoordinatorResponse
+	108, // 323: nokv.coordinator.v1.Coordinator.Status:output_type -> nokv.coordinator.v1.StatusResponse
+	116, // 324: nokv.coordinator.v1.Coordinator.Witness:output_type -> nokv.coordinator.v1.WitnessResponse
+	121, // 325: nokv.coordinator.v1.Coordinator.EndTenure:output_type -> nokv.coordinator.v1.EndTenureResponse
+	123, // 326: nokv.coordinator.v1.Coordinator.GrantAccess:output_type -> nokv.coordinator.v1.GrantAccessResponse
+	125, // 327: nokv.coordinator.v1.Coordinator.RevokeAccess:output_type -> nokv.coordinator.v1.RevokeAccessResponse
+	127, // 328: nokv.coordinator.v1.Coordinator.ListGrants:output_type -> nokv.coordinator.v1.ListGrantsResponse
+	129, // 329: nokv.coordinator.v1.Coordinator.CheckAccess:output_type -> nokv.coordinator.v1.CheckAccessResponse
+	131, // 330: nokv.coordinator.v1.Coordinator.CreateToken:output_type -> nokv.coordinator.v1.CreateTokenResponse
+	133, // 331: nokv.coordinator.v1.Coordinator.RevokeToken:output_type -> nokv.coordinator.v1.RevokeTokenResponse
+	135, // 332: nokv.coordinator.v1.Coordinator.RotateTokenKey:output_type -> nokv.coordinator.v1.RotateTokenKeyResponse
+	23,  // 333: nokv.coordinator.v1.Coordinator.RegionNotes:output_type -> nokv.coordinator.v1.RegionNotesResponse
+	25,  // 334: nokv.coordinator.v1.Coordinator.ReleaseRegion:output_type -> nokv.coordinator.v1.ReleaseRegionResponse
+	137, // 335: nokv.coordinator.v1.Coordinator.ClaimRegions:output_type -> nokv.coordinator.v1.ClaimRegionsResponse
+	141, // 336: nokv.coordinator.v1.Coordinator.Plan:output_type -> nokv.coordinator.v1.PlanResponse
+	147, // 337: nokv.coordinator.v1.Coordinator.ApplyPlan:output_type -> nokv.coordinator.v1.ApplyPlanResponse
+	149, // 338: nokv.coordinator.v1.Coordinator.ReadRecording:output_type -> nokv.coordinator.v1.ReadRecordingResponse
+	287, // [287:339] is the sub-list for method output_type
+	235, // [235:287] is the sub-list for method input_type
+	235, // [235:235] is the sub-list for extension type_name
+	235, // [235:235] is the sub-list for extension extendee
+	0,   // [0:235] is the sub-list for field type_name
 }
 
 func init() { file_nokv_coordinator_v1_coordinator_proto_init() }
@@ -12523,7 +12936,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 		return
 	}
 	file_nokv_coordinator_v1_coordinator_proto_msgTypes[0].OneofWrappers = []any{}
-	file_nokv_coordinator_v1_coordinator_proto_msgTypes[59].OneofWrappers = []any{
+	file_nokv_coordinator_v1_coordinator_proto_msgTypes[64].OneofWrappers = []any{
 		(*SchedulerOperation_TransferLeader)(nil),
 		(*SchedulerOperation_Split)(nil),
 		(*SchedulerOperation_Merge)(nil),
@@ -12534,7 +12947,7 @@ func file_nokv_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nokv_coordinator_v1_coordinator_proto_rawDesc), len(file_nokv_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   140,
+			NumMessages:   145,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -48,6 +48,8 @@ const (
 	Coordinator_RemoveMember_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RemoveMember"
 	Coordinator_AssignRegions_FullMethodName     = "/nokv.coordinator.v1.Coordinator/AssignRegions"
 	Coordinator_RotatePinKey_FullMethodName      = "/nokv.coordinator.v1.Coordinator/RotatePinKey"
+	Coordinator_PinKeys_FullMethodName           = "/nokv.coordinator.v1.Coordinator/PinKeys"
+	Coordinator_ResolvePin_FullMethodName        = "/nokv.coordinator.v1.Coordinator/ResolvePin"
 	Coordinator_StoreHeartbeat_FullMethodName    = "/nokv.coordinator.v1.Coordinator/StoreHeartbeat"
 	Coordinator_RegionHeartbeat_FullMethodName   = "/nokv.coordinator.v1.Coordinator/RegionHeartbeat"
 	Coordinator_MemberStream_FullMethodName      = "/nokv.coordinator.v1.Coordinator/MemberStream"
@@ -145,6 +147,12 @@ type CoordinatorClient interface {
 	AssignRegions(ctx context.Context, in *AssignRegionsRequest, opts ...grpc.CallOption) (*AssignRegionsResponse, error)
 	// RotatePinKey makes a new key for pins.
 	RotatePinKey(ctx context.Context, in *RotatePinKeyRequest, opts ...grpc.CallOption) (*RotatePinKeyResponse, error)
+	// PinKeys tells those who seal and open pins by themselves the keys of one keyspace:
+	// its members, and clients who may publish there. Nobody should write the answer down.
+	PinKeys(ctx context.Context, in *PinKeysRequest, opts ...grpc.CallOption) (*PinKeysResponse, error)
+	// ResolvePin opens a pin for who has no keys, and says where its member is. PIN_LOST:
+	// that process has ended, or the pin has; begin the work anew.
+	ResolvePin(ctx context.Context, in *ResolvePinRequest, opts ...grpc.CallOption) (*ResolvePinResponse, error)
 	// StoreHeartbeat reports a member's load; any coordinator takes it.
 	StoreHeartbeat(ctx context.Context, in *StoreHeartbeatRequest, opts ...grpc.CallOption) (*StoreHeartbeatResponse, error)
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
@@ -513,6 +521,26 @@ func (c *coordinatorClient) RotatePinKey(ctx context.Context, in *RotatePinKeyRe
 	return out, nil
 }
 
+func (c *coordinatorClient) PinKeys(ctx context.Context, in *PinKeysRequest, opts ...grpc.CallOption) (*PinKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PinKeysResponse)
+	err := c.cc.Invoke(ctx, Coordinator_PinKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *coordinatorClient) ResolvePin(ctx context.Context, in *ResolvePinRequest, opts ...grpc.CallOption) (*ResolvePinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResolvePinResponse)
+	err := c.cc.Invoke(ctx, Coordinator_ResolvePin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *coordinatorClient) StoreHeartbeat(ctx context.Context, in *StoreHeartbeatRequest, opts ...grpc.CallOption) (*StoreHeartbeatResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StoreHeartbeatResponse)
@@ -818,6 +846,12 @@ type CoordinatorServer interface {
 	AssignRegions(context.Context, *AssignRegionsRequest) (*AssignRegionsResponse, error)
 	// RotatePinKey makes a new key for pins.
 	RotatePinKey(context.Context, *RotatePinKeyRequest) (*RotatePinKeyResponse, error)
+	// PinKeys tells those who seal and open pins by themselves the keys of one keyspace:
+	// its members, and clients who may publish there. Nobody should write the answer down.
+	PinKeys(context.Context, *PinKeysRequest) (*PinKeysResponse, error)
+	// ResolvePin opens a pin for who has no keys, and says where its member is. PIN_LOST:
+	// that process has ended, or the pin has; begin the work anew.
+	ResolvePin(context.Context, *ResolvePinRequest) (*ResolvePinResponse, error)
 	// StoreHeartbeat reports a member's load; any coordinator takes it.
 	StoreHeartbeat(context.Context, *StoreHeartbeatRequest) (*StoreHeartbeatResponse, error)
 	// RegionHeartbeat reports a region as its owner sees it. What is soft is
@@ -975,6 +1009,12 @@ func (UnimplementedCoordinatorServer) AssignRegions(context.Context, *AssignRegi
 }
 func (UnimplementedCoordinatorServer) RotatePinKey(context.Context, *RotatePinKeyRequest) (*RotatePinKeyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RotatePinKey not implemented")
+}
+func (UnimplementedCoordinatorServer) PinKeys(context.Context, *PinKeysRequest) (*PinKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PinKeys not implemented")
+}
+func (UnimplementedCoordinatorServer) ResolvePin(context.Context, *ResolvePinRequest) (*ResolvePinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResolvePin not implemented")
 }
 func (UnimplementedCoordinatorServer) StoreHeartbeat(context.Context, *StoreHeartbeatRequest) (*StoreHeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StoreHeartbeat not implemented")
@@ -1501,6 +1541,42 @@ func _Coordinator_RotatePinKey_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Coordinator_PinKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PinKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).PinKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_PinKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).PinKeys(ctx, req.(*PinKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Coordinator_ResolvePin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResolvePinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CoordinatorServer).ResolvePin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Coordinator_ResolvePin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CoordinatorServer).ResolvePin(ctx, req.(*ResolvePinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Coordinator_StoreHeartbeat_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StoreHeartbeatRequest)
 	if err := dec(in); err != nil {
@@ -1998,6 +2074,14 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RotatePinKey",
 			Handler:    _Coordinator_RotatePinKey_Handler,
+		},
+		{
+			MethodName: "PinKeys",
+			Handler:    _Coordinator_PinKeys_Handler,
+		},
+		{
+			MethodName: "ResolvePin",
+			Handler:    _Coordinator_ResolvePin_Handler,
 		},
 		{
 			MethodName: "StoreHeartbeat",

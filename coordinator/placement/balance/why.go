@@ -1,0 +1,192 @@
+package balance
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nokv/nokv/meta/root/state"
+)
+
+// nobody is the seat of who gives what nobody has too much of.
+const nobody int32 = -1
+
+// lacking is a region, or the first of so many, that is not put right: of from, or nobody.
+type lacking struct {
+	region, from int32
+	why          Why
+	regions      int
+}
+
+func (r *rounds) lack(region, from int32, why Why, regions int) {
+	r.lacks = append(r.lacks, lacking{region, from, why, regions})
+}
+
+// standing is what a member is for what may go to it.
+type standing uint8
+
+const (
+	away standing = iota
+	open
+	unheard
+	crowded
+	full
+	standings
+)
+
+func (f *Field) standing(at int32) standing {
+	switch s := &f.seats[at]; {
+	case !s.Takes:
+		return away
+	case f.k.PerMember > 0 && s.Count >= f.k.PerMember:
+		return full
+	case s.gets >= f.k.InFlight:
+		return crowded
+	case s.Stale:
+		return unheard
+	}
+	return open
+}
+
+// explain refuses what is not put right: each member, reason and rule once.
+func (r *rounds) explain() {
+	if len(r.lacks) == 0 {
+		return
+	}
+	type kind struct {
+		from, rule int32
+		why        Why
+	}
+	refusals := map[kind]int{}
+	for _, l := range r.lacks {
+		if l.why == NoMember {
+			l.why = r.untaken(l.region, l.from)
+		}
+		k := kind{l.from, free, l.why}
+		if l.why == NoneMatches {
+			k.rule = r.rule[l.region]
+		}
+		if i, known := refusals[k]; known {
+			r.out.Refusals[i].Regions += l.regions
+			continue
+		}
+		f := Refusal{Region: r.regions[l.region].ID, Regions: l.regions, Why: l.why}
+		if l.from != nobody {
+			f.Member = r.f.seats[l.from].ID
+		}
+		if k.rule != free {
+			f.Wants = r.f.rules.rules[k.rule].wants()
+		}
+		if len(r.out.Refusals) < mostRefusals {
+			refusals[k] = len(r.out.Refusals)
+			r.refuse(f)
+		}
+	}
+}
+
+// untaken is why nobody gets a region that from gives.
+func (r *rounds) untaken(region, from int32) Why {
+	own := r.owners(region)
+	var zones []string
+	for _, at := range own {
+		if at != from { // who gives it makes room in its zone
+			zones = append(zones, r.f.sets[r.f.seats[at].set].zone)
+		}
+	}
+	return r.f.untaken(r.rule[region], own, zones)
+}
+
+// Untaken is why Coldest finds nobody.
+func (f *Field) Untaken(start string, owners []state.Owner) Why {
+	own, zones := f.seatsOf(owners)
+	return f.untaken(f.rules.of(start), own, zones)
+}
+
+func (f *Field) untaken(rule int32, own []int32, zones []string) Why {
+	if f.tally == nil {
+		f.tally = make([][standings]int, len(f.sets))
+		for at := range f.seats {
+			f.tally[f.seats[at].set][f.standing(int32(at))]++
+		}
+	}
+	var anybody, match, other [standings]int
+	for i := range f.tally {
+		plus(&anybody, &f.tally[i])
+	}
+	for _, n := range f.allows[rule+1] {
+		plus(&match, &f.tally[n])
+		if zone := f.sets[n].zone; zone != "" && slices.Contains(zones, zone) {
+			continue
+		}
+		rest := f.tally[n]
+		for _, at := range own {
+			if f.seats[at].set == n {
+				rest[f.standing(at)]--
+			}
+		}
+		plus(&other, &rest)
+	}
+	switch {
+	case taking(&anybody) == 0:
+		return NoMember
+	case taking(&match) == 0:
+		return NoneMatches
+	case taking(&other) == 0:
+		return NoOther
+	case other[crowded] > 0:
+		return TooManyMoves
+	case other[unheard] > 0:
+		return LoadUnknown
+	}
+	return MembersFull
+}
+
+func plus(sum, more *[standings]int) {
+	for i, n := range more {
+		sum[i] += n
+	}
+}
+
+// taking is how many there are but for those that take nothing at all.
+func taking(n *[standings]int) int { return n[open] + n[unheard] + n[crowded] + n[full] }
+
+// wants is the rule as text.
+func (r *ruled) wants() string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(r.Labels)) {
+		all = append(all, k+"="+r.Labels[k])
+	}
+	if r.Prefix == "" {
+		return strings.Join(all, ",")
+	}
+	return fmt.Sprintf("%s for keys that begin with %q", strings.Join(all, ","), r.Prefix)
+}
+
+// busy reports whether a member gives nothing to even out because of what is on its way.
+func (r *rounds) busy(at int32) bool {
+	s := &r.f.seats[at]
+	return s.Takes && !s.Stale && !r.split[at] && (s.gets > 0 || s.gives >= r.k.InFlight)
+}
+
+// heldBack is the hottest member that has too much and is busy; -1: there is none.
+func (r *rounds) heldBack(over func(int32) bool) int32 {
+	hottest := nobody
+	for i := range r.f.seats {
+		if at := int32(i); r.busy(at) && over(at) && (hottest == nobody || r.hotter(at, hottest)) {
+			hottest = at
+		}
+	}
+	return hottest
+}
+
+// crowded reports whether a member that has less than its part gets nothing because as much
+// as may be is on its way to it.
+func (r *rounds) crowded() bool {
+	for i := range r.f.seats {
+		if s := &r.f.seats[i]; r.f.standing(int32(i)) == crowded && !s.Stale && s.High < r.f.fair(int32(i)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,209 @@
+// Package demo starts what an example consists of: a cluster, and processes of the example itself.
+//
+// It owns the processes that it started, and their end with it. It promises nothing that a real
+// deployment would want: see docs/operations.md for that.
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nokv/nokv/internal/procs"
+)
+
+// endWithin is how long the cluster has to end when it is asked to.
+const endWithin = 10 * time.Second
+
+// Demo is a running cluster beside the processes of an example.
+type Demo struct {
+	// Dir is removed at the end: for what the example's processes share.
+	Dir string
+	// Coordinators are addresses, with commas in between.
+	Coordinators string
+
+	nokv string
+	out  *lines
+	mu   sync.Mutex
+	all  []*Process
+}
+
+// Main runs an example's command until it is done, or Ctrl-C, and returns the exit status.
+func Main(run func(context.Context) error) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Start builds nokv, unless the environment variable NOKV says where it is, and starts a cluster.
+func Start(ctx context.Context, out io.Writer) (_ *Demo, err error) {
+	dir, err := os.MkdirTemp("", "nokv-example-")
+	if err != nil {
+		return nil, err
+	}
+	d := &Demo{Dir: dir, out: &lines{w: out}, nokv: os.Getenv("NOKV")}
+	defer func() {
+		if err != nil {
+			d.Stop()
+		}
+	}()
+	if d.nokv == "" {
+		d.nokv = filepath.Join(dir, "nokv")
+		d.Say("building nokv (a minute the first time)")
+		if said, err := exec.CommandContext(ctx, "go", "build", "-o", d.nokv, "github.com/nokv/nokv/cmd/nokv").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("go build: %w\n%s", err, said)
+		}
+	}
+	read, write := io.Pipe()
+	cluster, err := d.spawn(ctx, "cluster", d.nokv, write, "dev", "--workdir", filepath.Join(dir, "cluster"), "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = write.CloseWithError(ctx.Err()) })()
+	go func() {
+		<-cluster.ended
+		_ = write.CloseWithError(fmt.Errorf("the cluster ended: %w", cluster.err))
+	}()
+	var said struct{ Coordinators []string }
+	if err := json.NewDecoder(read).Decode(&said); err != nil {
+		return nil, err
+	}
+	d.Coordinators = strings.Join(said.Coordinators, ",")
+	d.Say("a cluster runs: three root peers and two coordinators, at " + d.Coordinators)
+	return d, nil
+}
+
+// Say prints a line.
+func (d *Demo) Say(text string) { d.out.write("", text) }
+
+// NoKV runs a command of nokv to its end, and returns what it printed.
+func (d *Demo) NoKV(ctx context.Context, args ...string) (string, error) {
+	c := exec.CommandContext(ctx, d.nokv, args...)
+	c.Env = append(os.Environ(), "NOKV_COORDINATOR_ADDR="+d.Coordinators)
+	var errs strings.Builder
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("nokv %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return string(out), nil
+}
+
+// Self starts this program again as a process of the example. What it prints is shown behind
+// its name.
+func (d *Demo) Self(ctx context.Context, name string, args ...string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return d.spawn(ctx, name, self, nil, args...)
+}
+
+// Serve starts nokv as a process beside the cluster: a command that serves until it is ended.
+func (d *Demo) Serve(ctx context.Context, name string, args ...string) (*Process, error) {
+	return d.spawn(ctx, name, d.nokv, nil, args...)
+}
+
+// Process is one that a Demo started.
+type Process struct {
+	Name  string
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error
+}
+
+func (d *Demo) spawn(ctx context.Context, name, path string, to io.Writer, args ...string) (*Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := &Process{Name: name, cmd: exec.Command(path, args...), ended: make(chan struct{})}
+	// A group of its own, so that Ctrl-C reaches the example first; it ends with this process.
+	p.cmd.SysProcAttr = procs.Attributes()
+	p.cmd.Env = append(os.Environ(), "NOKV_COORDINATOR_ADDR="+d.Coordinators)
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.cmd.Stderr, p.cmd.Stdout = write, to
+	if to == nil {
+		p.cmd.Stdout = write
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, errors.Join(err, read.Close(), write.Close())
+	}
+	_ = write.Close()
+	go func() {
+		defer read.Close()
+		for s := bufio.NewScanner(read); s.Scan(); {
+			d.out.write(name, s.Text())
+		}
+	}()
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = append(d.all, p)
+	return p, nil
+}
+
+// PID is the process's id: kill -9 PID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Ended is closed when the process has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// Signal sends a signal, if the process still runs.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// Kill ends the process as kill -9 does, and waits for that.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.ended
+}
+
+// Stop ends every process, the cluster last, and removes Dir.
+func (d *Demo) Stop() {
+	d.mu.Lock()
+	all := d.all
+	d.mu.Unlock()
+	for i := len(all) - 1; i >= 0; i-- {
+		if i == 0 { // the cluster
+			all[i].Signal(syscall.SIGTERM)
+			select {
+			case <-all[i].ended:
+			case <-time.After(endWithin):
+			}
+		}
+		all[i].Kill()
+	}
+	_ = os.RemoveAll(d.Dir)
+}
+
+// lines are written whole, whoever writes them.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lines) write(name, text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fmt.Fprintf(l.w, "%s  %-8s %s\n", time.Now().Format("15:04:05.000"), name, text)
+}

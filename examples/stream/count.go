@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/rooted"
+)
+
+// counter counts the words of the partitions that a worker owns. It implements member.Handler,
+// Evicter and Checkpointer.
+type counter struct {
+	id, dir string
+
+	mu    sync.Mutex
+	parts map[rooted.RegionID]*partition // guarded by mu
+}
+
+func newCounter(id, dir string) *counter {
+	return &counter{id: id, dir: dir, parts: map[rooted.RegionID]*partition{}}
+}
+
+// partition is one that is owned: what was counted up to an offset of its input.
+type partition struct {
+	number uint64
+	epoch  rooted.Epoch
+	input  *os.File
+	stop   context.CancelFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	state state // guarded by mu
+}
+
+// state is a checkpoint: the counts and the offset are one, which is why no word is counted twice
+// and none is left out, whoever reads on from there.
+type state struct {
+	Offset int64             `json:"offset"`
+	Counts map[string]uint64 `json:"counts"`
+}
+
+// Acquire goes on where the last checkpoint is.
+func (c *counter) Acquire(_ context.Context, r member.Region) error {
+	p := &partition{number: r.Slot(), epoch: r.Epoch, done: make(chan struct{})}
+	var err error
+	if p.state, _, err = newest(c.dir, p.number); err != nil {
+		return err
+	}
+	if p.input, err = os.OpenFile(inputPath(c.dir, p.number), os.O_RDONLY|os.O_CREATE, 0o644); err != nil {
+		return err
+	}
+	if _, err = p.input.Seek(p.state.Offset, io.SeekStart); err != nil {
+		return errors.Join(err, p.input.Close())
+	}
+	fmt.Printf("partition %d at %s from offset %d\n", p.number, p.epoch, p.state.Offset)
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	c.mu.Lock()
+	c.parts[r.ID] = p
+	c.mu.Unlock()
+	go p.run(ctx)
+	return nil
+}
+
+// run counts lines as they come.
+func (p *partition) run(ctx context.Context) {
+	defer close(p.done)
+	var half string // of a line that is being written
+	for in := bufio.NewReader(p.input); ctx.Err() == nil; {
+		line, err := in.ReadString('\n')
+		half += line
+		if err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+			continue
+		}
+		p.mu.Lock()
+		p.state.Offset += int64(len(half))
+		for _, word := range strings.Fields(half) {
+			p.state.Counts[word]++
+		}
+		p.mu.Unlock()
+		half = ""
+	}
+}
+
+// Checkpoint makes durable what was counted. Counting goes on beside it, and nobody waits for
+// the other workers.
+func (c *counter) Checkpoint(_ context.Context, r member.Region) ([]byte, error) {
+	c.mu.Lock()
+	p := c.parts[r.ID]
+	c.mu.Unlock()
+	return p.save(c.dir)
+}
+
+// Release stops and saves: the next owner counts on without reading a line twice.
+func (c *counter) Release(_ context.Context, r member.Region) ([]byte, error) {
+	p := c.end(r)
+	fmt.Printf("partition %d is let go\n", p.number)
+	return p.save(c.dir)
+}
+
+// Evict stops. The partition is another's, who has read the checkpoint before: what was counted
+// since then is dropped here, and counted there.
+func (c *counter) Evict(_ context.Context, r member.Region) error {
+	fmt.Printf("partition %d was lost\n", c.end(r).number)
+	return nil
+}
+
+func (c *counter) end(r member.Region) *partition {
+	c.mu.Lock()
+	p := c.parts[r.ID]
+	delete(c.parts, r.ID)
+	c.mu.Unlock()
+	p.stop()
+	<-p.done
+	_ = p.input.Close()
+	return p
+}
+
+// save writes a checkpoint. It has the epoch in its name: one of an owner before, who was stopped
+// and goes on, does not replace that of the owner now.
+func (p *partition) save(dir string) ([]byte, error) {
+	p.mu.Lock()
+	raw, err := json.Marshal(p.state)
+	offset := p.state.Offset
+	p.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	path := checkpointPath(dir, p.number, p.epoch)
+	if err := writeFile(path, raw); err != nil {
+		return nil, err
+	}
+	return strconv.AppendInt(nil, offset, 10), nil
+}
+
+// newest is the checkpoint of the highest epoch, and that epoch.
+func newest(dir string, number uint64) (s state, epoch rooted.Epoch, err error) {
+	s.Counts = map[string]uint64{}
+	prefix := fmt.Sprintf("p%03d.", number)
+	entries, err := os.ReadDir(filepath.Join(dir, "checkpoints"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return s, epoch, err
+	}
+	path := ""
+	for _, e := range entries {
+		var at rooted.Epoch
+		rest, ok := strings.CutPrefix(e.Name(), prefix)
+		if n, _ := fmt.Sscanf(rest, "%d.%d.json", &at.Version, &at.ConfVersion); !ok || n != 2 || strings.HasSuffix(rest, ".new") {
+			continue
+		}
+		if path == "" || at.NewerThan(epoch) {
+			path, epoch = filepath.Join(dir, "checkpoints", e.Name()), at
+		}
+	}
+	if path == "" {
+		return s, epoch, nil
+	}
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &s)
+	}
+	return s, epoch, err
+}
+
+func checkpointPath(dir string, number uint64, e rooted.Epoch) string {
+	return filepath.Join(dir, "checkpoints", fmt.Sprintf("p%03d.%d.%d.json", number, e.Version, e.ConfVersion))
+}
+
+func inputPath(dir string, number uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("input-%03d.log", number))
+}
+
+// writeFile replaces a file as a whole, durably.
+func writeFile(path string, raw []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(raw)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

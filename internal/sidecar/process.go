@@ -1,0 +1,101 @@
+package sidecar
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/nokv/nokv/internal/procs"
+)
+
+// process is the command that a sidecar runs.
+type process struct {
+	cmd *exec.Cmd
+	// ended is closed when it is gone and reaped, and its group with it.
+	ended chan struct{}
+}
+
+// start runs a command. On Linux it ends with this process, also when this one is killed.
+func start(argv, env []string, stdin io.Reader, stdout, stderr io.Writer) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, stdout, stderr
+	p.cmd.SysProcAttr = procs.Attributes()
+	begun := make(chan error, 1)
+	go func() { // joined by ended
+		// The kernel ends the child with the thread that made it, so this one has to stay.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		begun <- err
+		if err == nil {
+			_ = p.cmd.Wait() // how it ended is read from its state
+			// What it started may have its listener, and serve: it goes too.
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+			close(p.ended)
+		}
+	}()
+	if err := <-begun; err != nil {
+		return nil, fmt.Errorf("start the command: %w", err)
+	}
+	return p, nil
+}
+
+// signal passes a signal on; one to a process that is gone is lost.
+func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// kill ends it and its group, and returns when it is gone.
+func (p *process) kill() {
+	if p == nil {
+		return
+	}
+	select {
+	case <-p.ended:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	<-p.ended
+}
+
+// end asks it to end, and ends it when it has not within grace.
+func (p *process) end(grace time.Duration) {
+	if p == nil {
+		return
+	}
+	p.signal(syscall.SIGTERM)
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case <-p.ended:
+	case <-late.C:
+		p.kill()
+	}
+}
+
+// Ended says that the process has ended.
+type Ended struct {
+	// Code is its exit status, 128 and the signal's number for one that a signal ended.
+	Code int
+	// Why is said to people.
+	Why string
+}
+
+// Error implements error.
+func (e *Ended) Error() string { return e.Why }
+
+// outcome is how it ended; nil: with status 0.
+func (p *process) outcome() error {
+	state := p.cmd.ProcessState
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return &Ended{Code: 128 + int(status.Signal()), Why: fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())}
+	}
+	if code := state.ExitCode(); code != 0 {
+		return &Ended{Code: code, Why: fmt.Sprintf("the command ended with exit status %d", code)}
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nokv/nokv/coordinator/client"
+	"github.com/nokv/nokv/member"
+	"github.com/nokv/nokv/nokvtest"
+)
+
+// harness is a cluster with a member in Go, m1, and a sidecar, s1, that has a region.
+type harness struct {
+	*nokvtest.Cluster
+	port   *httptest.Server
+	deaf   atomic.Bool // answers nothing from now on
+	undone atomic.Bool // refuses to release
+	stop   context.CancelFunc
+	result chan error
+	out    *lockedBuffer
+
+	mu    sync.Mutex
+	calls []string
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (h *harness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	call := strings.TrimPrefix(r.URL.Path, "/nokv/")
+	if h.deaf.Load() {
+		b := make([]byte, 1<<16)
+		for _, err := r.Body.Read(b); err == nil; _, err = r.Body.Read(b) {
+		}
+		<-r.Context().Done()
+		return
+	}
+	h.mu.Lock()
+	if call != "ready" {
+		h.calls = append(h.calls, call)
+	}
+	h.mu.Unlock()
+	if call == "release" {
+		if h.undone.Load() {
+			http.Error(w, "no", 500)
+			return
+		}
+		fmt.Fprint(w, `{"frontier": "18"}`)
+	}
+}
+
+func (h *harness) called(call string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
+}
+
+var ann = []byte("ann")
+
+func startHarness(t *testing.T, set func(*Config)) *harness {
+	t.Helper()
+	h := &harness{result: make(chan error, 1), out: &lockedBuffer{}}
+	h.Cluster = nokvtest.Start(t, nokvtest.Keyspace("games", "games"), nokvtest.Loopback())
+	h.Member(t, "m1", nothing{})
+	h.port = httptest.NewServer(h)
+	c, err := client.New(client.Config{Endpoints: h.Addresses()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Stdout: h.out, Stderr: h.out, App: h.port.URL, Control: "127.0.0.1:0", Reach: true, Ready: 20 * time.Second, Drain: 20 * time.Second, Grace: 20 * time.Second,
+		Member: member.Config{ID: "s1", Address: h.port.Listener.Addr().String(), Client: c, HandlerTimeout: 20 * time.Second}, Logger: hclog.NewNullLogger(),
+	}
+	set(&cfg)
+	if len(cfg.Command) > 0 {
+		cfg.Member.ProbeAddress = "127.0.0.1:0"
+	}
+	var ctx context.Context
+	ctx, h.stop = context.WithCancel(context.Background())
+	go func() { h.result <- Run(ctx, cfg) }()
+	t.Cleanup(func() {
+		h.stop()
+		h.port.CloseClientConnections()
+		h.port.Close()
+		_ = c.Close()
+	})
+	h.Await(t, "s1 is a member", func() bool {
+		select {
+		case err := <-h.result:
+			t.Fatalf("it ended before it was a member: %v, %s", err, h.out)
+		default:
+		}
+		m, err := h.Client().GetMember(t.Context(), "s1")
+		return err == nil && m.GetConnected()
+	})
+	h.Assign(t, "games", ann, "s1")
+	h.AwaitOwner(t, "games", ann, "s1")
+	h.Await(t, "it was asked to acquire", func() bool { return h.called("acquire") == 1 })
+	return h
+}
+
+func (h *harness) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-h.result:
+		return err
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not end")
+		return nil
+	}
+}
+
+// code is the exit status of a process that ended.
+func code(t *testing.T, err error) int {
+	t.Helper()
+	e, ok := errors.AsType[*Ended](err)
+	if !ok {
+		t.Fatalf("it ended with %v", err)
+	}
+	return e.Code
+}
+
+// Each end of a process gives its regions to others, with its exit status.
+func TestC06SidecarsEnds(t *testing.T) {
+	loop := []string{"sh", "-c", `trap 'echo hangup' HUP; trap 'echo asked; exit 5' TERM; echo begins; while :; do sleep 0.05; done`}
+	for name, c := range map[string]struct {
+		set   func(*Config)
+		does  func(h *harness)
+		judge func(t *testing.T, h *harness, err error)
+	}{
+		"it hangs": {
+			func(c *Config) { c.Command, c.Hang = loop, 400*time.Millisecond },
+			func(h *harness) { h.deaf.Store(true) },
+			func(t *testing.T, _ *harness, err error) {
+				if n := code(t, err); n != 137 {
+					t.Errorf("exit status %d", n)
+				}
+			},
+		},
+		"it is asked to end": {
+			func(c *Config) { c.Command = loop },
+			func(h *harness) { h.stop() },
+			func(t *testing.T, h *harness, err error) {
+				if n := code(t, err); n != 5 || !strings.Contains(h.out.String(), "asked") {
+					t.Errorf("exit status %d, %s", n, h.out)
+				}
+				if h.called("drain") != 1 || h.called("release") != 1 {
+					t.Errorf("it was asked %v", h.calls)
+				}
+			},
+		},
+		"it does not let go": {
+			func(c *Config) {
+				c.Command, c.Drain, c.Member.HandlerTimeout = loop, 100*time.Millisecond, 600*time.Millisecond
+			},
+			func(h *harness) {
+				h.undone.Store(true)
+				h.stop()
+			},
+			func(t *testing.T, h *harness, err error) {
+				if n := code(t, err); n != 137 || h.called("release") < 1 {
+					t.Errorf("exit status %d, asked %v", n, h.calls)
+				}
+			},
+		},
+		"beside, it ends": {
+			func(c *Config) { c.Token = "0123456789abcdef" },
+			func(h *harness) {
+				h.port.CloseClientConnections()
+				h.port.Listener.Close()
+			},
+			func(t *testing.T, _ *harness, err error) {
+				if err == nil || !strings.Contains(err.Error(), "nobody listens") {
+					t.Errorf("it ended with %v", err)
+				}
+			},
+		},
+		"beside, it is asked to end": {
+			func(c *Config) { c.Token = "0123456789abcdef" },
+			func(h *harness) { h.stop() },
+			func(t *testing.T, h *harness, err error) {
+				if err != nil || h.called("release") != 1 {
+					t.Errorf("it ended with %v, asked %v", err, h.calls)
+				}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHarness(t, c.set)
+			c.does(h)
+			c.judge(t, h, h.ended(t))
+			h.AwaitOwner(t, "games", ann, "m1")
+		})
+	}
+}
+
+// What is not ours and hangs may serve: nothing is said of it that would be a proof of death.
+func TestC06ProcessBesideThatHangsIsNotSaidToBeDead(t *testing.T) {
+	t.Parallel()
+	h := startHarness(t, func(c *Config) { c.Token, c.Hang = "0123456789abcdef", 400*time.Millisecond })
+	h.deaf.Store(true)
+	if err := h.ended(t); !errors.Is(err, errHangs) {
+		t.Errorf("it ended with %v", err)
+	}
+	m, err := h.Client().GetMember(t.Context(), "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.GetMember().GetReason() != "" {
+		t.Errorf("it is said to be dead: %s", m.GetMember().GetReason())
+	}
+}
+
+// Signals that are for the process reach it.
+func TestSidecarPassesSignals(t *testing.T) {
+	h := startHarness(t, func(c *Config) {
+		c.Command = []string{"sh", "-c", `trap 'echo hangup; exit 9' HUP; while :; do sleep 0.05; done`}
+	})
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if n := code(t, h.ended(t)); n != 9 || !strings.Contains(h.out.String(), "hangup") {
+		t.Errorf("exit status %d, %s", n, h.out)
+	}
+}
