@@ -116,7 +116,8 @@ func TestACrowdIsVisitedInTurns(t *testing.T) {
 	})
 }
 
-// What gathers between two rounds of a crowd costs each of it one message.
+// What gathers between two rounds of a crowd costs each of it one message, and rounds of many
+// changes are far apart.
 func TestACrowdGetsWhatGatheredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := routed(t)

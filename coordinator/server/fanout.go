@@ -30,10 +30,14 @@ const (
 	maxFramesBytes = 32 << 20
 	// crowd is how many watches of a scope get what gathered since they were given
 	// something last in one message, and of each region only the last change: that is
-	// all they need to be where it ends. crowdRound is the shortest time between two
-	// rounds of it.
-	crowd      = 256
+	// all they need to be where it ends.
+	crowd = 256
+	// crowdRound is the shortest time between the beginnings of two rounds of a crowd. While
+	// no more than crowdFew changes gather from one to the next it is crowdRest for each of
+	// its watches, if that is less: then changes wait the less, the less a round costs.
 	crowdRound = 100 * time.Millisecond
+	crowdFew   = 4
+	crowdRest  = 25 * time.Microsecond
 	// maxForeign is how many keyspaces of one name a scope remembers before it
 	// looks which of them can still be read about.
 	maxForeign = 64
@@ -111,8 +115,11 @@ type scope struct {
 	mixed bool // those of a connection do not stand together
 	place int
 	begin time.Time
-	queue *[]*scope // that of fanout that it is in; nil: none
-	again bool
+	// gathered is how many changes came since then, or since the one that is to follow was
+	// given its time.
+	gathered int
+	queue    *[]*scope // that of fanout that it is in; nil: none
+	again    bool
 	// latest are the last changes; nil: it is no crowd.
 	latest *latest
 }
@@ -310,6 +317,7 @@ func (f *fanout) publish(batches []rootview.Batch) (waited bool) {
 					making[s] = k
 				}
 				k.add(change)
+				s.gathered++
 				s.gather(c, from, to, change)
 			})
 		}
@@ -332,10 +340,11 @@ func (f *fanout) refreshLocked(s *scope, queue *[]*scope) {
 	}
 	s.place = len(s.level)
 	now := time.Now()
-	if !isCrowd(s) || s.begin.Add(crowdRound).Before(now) {
+	next := s.begin.Add(s.rest())
+	if s.gathered = 0; next.Before(now) {
 		s.begin = now
 	} else {
-		s.begin = s.begin.Add(crowdRound)
+		s.begin = next
 		if s.begin.After(now) {
 			queue = &f.resting
 			f.soonLocked(s.begin)
@@ -348,6 +357,17 @@ func (f *fanout) refreshLocked(s *scope, queue *[]*scope) {
 	if s.mixed && isCrowd(s) {
 		s.group()
 	}
+}
+
+// rest is the shortest time between the beginnings of two rounds.
+func (s *scope) rest() time.Duration {
+	switch {
+	case !isCrowd(s):
+		return 0
+	case s.gathered > crowdFew:
+		return crowdRound
+	}
+	return min(time.Duration(len(s.level))*crowdRest, crowdRound)
 }
 
 // group has the watches of a connection stand together, for fanout.gather.

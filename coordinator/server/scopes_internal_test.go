@@ -92,9 +92,17 @@ func TestChangesComeBeforeLooks(t *testing.T) {
 	}
 }
 
-// The round that follows one under way begins crowdRound behind that one's beginning, and
-// deliver knows when: it is not left to the next look at all watches.
+// The round that follows one under way begins a while behind that one's beginning, the longer
+// the more watches there are, and deliver knows when: it is not left to the next look at all.
 func TestTheNextRoundOfACrowdIsWaitedFor(t *testing.T) {
+	for crowd, want := range map[int]time.Duration{
+		256: 256 * crowdRest, 1000: 25 * time.Millisecond, 4000: crowdRound, 10_000: crowdRound,
+	} {
+		t.Run(fmt.Sprint(crowd), func(t *testing.T) { nextRound(t, crowd, want) })
+	}
+}
+
+func nextRound(t *testing.T, crowd int, want time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		f, all := watched(t, 1)
 		s := all[0].scope
@@ -111,7 +119,7 @@ func TestTheNextRoundOfACrowdIsWaitedFor(t *testing.T) {
 		if n := f.drain(nil); n < crowd-1 || n > crowd {
 			t.Fatalf("%d visits of the first round", n)
 		}
-		if left := time.Until(f.until); f.until.IsZero() || left != crowdRound {
+		if left := time.Until(f.until); f.until.IsZero() || left != want {
 			t.Errorf("a round begins in %v, deliver waits for one in %v", time.Until(f.soonest), left)
 		}
 	})
