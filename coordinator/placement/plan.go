@@ -47,6 +47,10 @@ type planner struct {
 	able, damped []*candidate
 	looked       bool
 	targets      map[state.KeyspaceID]*targets
+	// active are the members as everyone has them, and acting the incarnations that may act;
+	// nil: not looked up.
+	active []known
+	acting map[state.MemberID]uint64
 	// homeless are regions with owners to be replaced, by keyspace.
 	homeless map[state.KeyspaceID][]homeless
 	// room is for the regions of one keyspace after the other.

@@ -107,39 +107,78 @@ var whyOf = [...]Why{
 	balance.MembersFull: MembersFull, balance.NoneMatches: NoneMatches, balance.NoOther: NoOther,
 }
 
+// known is what a plan knows of a member, whatever the keyspace.
+type known struct {
+	record *rootv1.Member
+	balance.Member
+	// most it can take, rest of its load that is no region's, and when that was heard.
+	most  load.Amount
+	rest  load.Pair
+	heard clock.Instant
+}
+
+// everyone are the members that the root has as active, by id, once looked up: keyspaces ask
+// for them one after another.
+func (p *planner) everyone() []known {
+	if p.acting != nil {
+		return p.active
+	}
+	p.acting = map[state.MemberID]uint64{}
+	p.State.Members(func(m *rootv1.Member) bool {
+		id := state.MemberID(m.GetId())
+		if !p.alive(state.Owner{Member: id, Incarnation: m.GetIncarnation()}) {
+			return true
+		}
+		p.acting[id] = m.GetIncarnation()
+		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE {
+			return true
+		}
+		x := known{record: m, Member: balance.Member{
+			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
+			Takes: p.Observed.Takes(id), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
+		}}
+		if p.Insight != nil {
+			in := p.Insight.Member(id)
+			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
+		}
+		if p.Loads != nil {
+			b := p.Loads.Member(m.GetIncarnation(), p.Now)
+			x.most, x.rest, x.heard = b.Capacity, b.Rest, b.Heard
+		}
+		p.active = append(p.active, x)
+		return true
+	})
+	return p.active
+}
+
 // members are those of a keyspace. They are held if most of them, that the root has as
 // active, may not get anything: it is more likely that this coordinator is cut off.
 func (p *planner) members(k *settings) (members []balance.Member, held bool) {
 	missing, byLoad := 0, p.byLoad(k)
-	var others map[state.MemberID]load.Pair
+	var sums *Sums
 	if byLoad {
-		others = p.elsewhere(k)
+		sums = p.sums()
 	}
-	p.State.Members(func(m *rootv1.Member) bool {
-		if m.GetState() != rootv1.MemberState_MEMBER_STATE_ACTIVE || !Accepts(m, k.name) {
-			return true
+	all := p.everyone()
+	members = make([]balance.Member, 0, len(all))
+	for i := range all {
+		m := &all[i]
+		if !Accepts(m.record, k.name) {
+			continue
 		}
-		id := state.MemberID(m.GetId())
-		x := balance.Member{
-			ID: id, Incarnation: m.GetIncarnation(), Capacity: m.GetCapacity(), Labels: m.GetLabels(),
-			Takes: p.Observed.Takes(id), Stale: p.stale(k, m), Regions: p.State.MemberRegionCount(id) + p.Busy.all(id),
-			Gives: p.under(id), Gets: p.taking(id),
-		}
+		x := m.Member
+		x.Gives, x.Gets = p.under(x.ID), p.taking(x.ID)
 		if !x.Takes {
 			missing++
 		}
 		if p.Insight != nil {
-			in := p.Insight.Member(id)
-			x.Joined, x.RestsUntil = in.Joined, in.RestsUntil
-			x.There = in.Joined <= p.Created[k.id]
+			x.There = x.Joined <= p.Created[k.id]
 		}
 		if byLoad {
-			b := p.Loads.Member(m.GetIncarnation(), p.Now)
-			x.Most, x.Other = b.Capacity, b.Rest.Plus(others[id])
+			x.Stale, x.Most, x.Other = p.tooOld(k, m.heard), m.most, m.rest.Plus(sums.elsewhere(x.ID, k.id))
 		}
 		members = append(members, x)
-		return true
-	})
+	}
 	return members, 2*missing > len(members)
 }
 
@@ -155,23 +194,20 @@ type Sums struct {
 // sumsFor is how long sums are kept, for each region in them.
 const sumsFor = 20 * time.Microsecond
 
-// elsewhere is the load that members have of regions of assigned keyspaces, but for one's.
-func (p *planner) elsewhere(k *settings) map[state.MemberID]load.Pair {
+// sums are those of now, or of a while ago.
+func (p *planner) sums() *Sums {
 	if p.Sums == nil {
 		p.Sums = &Sums{}
 	}
-	s := p.Sums
-	if s.of == nil || p.Now > s.until {
-		p.sumUp(s)
+	if p.Sums.of == nil || p.Now > p.Sums.until {
+		p.sumUp(p.Sums)
 	}
-	if len(s.of) == 1 {
-		return nil
-	}
-	others := make(map[state.MemberID]load.Pair, len(s.all))
-	for id, all := range s.all {
-		others[id] = all.Minus(s.of[k.id][id])
-	}
-	return others
+	return p.Sums
+}
+
+// elsewhere is the load that a member has of regions of assigned keyspaces, but for one's.
+func (s *Sums) elsewhere(id state.MemberID, but state.KeyspaceID) load.Pair {
+	return s.all[id].Minus(s.of[but][id])
 }
 
 func (p *planner) sumUp(s *Sums) {
@@ -207,15 +243,15 @@ func (p *planner) addUp(id state.KeyspaceID, sums map[state.MemberID]load.Pair) 
 // stale reports whether a member has not been heard for so long that its load is not
 // known.
 func (p *planner) stale(k *settings, m *rootv1.Member) bool {
-	if !p.byLoad(k) {
-		return false
-	}
-	heard := p.Loads.Member(m.GetIncarnation(), p.Now).Heard
+	return p.byLoad(k) && p.tooOld(k, p.Loads.Member(m.GetIncarnation(), p.Now).Heard)
+}
+
+func (p *planner) tooOld(k *settings, heard clock.Instant) bool {
 	return heard == 0 || p.Now.Sub(heard) > k.maxAge
 }
 
 // regions are those of a keyspace, until those of another one are asked for. One is busy
-// that has a change under way, or an owner that may not act.
+// that has a change under way, or an owner that may not act. everyone has been asked for.
 func (p *planner) regions(k *settings) []balance.Region {
 	regions := slices.Grow(p.room[:0], p.State.KeyspaceRegionCount(k.id))
 	p.State.RegionsFrom(k.id, "", func(r *state.Region) bool {
@@ -233,7 +269,7 @@ func (p *planner) regions(k *settings) []balance.Region {
 			p.asPlanned(&x, &p.plan.Operations[begun-1])
 		}
 		for _, o := range x.Owners {
-			x.Busy = x.Busy || !p.alive(o)
+			x.Busy = x.Busy || o.Incarnation == 0 || p.acting[o.Member] != o.Incarnation
 		}
 		if p.byLoad(k) {
 			p.loadOf(r, &x)
