@@ -44,7 +44,7 @@ type Error struct {
 
 // Try is what one coordinator said to a call.
 type Try struct {
-	// Endpoint is its address.
+	// Endpoint is its address; empty where one answer of several in a message is meant.
 	Endpoint string
 	// Times is how often it was asked.
 	Times int
@@ -74,7 +74,10 @@ func (e *Error) Error() string {
 		} else {
 			b.WriteString("; ")
 		}
-		fmt.Fprintf(&b, "%s: %s", t.Endpoint, t.Said)
+		if t.Endpoint != "" {
+			b.WriteString(t.Endpoint + ": ")
+		}
+		b.WriteString(t.Said)
 		if t.Times > 1 {
 			fmt.Fprintf(&b, " (asked %d times)", t.Times)
 		}

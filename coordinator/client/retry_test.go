@@ -212,6 +212,14 @@ func TestErrorSaysWhoSaidWhat(t *testing.T) {
 	})
 }
 
+// Where nobody is named, nothing stands for the name.
+func TestErrorOfOneAnswerOfSeveral(t *testing.T) {
+	err := &client.Error{Op: "Claim", Tries: []client.Try{{Times: 1, Said: "no_active_members: nobody"}}}
+	if got, want := err.Error(), "Claim: no_active_members: nobody"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Who refused is who is named, also when the first one asked said nothing and
 // is still the favourite.
 func TestARefusalNamesWhoSaidIt(t *testing.T) {
