@@ -31,6 +31,8 @@ type regionOutput struct {
 	ConfVer  uint64        `json:"conf_version"`
 	Owners   []ownerOutput `json:"owners"`
 	Revision uint64        `json:"revision"`
+	// Frontier is how far its owners got, as they say; absent: none has said.
+	Frontier string `json:"frontier,omitempty"`
 	// Note is what who assigns knows of it beside the root; absent: nothing.
 	Note *noteOutput `json:"note,omitempty"`
 }
@@ -48,6 +50,7 @@ func showRegion(r *rootv1.Region) regionOutput {
 	out := regionOutput{
 		ID: r.GetId(), Keyspace: r.GetKeyspaceId(), StartKey: showKey(r.GetStartKey()), EndKey: showKey(r.GetEndKey()),
 		Version: r.GetEpoch().GetVersion(), ConfVer: r.GetEpoch().GetConfVersion(), Revision: r.GetRevision(), Owners: []ownerOutput{},
+		Frontier: showKey(r.GetFrontier()),
 	}
 	for _, o := range r.GetOwners() {
 		out.Owners = append(out.Owners, ownerOutput{MemberID: o.MemberId, PeerID: o.PeerId, Incarnation: o.Incarnation})

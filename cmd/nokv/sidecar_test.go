@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -313,49 +312,4 @@ func (c *counters) gone(pid int) {
 		}
 		return nil
 	})
-}
-
-// The tutorial, word for word: what it has for a shell is run by one.
-func TestTutorialOfAnyLanguage(t *testing.T) {
-	needProgram(t, "python3")
-	needProgram(t, "curl")
-	for _, addr := range []string{"127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.1:9003"} {
-		if !proctest.Free(addr) {
-			t.Skipf("SKIPPED: %s is in use, and the tutorial needs it", addr)
-		}
-	}
-	dir := t.TempDir()
-	for from, to := range map[string]string{repositoryFile(t, "examples"): "examples", nokvPath(t): "nokv"} {
-		if err := os.Symlink(from, filepath.Join(dir, to)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	script := "set -e\n"
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readDoc(t, "tutorials/any-language.md"), -1) {
-		script += block[1]
-	}
-	const build = "go build -o nokv ./cmd/nokv\n"
-	if !strings.Contains(script, build) {
-		t.Fatal("the tutorial does not build nokv")
-	}
-	script = strings.Replace(script, build, "", 1) // the tests have built it
-	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
-	if code := p.Wait(proctest.Patience); code != 0 {
-		t.Fatalf("exit status %d", code)
-	}
-	said := p.Log()
-	var members []string
-	for n := 1; n <= 3; n++ {
-		got := regexp.MustCompile(fmt.Sprintf(`"count": %d, "member": "(g[1-3])"`, n)).FindStringSubmatch(said)
-		if got == nil {
-			t.Fatalf("nobody counted to %d", n)
-		}
-		members = append(members, got[1])
-	}
-	if members[0] != members[1] || members[1] == members[2] {
-		t.Errorf("%v counted", members)
-	}
-	if !strings.Contains(said, "ended by signal 9") || !strings.Contains(said, "the owner has failed") {
-		t.Error("it does not say what happened")
-	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/nokv/nokv/router"
 )
 
-var quietly = flag.Int64("transfers", 200, "how many transfers the quiet figures are of")
+var quietly = flag.Int64("transfers", 100, "how many transfers the quiet figures are of")
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "bank" { // this program, as a process of the test
@@ -68,6 +68,7 @@ func TestN01N05N07N15N65TheSumNeverChanges(t *testing.T) {
 	defer k.close()
 	banking, stop := context.WithCancel(ctx)
 	defer stop()
+	k.lockLife = 500 * time.Millisecond // of the teller who will be dead; who lives and is slower begins again
 	b := &bank{kv: k}
 	ended := make(chan error, 1)
 	go func() { ended <- b.run(banking) }()

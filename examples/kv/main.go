@@ -2,6 +2,7 @@
 // timestamps and routes of the control plane.
 //
 //	go run ./examples/kv             a cluster, three stores and a bank: kill a store
+//	go run ./examples/kv open        makes the accounts, in the regions that there are
 //	go run ./examples/kv bank        tellers and an auditor, beside a cluster that runs
 //	go run ./examples/kv audit       the sum of all accounts, in one snapshot
 //	go run ./examples/kv reshape     splits, merges and leader transfers, one each second
@@ -48,6 +49,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer k.close()
 	switch command {
+	case "open":
+		return openAccounts(ctx, k)
 	case "bank":
 		return tell(ctx, k, func(line string) { fmt.Println(line) })
 	case "audit":
@@ -59,10 +62,10 @@ func run(ctx context.Context, args []string) error {
 	case "reshape":
 		return each(ctx, time.Second, func() error { fmt.Println(k.reshape(ctx)); return nil })
 	}
-	return fmt.Errorf("there is no %q: use bank, audit, reshape, or nothing for all of it", command)
+	return fmt.Errorf("there is no %q: use open, bank, audit, reshape, or nothing for all of it", command)
 }
 
-// tell runs a bank, and says each five seconds what it did.
+// tell runs a bank, and says each five seconds and at the end what it did.
 func tell(ctx context.Context, k *kv, say func(string)) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -73,7 +76,9 @@ func tell(ctx context.Context, k *kv, say func(string)) error {
 		stop()
 	}()
 	_ = each(ctx, 5*time.Second, func() error { say(b.String()); return nil })
-	return <-ended
+	err := <-ended
+	say(b.String())
+	return err
 }
 
 func each(ctx context.Context, every time.Duration, do func() error) error {

@@ -18,7 +18,9 @@ var nokv = sync.OnceValues(func() (string, error) {
 	}
 	nokvDir = dir
 	path := filepath.Join(dir, "nokv")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/nokv/nokv/cmd/nokv").CombinedOutput()
+	// go build links each time, for seconds; go run keeps what it linked, so that of the packages
+	// of a test command one waits for that.
+	out, err := exec.Command("go", "run", "-exec", "cp", "github.com/nokv/nokv/cmd/nokv", path).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build nokv: %w\n%s", err, out)
 	}

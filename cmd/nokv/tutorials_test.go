@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nokv/nokv/internal/testing/proctest"
+)
+
+// tutorials are the pages, by name: what has to be installed and free for them, and what the commands of
+// each must have said at the end.
+var tutorials = map[string]struct {
+	tools []string
+	ports []int
+	judge func(t *testing.T, said string)
+}{
+	"any-language.md": {[]string{"python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
+	"database.md":     {[]string{"awk", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
+	"actors.md":       {[]string{"awk", "sed", "curl"}, nil, judgeActors},
+	"streams.md":      {[]string{"awk", "sed"}, nil, judgeStreams},
+}
+
+// Every tutorial, word for word: what it has for a shell is run by one.
+func TestTutorials(t *testing.T) {
+	pages, err := filepath.Glob(repositoryFile(t, "docs/tutorials") + "/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := readDoc(t, "tutorials/README.md")
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if name == "README.md" {
+			continue
+		}
+		if !strings.Contains(list, "("+name+")") {
+			t.Errorf("docs/tutorials/README.md does not have %s", name)
+		}
+		if _, ok := tutorials[name]; !ok {
+			t.Errorf("nothing judges what docs/tutorials/%s says: give it a row here", name)
+		}
+	}
+	for name, c := range tutorials {
+		t.Run(name, func(t *testing.T) {
+			for _, tool := range c.tools {
+				if _, err := exec.LookPath(tool); err != nil {
+					t.Skipf("SKIPPED: the tutorial needs %s: %v", tool, err)
+				}
+			}
+			for _, port := range c.ports {
+				if addr := fmt.Sprintf("127.0.0.1:%d", port); !proctest.Free(addr) {
+					t.Skipf("SKIPPED: %s is in use, and the tutorial needs it", addr)
+				}
+			}
+			t.Parallel()
+			c.judge(t, followTutorial(t, name))
+		})
+	}
+}
+
+var (
+	shellBlocks = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	builds      = regexp.MustCompile(`(?m)^go build -o (\S+) \./(\S+)\n`)
+)
+
+// followTutorial runs a page's commands in an empty folder, and returns what they said. What they build is
+// built before: nokv is this binary.
+func followTutorial(t *testing.T, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	script := "set -e\n"
+	for _, block := range shellBlocks.FindAllStringSubmatch(readDoc(t, "tutorials/"+name), -1) {
+		script += block[1]
+	}
+	built := false
+	for _, b := range builds.FindAllStringSubmatch(script, -1) {
+		if to := filepath.Join(dir, b[1]); b[2] == "cmd/nokv" {
+			built = true
+			if err := os.Symlink(nokvPath(t), to); err != nil {
+				t.Fatal(err)
+			}
+		} else if out, err := exec.Command("go", "run", "-exec", "cp", "github.com/nokv/nokv/"+b[2], to).CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", b[2], err, out)
+		}
+	}
+	if !built {
+		t.Fatal("the tutorial does not build nokv")
+	}
+	if err := os.Symlink(repositoryFile(t, "examples"), filepath.Join(dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	script = builds.ReplaceAllString(script, "")
+	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
+	if code := p.Wait(proctest.Patience); code != 0 {
+		t.Fatalf("exit status %d", code)
+	}
+	return p.Log()
+}
+
+// oneOf is the only group of a pattern in what was said, which must be there.
+func oneOf(t *testing.T, said, pattern string) string {
+	t.Helper()
+	got := regexp.MustCompile(pattern).FindStringSubmatch(said)
+	if got == nil {
+		t.Fatalf("nothing said %s", pattern)
+	}
+	return got[len(got)-1]
+}
+
+func judgeAnyLanguage(t *testing.T, said string) {
+	var members []string
+	for n := 1; n <= 3; n++ {
+		members = append(members, oneOf(t, said, fmt.Sprintf(`"count": %d, "member": "(g[1-3])"`, n)))
+	}
+	if members[0] != members[1] || members[1] == members[2] {
+		t.Errorf("%v counted", members)
+	}
+	oneOf(t, said, `ended by signal 9`)
+	oneOf(t, said, `the owner has failed`)
+}
+
+func judgeDatabase(t *testing.T, said string) {
+	if n := strings.Count(said, "60 accounts have 60000"); n != 2 {
+		t.Errorf("%d audits found 60000, want 2", n)
+	}
+	oneOf(t, said, `[1-9]\d* transfers .*[1-9]\d* snapshots, all of them of 60000`)
+	oneOf(t, said, `(?m)^a (split|merge)|to lead the region`)
+}
+
+func judgeActors(t *testing.T, said string) {
+	before := oneOf(t, said, `"node":"([abc])".*"began":"(?:anew|moved from .)"`)
+	if now := oneOf(t, said, `"node":"([abc])".*"began":"from checkpoint 1\.\d+-\d+"`); now == before {
+		t.Errorf("the actor is at node %s, who was killed", now)
+	}
+	if n := len(regexp.MustCompile(` 512 +live`).FindAllString(said, -1)); n != 2 {
+		t.Errorf("%d nodes have 512 slots, want 2", n)
+	}
+	oneOf(t, said, `the owner has failed`)
+	oneOf(t, said, `[1-9]\d* changes lost, 0 answers wrong|0 changes lost, 0 answers wrong`)
+}
+
+func judgeStreams(t *testing.T, said string) {
+	oneOf(t, said, `partition \d+ at 1\.\d+ from offset [1-9]`)
+	oneOf(t, said, `the owner has failed`)
+	if strings.Contains(said, "WRONG") || strings.Count(said, "all counts are exact") != 2 {
+		t.Error("counts are not exact")
+	}
+}
