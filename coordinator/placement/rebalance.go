@@ -105,6 +105,7 @@ var whyOf = [...]Why{
 	balance.NoMember: NoEligibleMember, balance.TooManyMoves: TooManyMoves, balance.HotRegionAlone: HotRegionAlone, balance.NoGain: NoGain,
 	balance.LoadUnknown: LoadUnknown, balance.BudgetSpent: BudgetSpent, balance.Resting: Resting, balance.PoisonSuspected: PoisonSuspected,
 	balance.MembersFull: MembersFull, balance.NoneMatches: NoneMatches, balance.NoOther: NoOther,
+	balance.CoolingDown: CoolingDown, balance.Joined: Joined, balance.Recovered: Recovered,
 }
 
 // members are those of a keyspace. They are held if most of them, that the root has as
