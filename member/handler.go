@@ -25,7 +25,7 @@ type Handler interface {
 
 // Evicter is a Handler that is told when a region was given to another member without
 // being released: after a verdict that this process has failed, or by an operator.
-// Requests may still run. Without it Release is called, behind the last of them, and what
+// Requests may still run, and find their state gone: they look, and end with an error. Without it Release is called, behind the last of them, and what
 // that returns is of no use to anybody.
 type Evicter interface {
 	Evict(ctx context.Context, r Region) error

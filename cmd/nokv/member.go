@@ -45,7 +45,8 @@ type memberOutput struct {
 
 // observedOutput is what a coordinator has observed of a member.
 type observedOutput struct {
-	// Health is discovered, live, suspected or held; empty: it may not act any more.
+	// Health is discovered, live, suspected or held, or reports: of a store, which nobody judges by
+	// its silence; empty: it may not act any more.
 	Health string `json:"health,omitempty"`
 	// Signals are what speaks against it, or for it; Guard is what holds the verdict.
 	Signals []string `json:"signals,omitempty"`
@@ -58,7 +59,8 @@ type observedOutput struct {
 	// Load and the most that it can take, as it says; absent: it does not.
 	Load         *float64 `json:"load,omitempty"`
 	LoadCapacity float64  `json:"load_capacity,omitempty"`
-	// DampedMillis: it failed too often, and gets nothing new for so long.
+	// DampedMillis: it failed as often as guards-flap-failures says, and gets nothing new for so long;
+	// what it has it keeps.
 	DampedMillis uint64 `json:"damped_millis,omitempty"`
 }
 
@@ -83,6 +85,9 @@ func showObserved(m *coordinatorv1.MemberStatus) observedOutput {
 	}
 	if state := m.GetMember().GetState(); m.GetHealth() != 0 && (state == rootv1.MemberState_MEMBER_STATE_ACTIVE || state == rootv1.MemberState_MEMBER_STATE_DRAINING) {
 		out.Health = word(m.GetHealth().String(), "MEMBER_HEALTH_")
+		if m.GetHealth() == coordinatorv1.MemberHealth_MEMBER_HEALTH_DISCOVERED && m.GetLastHeartbeat() != nil {
+			out.Health = "reports"
+		}
 	}
 	if m.GetFrames() > 0 || m.GetLastHeartbeat() != nil {
 		out.HeardMillis = &m.HeartbeatAgeMillis
@@ -119,7 +124,7 @@ func (o *observedOutput) why() string {
 		parts = append(parts, "held by "+o.Guard)
 	}
 	if o.DampedMillis > 0 {
-		parts = append(parts, "failed too often, gets nothing new for "+(time.Duration(o.DampedMillis)*time.Millisecond).Round(time.Second).String())
+		parts = append(parts, "damped by guards-flap-failures, gets nothing new for "+(time.Duration(o.DampedMillis)*time.Millisecond).Round(time.Second).String())
 	}
 	if len(o.Signals) > 0 {
 		parts = append(parts, strings.Join(o.Signals, ","))
@@ -137,7 +142,7 @@ func memberList() *command {
 			header := slices.Concat([]any{"ID", "ADDRESS", "KIND", "STATE", "INCARNATION", "REGIONS"}, observedColumns, []any{"REASON"})
 			return list(f, unargued((*client.Client).ListMembers), show, header, func(m listedOutput) []any {
 				reason := m.Reason
-				if m.Health != "" && (m.Health != "live" || m.DampedMillis > 0) {
+				if m.Health != "" && (m.Health != "live" && m.Health != "reports" || m.DampedMillis > 0) {
 					reason = strings.TrimPrefix(reason+"; "+m.why(), "; ")
 				}
 				return slices.Concat([]any{m.ID, orDash(m.Address), orDash(m.Kind), m.State, m.Incarnation, *m.Regions}, m.cells(), []any{orDash(reason)})
@@ -152,8 +157,19 @@ type memberGetOutput struct {
 	// MovesFrom and MovesTo are moves of regions that are under way.
 	MovesFrom uint64 `json:"moves_from"`
 	MovesTo   uint64 `json:"moves_to"`
+	// Owned are as many of its regions as --regions says.
+	Owned []ownedOutput `json:"regions,omitempty"`
 	// Observed is what each coordinator has observed.
 	Observed []observerOutput `json:"observed"`
+}
+
+// ownedOutput is a region of a member, in JSON. The field names stay.
+type ownedOutput struct {
+	Region   uint64 `json:"region"`
+	Keyspace string `json:"keyspace"`
+	StartKey string `json:"start_key"`
+	EndKey   string `json:"end_key"`
+	Epoch    string `json:"epoch"`
 }
 
 type observerOutput struct {
@@ -166,6 +182,7 @@ func memberGet() *command {
 	return &command{
 		name: "get", args: "ID [flags]", summary: "show a member, and what every coordinator has observed of it",
 		setup: func(f *flags) func(context.Context, *env, []string) error {
+			regions := f.Uint("regions", 0, "show so many of its `regions`, with their keys; keyspaces are looked through until they are found")
 			c, r := f.client(), f.read()
 			f.withOutput()
 			return func(ctx context.Context, e *env, args []string) error {
@@ -177,20 +194,23 @@ func memberGet() *command {
 					return usagef("name one member")
 				}
 				return c.call(ctx, func(ctx context.Context, cl *client.Client) error {
-					return showWholeMember(ctx, e, cl, rooted.MemberID(args[0]), opts)
+					return showWholeMember(ctx, e, cl, rooted.MemberID(args[0]), uint64(*regions), opts)
 				})
 			}
 		},
 	}
 }
 
-func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.MemberID, opts []client.ReadOption) error {
+func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.MemberID, regions uint64, opts []client.ReadOption) error {
 	m, err := cl.GetMember(ctx, id, opts...)
 	if err != nil {
 		return err
 	}
 	out := memberGetOutput{memberOutput: showMember(m.GetMember(), &m.OwnedRegions)}
 	if out.MovesFrom, out.MovesTo, err = movesOf(ctx, cl, m.GetMember()); err != nil {
+		return err
+	}
+	if out.Owned, err = ownedBy(ctx, cl, id, min(regions, m.OwnedRegions)); err != nil {
 		return err
 	}
 	_ = cl.Discover(ctx) // what is not found is not asked; the configured ones are
@@ -205,6 +225,32 @@ func showWholeMember(ctx context.Context, e *env, cl *client.Client, id rooted.M
 		out.Observed = append(out.Observed, o)
 	}
 	return e.print(out, out.table)
+}
+
+// ownedBy are so many regions of a member, by keyspace and key.
+func ownedBy(ctx context.Context, cl *client.Client, id rooted.MemberID, most uint64) (all []ownedOutput, err error) {
+	if most == 0 {
+		return nil, nil
+	}
+	for k, err := range cl.ListKeyspaces(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		for route, err := range cl.ScanRegions(ctx, nil, nil, client.In(k.GetName()), client.Limit(4096)) {
+			if err != nil {
+				return nil, err
+			}
+			r := route.Region
+			if _, its := r.Owner(id); !its {
+				continue
+			}
+			all = append(all, ownedOutput{uint64(r.ID), k.GetName(), showKey([]byte(r.Start)), showKey([]byte(r.End)), r.Epoch.String()})
+			if uint64(len(all)) == most {
+				return all, nil
+			}
+		}
+	}
+	return all, nil
 }
 
 // movesOf counts the regions that are about to leave a member's process, and to come to it.
@@ -261,6 +307,16 @@ func (m *memberGetOutput) table(w *tabwriter.Writer) {
 	}
 	row(w, "keyspaces", keyspaces)
 	row(w, "regions", fmt.Sprintf("%d owned; moves under way: %d from it, %d to it", *m.Regions, m.MovesFrom, m.MovesTo))
+	if len(m.Owned) > 0 {
+		row(w)
+		row(w, "REGION", "KEYSPACE", "KEYS", "EPOCH")
+		for _, r := range m.Owned {
+			row(w, r.Region, r.Keyspace, "["+clipped(r.StartKey)+", "+clipped(r.EndKey)+")", r.Epoch)
+		}
+		if more := *m.Regions - min(uint64(len(m.Owned)), *m.Regions); more > 0 {
+			row(w, fmt.Sprintf("# %d more", more))
+		}
+	}
 	row(w)
 	row(w, slices.Concat([]any{"COORDINATOR"}, observedColumns, []any{"FRAMES", "SIGNALS"})...)
 	for _, o := range m.Observed {

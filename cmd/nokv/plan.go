@@ -180,7 +180,7 @@ type plannedKeyspaceOutput struct {
 	By       string `json:"by"`
 	EvensOut bool   `json:"evens_out"`
 	Regions  uint64 `json:"regions"`
-	// What the fullest member has for its capacity, of 1,000 of the mean.
+	// What the fullest member has, of 1,000 of its fair part.
 	BeforePermille uint64  `json:"imbalance_before_permille"`
 	AfterPermille  uint64  `json:"imbalance_after_permille"`
 	LoadMoved      float64 `json:"load_moved"`
@@ -328,7 +328,7 @@ func showPlan(plan *coordinatorv1.PlanResponse) planOutput {
 
 func (p *planFlags) table(w *tabwriter.Writer, out *planOutput) {
 	if p.id == "" {
-		row(w, "KEYSPACE", "REGIONS", "BY", "FULLEST / MEAN", "TO BE DONE", "NOT DONE")
+		row(w, "KEYSPACE", "REGIONS", "BY", "FULLEST / FAIR", "TO BE DONE", "NOT DONE")
 		for _, k := range out.Keyspaces {
 			by := k.By
 			if !k.EvensOut {
@@ -337,10 +337,11 @@ func (p *planFlags) table(w *tabwriter.Writer, out *planOutput) {
 			row(w, k.Keyspace, k.Regions, by, ratios(k.BeforePermille, k.AfterPermille), orDash(begunText(k.Begun)), orDash(refusedText(k.Refused)))
 		}
 		p.operations(w, out)
+		p.explain(w, out)
 		for _, k := range out.Keyspaces {
 			if k.Waves > 1 {
 				row(w)
-				row(w, fmt.Sprintf("# %s: this is the first wave of %d, %d changes in all; the fullest member then has %.2f of the mean", k.Keyspace, k.Waves, k.AllChanges, float64(k.SettledPermille)/1000))
+				row(w, fmt.Sprintf("# %s: this is the first wave of %d, %d changes in all; the fullest member then has %.2f of its fair part", k.Keyspace, k.Waves, k.AllChanges, float64(k.SettledPermille)/1000))
 			}
 			p.members(w, &k)
 			if p.history {
@@ -367,6 +368,23 @@ func (p *planFlags) table(w *tabwriter.Writer, out *planOutput) {
 		row(w, "# nothing was changed; within 10 minutes nokv plan --apply --id "+out.PlanID+" begins it")
 	case out.NotApplicable != "":
 		row(w, "# nothing was changed; "+out.NotApplicable)
+	}
+}
+
+// explain says what the words stand for that say why something is not done.
+func (p *planFlags) explain(w *tabwriter.Writer, out *planOutput) {
+	var shown []string
+	for _, k := range out.Keyspaces {
+		for _, f := range k.Refused {
+			shown = append(shown, f.Why)
+		}
+	}
+	for _, f := range out.Refusals[:min(len(out.Refusals), p.rows)] {
+		shown = append(shown, f.Why)
+	}
+	if len(shown) > 0 {
+		row(w)
+		wordsOf(w, shown)
 	}
 }
 
@@ -507,7 +525,7 @@ func (o *planOutput) draw() []byte {
 			Name: m.Member, Before: k.has(m, false), After: k.has(m, true), Capacity: float64(m.Capacity), Note: strings.ReplaceAll(m.Note, "_", " "),
 		})
 	}
-	subtitle := fmt.Sprintf("fullest / mean %s", strings.ReplaceAll(ratios(k.BeforePermille, k.AfterPermille), "->", "→"))
+	subtitle := fmt.Sprintf("fullest / fair %s", strings.ReplaceAll(ratios(k.BeforePermille, k.AfterPermille), "->", "→"))
 	if text := begunText(k.Begun); text != "" {
 		subtitle += "; " + text
 	}

@@ -223,7 +223,7 @@ type replayKeyspaceOutput struct {
 	Keyspace string `json:"keyspace"`
 	Regions  int    `json:"regions"`
 	By       string `json:"by"`
-	// What the fullest member had for its capacity, of 1,000 of the mean, over time.
+	// What the fullest member had, of 1,000 of its fair part, over time.
 	P50   float64 `json:"imbalance_p50_permille"`
 	P99   float64 `json:"imbalance_p99_permille"`
 	Max   float64 `json:"imbalance_max_permille"`
@@ -269,7 +269,7 @@ func (o *replayOutput) table(w *tabwriter.Writer) {
 		row(w, fmt.Sprintf("# as many as %d regions are not in it: a sample had no room for them", o.LeftOut))
 	}
 	row(w)
-	row(w, "SETTINGS", "KEYSPACE", "REGIONS", "BY", "FULLEST / MEAN p50", "p99", "max", "MOVES", "LOAD MOVED", "CHANGES")
+	row(w, "SETTINGS", "KEYSPACE", "REGIONS", "BY", "FULLEST / FAIR p50", "p99", "max", "MOVES", "LOAD MOVED", "CHANGES")
 	for _, r := range o.Runs {
 		for _, k := range r.Keyspaces {
 			row(w, r.Settings, k.Keyspace, k.Regions, k.By, fmt.Sprintf("%.2f", k.P50/1000), fmt.Sprintf("%.2f", k.P99/1000), fmt.Sprintf("%.2f", k.Max/1000),
@@ -310,7 +310,7 @@ func drawReplay(all []*replay.Outcome, only string) []byte {
 			words = append(words, fmt.Sprintf("%s: %d moves, p99 %.2f", l.Name, k.Moves(), k.Quantile(990)/1000))
 		}
 	}
-	return evenness.Lines("replay of "+best.Name, strings.Join(words, "; "), "fullest member / mean", lines)
+	return evenness.Lines("replay of "+best.Name, strings.Join(words, "; "), "fullest / fair", lines)
 }
 
 func flag01(is bool) int {

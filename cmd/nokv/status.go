@@ -17,8 +17,12 @@ import (
 // statusOutput is what `nokv status -o json` prints. The field names stay.
 type statusOutput struct {
 	ClusterID string `json:"cluster_id"`
-	Era       uint64 `json:"era"`
-	Holder    string `json:"holder"`
+	// State is forming, no_members, degraded, moving, single or stable; StateWhy says what makes it
+	// so.
+	State    string `json:"state"`
+	StateWhy string `json:"state_why"`
+	Era      uint64 `json:"era"`
+	Holder   string `json:"holder"`
 	// Ending is who asked the era under way to end, and why; Predecessor how the one
 	// before it ended. Empty: nobody did, there was none.
 	Ending       string                    `json:"ending,omitempty"`
@@ -28,7 +32,9 @@ type statusOutput struct {
 	// Members and regions as who assigns has them, or else who is furthest; Stuck is what
 	// keyspaces wait for.
 	Members membersOutput `json:"members"`
-	Stuck   []stuckOutput `json:"stuck,omitempty"`
+	// MovesUnderWay are changes of regions that have begun and not ended, 1,000 at most.
+	MovesUnderWay uint64        `json:"moves_under_way"`
+	Stuck         []stuckOutput `json:"stuck,omitempty"`
 	// Rounds are how keyspaces were evened out last, by who assigns.
 	Rounds []roundOutput `json:"rounds,omitempty"`
 	// Scaling is how many members keyspaces want, by who assigns.
@@ -156,6 +162,9 @@ func showStatus(ctx context.Context, e *env, cl *client.Client) error {
 	for _, p := range best.GetRootPeers() {
 		out.RootPeers = append(out.RootPeers, rootEndpointOutput{p.NodeId, p.Address, p.Reachable, p.Leader, p.Problem, channel.Name(p.Channel), daysLeft(p.CertificateEndsUnixSeconds)})
 	}
+	moves, unknown := movesUnderWay(ctx, cl)
+	out.MovesUnderWay = moves
+	out.judge(unknown)
 	if err := e.print(out, out.table); err != nil {
 		return err
 	}
@@ -208,6 +217,7 @@ func (s *statusOutput) invariants() string {
 
 func (s *statusOutput) table(w *tabwriter.Writer) {
 	row(w, "cluster", s.ClusterID)
+	row(w, "state", strings.ReplaceAll(s.State, "_", " ")+": "+s.StateWhy)
 	row(w, "tenure", fmt.Sprintf("era %d, held by %s", s.Era, orDash(s.Holder)))
 	if s.Ending != "" {
 		row(w, "", s.Ending)

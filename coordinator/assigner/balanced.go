@@ -90,7 +90,7 @@ func newShown(plan *placement.Plan, ids []state.KeyspaceID) map[state.KeyspaceID
 func (x *lastRound) waits() bool {
 	for why := range x.refused {
 		switch why {
-		case placement.BudgetSpent, placement.Resting, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember,
+		case placement.BudgetSpent, placement.Resting, placement.CoolingDown, placement.Joined, placement.Recovered, placement.TooManyMoves, placement.MassFailureHold, placement.NoEligibleMember,
 			placement.MembersFull, placement.NoneMatches, placement.NoOther:
 			return true
 		}

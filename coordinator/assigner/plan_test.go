@@ -167,6 +167,10 @@ func TestPlanAppliedAfterTheWorldMovedOn(t *testing.T) {
 			c.close("m4")
 			c.gone["m4"] = true
 		}, rootv1.Reason_REASON_UNHEALTHY_MEMBER},
+		"a member's process is another one": {func(c *crowd, _ *coordinatorv1.PlanResponse) {
+			c.come("m4")
+			c.run(time.Second)
+		}, rootv1.Reason_REASON_UNHEALTHY_MEMBER},
 		"the Tenure went away and came back": {func(c *crowd, _ *coordinatorv1.PlanResponse) {
 			c.claim(other, 7)
 			c.claim(self, life)
@@ -187,6 +191,9 @@ func TestPlanAppliedAfterTheWorldMovedOn(t *testing.T) {
 				before := len(c.planned())
 				_, err := c.apply(p.GetPlanId())
 				wantReason(t, "applied", err, x.want)
+				if x.want != rootv1.Reason_REASON_TENURE_NOT_HELD && !strings.Contains(err.Error(), "plan again") {
+					t.Errorf("it says %v, and not what to do", err)
+				}
 				synctest.Wait()
 				pending := 0
 				c.now().Transitions(func(x *rootv1.Transition) bool {

@@ -228,7 +228,9 @@ func (a *Assigner) ApplyPlan(ctx context.Context, id, actor, why string) (*coord
 	case k.refused != nil:
 		return nil, k.refused
 	case k.result.GetOutcome() == rootv1.Outcome_OUTCOME_REJECTED:
-		return nil, &reason.Error{Detail: k.result.GetError()}
+		d := proto.CloneOf(k.result.GetError()) // others who ask for the plan have it too
+		d.Message = "nothing was done, plan again: the root says: " + d.GetMessage()
+		return nil, &reason.Error{Detail: d}
 	}
 	return &coordinatorv1.ApplyPlanResponse{Token: k.result.GetToken(), Operations: uint64(len(k.operations))}, nil
 }
@@ -310,7 +312,11 @@ func (a *Raw) stands(k *ask) error {
 				return reason.New(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, "a change of region %d is under way by now: nothing was done, plan again", id)
 			}
 		}
-		if to := o.To.Member; to != "" && !(observed{a}).Takes(to) {
+		to := o.To.Member
+		if now := a.st.Member(to).GetIncarnation(); to != "" && o.To.Incarnation != now {
+			return reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "member %s was process %d when it was planned, which is over, and is %d now: nothing was done, plan again", to, o.To.Incarnation, now)
+		}
+		if to != "" && !(observed{a}).Takes(to) {
 			return reason.New(rootv1.Reason_REASON_UNHEALTHY_MEMBER, "member %s may take nothing now: nothing was done, plan again", to)
 		}
 	}

@@ -220,8 +220,7 @@ const (
 	NoGain
 	// LoadUnknown: too much of the load is estimated.
 	LoadUnknown
-	// BudgetSpent: as much was moved as may be. Resting: it was moved lately, or the member came or
-	// recovered lately.
+	// BudgetSpent: as much was moved as may be. Resting: it was moved lately.
 	BudgetSpent
 	Resting
 	// PoisonSuspected: owners of the region die soon after they got it.
@@ -245,15 +244,28 @@ const (
 	NoneMatches
 	// NoOther: who may take it has it already, or is in the zone of another owner.
 	NoOther
+	// CoolingDown: members of the keyspace were relieved lately. Joined, Recovered: the member
+	// did so lately.
+	CoolingDown
+	Joined
+	Recovered
 )
 
-// String is the reason's name, as it is shown.
-func (w Why) String() string {
-	return [...]string{
-		"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
-		"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
-		"named_nobody", "named_unfit", "named_full",
-		"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
-		"no_other_member",
-	}[w]
+// Whys are all reasons there are.
+func Whys() (all []Why) {
+	for w := range whyNames[1:] {
+		all = append(all, Why(w+1))
+	}
+	return all
 }
+
+var whyNames = [...]string{
+	"", "no_active_members", "capacity_exceeded", "fence_runs", "not_ready", "not_released", "too_many_moves",
+	"hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected", "mass_failure_hold",
+	"named_nobody", "named_unfit", "named_full",
+	"held_for_member", "awaits_members", "keys_over_limit", "no_eligible_member",
+	"no_other_member", "cooling_down", "joined", "recovered",
+}
+
+// String is the reason's name, as it is shown.
+func (w Why) String() string { return whyNames[w] }

@@ -105,6 +105,7 @@ var whyOf = [...]Why{
 	balance.NoMember: NoEligibleMember, balance.TooManyMoves: TooManyMoves, balance.HotRegionAlone: HotRegionAlone, balance.NoGain: NoGain,
 	balance.LoadUnknown: LoadUnknown, balance.BudgetSpent: BudgetSpent, balance.Resting: Resting, balance.PoisonSuspected: PoisonSuspected,
 	balance.MembersFull: MembersFull, balance.NoneMatches: NoneMatches, balance.NoOther: NoOther,
+	balance.CoolingDown: CoolingDown, balance.Joined: Joined, balance.Recovered: Recovered,
 }
 
 // known is what a plan knows of a member, whatever the keyspace.

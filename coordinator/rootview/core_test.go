@@ -110,6 +110,35 @@ func TestDisclosureThroughADay(t *testing.T) {
 	s.says(3, unavailable, upUnavailable, actReconnect, streaming)
 }
 
+// What is done about a view that is not the root's: a root that is away is looked for anew,
+// then what the log no longer has is loaded as a snapshot, then the log is applied. What would
+// take the view elsewhere is refused: it stays as it was, and goes on from there.
+func TestN90CatchUpActions(t *testing.T) {
+	s := newScript(t)
+	s.log.grow(6)
+	s.tail(s.log.message(0, 3, 3), nil)
+	s.says(0, healthy, upFresh, actNone, streaming)
+	s.tail(s.log.message(3, 4, 8), nil)
+	s.says(4, lagging, upLagging, actAdvance, streaming)
+	s.core.OnBootstrapRequired(s.now)
+	s.says(4, lagging, upBootstrap, actBootstrap, streaming)
+	s.core.OnDisconnected(s.now)
+	s.says(4, lagging, upBootstrap, actReconnect, disconnected)
+	s.core.BeginSnapshot(s.now)
+	s.says(4, lagging, upBootstrap, actBootstrap, bootstrapping)
+	s.refuse(s.log.states[2], rootview.ErrSnapshot) // older than what is served
+	s.is(4)
+	s.snapshot(s.log.states[7])
+	s.core.OnConnected(s.now)
+	s.says(1, lagging, upLagging, actAdvance, streaming)
+	other := newRootLogOf(t, 0xC2, 2)
+	s.tail(other.all(2), rootview.ErrOtherCluster)
+	s.is(7)
+	s.tail(s.log.all(7), nil)
+	s.is(8)
+	s.says(0, healthy, upFresh, actNone, streaming)
+}
+
 // A view that replays the log shows a past in which nothing exists yet: it is
 // not loaded until it has what was committed when the root was first heard.
 func TestReplayIsNotServed(t *testing.T) {

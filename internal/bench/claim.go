@@ -29,10 +29,12 @@ type Compared struct {
 func (c *Config) claimed(ctx context.Context, cl *client.Client) (*Result, error) {
 	before := *c
 	before.Workload = "publish"
-	publish, _, err := before.preparePublish(ctx, cl)
+	name := fmt.Sprintf("bench-claim-publish-%x", time.Now().UnixNano())
+	publish, _, err := before.preparePublish(ctx, cl, name)
 	if err != nil {
 		return nil, err
 	}
+	defer c.clear(ctx, cl, name)
 	base, err := before.measure(ctx, publish)
 	if err != nil {
 		return nil, err
@@ -157,9 +159,7 @@ const removers = 16
 func (p *points) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
 	defer cancel()
-	if err := p.remove(ctx); err != nil {
-		fmt.Fprintf(p.c.Progress, "what is left of keyspace %s: %v\n", p.name, err)
-	}
+	p.c.clear(ctx, p.cl, p.name)
 	p.stop()
 	p.all.Wait()
 	for _, id := range p.ids {
@@ -167,7 +167,16 @@ func (p *points) end(ctx context.Context) {
 	}
 }
 
-func (p *points) remove(ctx context.Context) error {
+// clear removes a keyspace that a run made, with its regions, or says why not.
+func (c *Config) clear(ctx context.Context, cl *client.Client, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Minute)
+	defer cancel()
+	if err := remove(ctx, cl, name); err != nil {
+		fmt.Fprintf(c.Progress, "what is left of keyspace %s: %v\n", name, err)
+	}
+}
+
+func remove(ctx context.Context, cl *client.Client, name string) error {
 	const step = 500
 	removals := make(chan *rootv1.Command)
 	var all sync.WaitGroup
@@ -175,7 +184,7 @@ func (p *points) remove(ctx context.Context) error {
 	for range removers {
 		all.Go(func() {
 			for cmd := range removals {
-				if _, err := p.cl.Publish(ctx, cmd); err != nil {
+				if _, err := cl.Publish(ctx, cmd); err != nil {
 					failed.Store(&err)
 				}
 			}
@@ -183,7 +192,7 @@ func (p *points) remove(ctx context.Context) error {
 	}
 	cmd := &rootv1.Command{}
 	var err error
-	for route, e := range p.cl.ScanRegions(ctx, nil, nil, client.In(p.name)) {
+	for route, e := range cl.ScanRegions(ctx, nil, nil, client.In(name)) {
 		if err = e; err != nil {
 			break
 		}
@@ -204,6 +213,6 @@ func (p *points) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.cl.DeleteKeyspace(ctx, p.name, 0)
+	_, err = cl.DeleteKeyspace(ctx, name, 0)
 	return err
 }

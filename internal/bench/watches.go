@@ -281,7 +281,7 @@ func (a *audience) end(from, to time.Time) *Arrivals {
 
 // prepareWatches opens watches of what is published, and paces the publishers.
 func (c *Config) prepareWatches(ctx context.Context, cl *client.Client) (work, func(), error) {
-	op, _, err := c.preparePublish(ctx, cl)
+	op, _, err := c.preparePublish(ctx, cl, "bench-publish")
 	if err != nil {
 		return nil, nil, err
 	}

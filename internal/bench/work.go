@@ -91,7 +91,7 @@ func (c *Config) prepare(ctx context.Context, cl *client.Client) (work, func(), 
 	case "tso":
 		return c.prepareTSO(ctx, cl)
 	case "publish":
-		return c.preparePublish(ctx, cl)
+		return c.preparePublish(ctx, cl, "bench-publish")
 	case "watches":
 		return c.prepareWatches(ctx, cl)
 	}
@@ -158,8 +158,8 @@ func keyspaceFor(ctx context.Context, cl *client.Client, name string) (uint32, e
 	return r.Keyspace.Id, nil
 }
 
-func (c *Config) preparePublish(ctx context.Context, cl *client.Client) (work, func(), error) {
-	keyspace, err := keyspaceFor(ctx, cl, "bench-publish")
+func (c *Config) preparePublish(ctx context.Context, cl *client.Client, name string) (work, func(), error) {
+	keyspace, err := keyspaceFor(ctx, cl, name)
 	if err != nil {
 		return nil, nil, err
 	}

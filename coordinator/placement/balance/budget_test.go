@@ -97,7 +97,7 @@ func TestC29C54WhoComesLateWaitsForTheNextRound(t *testing.T) {
 		l.of[id] = "m2"
 	}
 	l.now = l.now.Add(10 * time.Second)
-	l.wants(t, "another one is hot", 0, balance.Resting)
+	l.wants(t, "another one is hot", 0, balance.CoolingDown)
 	l.now = l.now.Add(50 * time.Second)
 	if moved, why := l.plan(); len(moved) == 0 {
 		t.Errorf("its round moves nothing: %v", why)
@@ -174,7 +174,7 @@ func TestP53ANextHolderRecalls(t *testing.T) {
 		}
 		return moved
 	}
-	recalled("just moved", past(5, 10*time.Second, false, false), 0, balance.Resting)
+	recalled("just moved", past(5, 10*time.Second, false, false), 0, balance.CoolingDown)
 	recalled("much in this hour", past(45, 30*time.Minute, false, false), 5, balance.BudgetSpent)
 	if n := len(recalled("nobody knows when", past(45, 30*time.Minute, false, true), 100, 0)); n < 50 {
 		t.Errorf("what may have been moved long ago counts: %d moves", n)

@@ -46,15 +46,15 @@ func (r *rounds) hottest(which func(int32) bool) *heap {
 func (r *rounds) letBe() {
 	for i := range r.f.seats {
 		at, s := int32(i), &r.f.seats[i]
-		until := s.RestsUntil
-		if s.Joined != 0 {
-			until = max(until, s.Joined.Add(r.k.Settle))
+		until, why := s.RestsUntil, Recovered
+		if settled := s.Joined.Add(r.k.Settle); s.Joined != 0 && settled > until {
+			until, why = settled, Joined
 		}
 		if r.Now >= until {
 			continue
 		}
 		if s.Takes && !s.Stale && r.fresh(at) && r.lacksMuch(at) {
-			r.refuse(Refusal{Member: s.ID, Why: Resting, At: until})
+			r.refuse(Refusal{Member: s.ID, Why: why, At: until})
 		}
 		r.f.bar(at)
 	}

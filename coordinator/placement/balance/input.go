@@ -174,7 +174,8 @@ const (
 	LoadUnknown
 	// BudgetSpent: as much was moved as may be in a round, or in an hour.
 	BudgetSpent
-	// Resting: the regions, or the keyspace, moved lately, or the member joined or recovered lately.
+	// Resting: the regions moved lately, less than the policy's Spacing ago, or Backoff where
+	// that failed.
 	Resting
 	// PoisonSuspected: owners of the region die.
 	PoisonSuspected
@@ -184,12 +185,18 @@ const (
 	NoneMatches
 	// NoOther: who may take it has it already, or is in the zone of another owner.
 	NoOther
+	// CoolingDown: the last round that relieved members began less than the policy's Cooldown ago.
+	CoolingDown
+	// Joined: the member did less than the policy's Settle ago.
+	Joined
+	// Recovered: the member came back lately, until its RestsUntil.
+	Recovered
 )
 
 // String is the reason's name, as it is shown.
 func (w Why) String() string {
 	return [...]string{
 		"", "no_active_members", "too_many_moves", "hot_region_alone", "no_gain", "load_unknown", "budget_spent", "resting", "poison_suspected",
-		"capacity_exceeded", "no_eligible_member", "no_other_member",
+		"capacity_exceeded", "no_eligible_member", "no_other_member", "cooling_down", "joined", "recovered",
 	}[w]
 }

@@ -50,14 +50,14 @@ func TestC28WhoRestsIsRefused(t *testing.T) {
 		w.report()
 		out := w.plan()
 		want := []balance.Refusal{
-			{Member: "m0002", Why: balance.Resting, At: w.now.Add(time.Minute)}, {Member: "m0003", Why: balance.Resting, At: w.now.Add(2 * time.Minute)},
+			{Member: "m0002", Why: balance.Joined, At: w.now.Add(time.Minute)}, {Member: "m0003", Why: balance.Recovered, At: w.now.Add(2 * time.Minute)},
 		}
 		if len(out.Steps) != 0 || !slices.Contains(out.Refusals, want[0]) || !slices.Contains(out.Refusals, want[1]) {
 			t.Errorf("%v, and refused %+v, want %+v", out.Steps, out.Refusals, want)
 		}
 		w.now = w.now.Add(3 * time.Minute)
 		w.report()
-		if out := w.plan(); slices.ContainsFunc(out.Refusals, func(f balance.Refusal) bool { return f.Why == balance.Resting }) || len(out.Steps) == 0 {
+		if out := w.plan(); slices.ContainsFunc(out.Refusals, func(f balance.Refusal) bool { return f.Why == balance.Joined || f.Why == balance.Recovered }) || len(out.Steps) == 0 {
 			t.Errorf("behind that %v, and refused %+v", out.Steps, out.Refusals)
 		}
 	}

@@ -46,7 +46,7 @@ func (r *rounds) shed() {
 		return relieve
 	})
 	if waits >= 0 {
-		r.refuse(Refusal{Member: r.f.seats[waits].ID, Why: Resting, At: next})
+		r.refuse(Refusal{Member: r.f.seats[waits].ID, Why: CoolingDown, At: next})
 	}
 	if at := r.heldBack(func(at int32) bool { return r.f.seats[at].Low > r.high(at)+r.slack(at) }); at != nobody && !r.waits {
 		r.wait(at)

@@ -182,7 +182,7 @@ func (p balanced) again(c *cluster) {
 
 // waits reports whether time alone allows what was refused.
 func waits(f balance.Refusal) bool {
-	return f.Why == balance.BudgetSpent || f.Why == balance.Resting || f.Why == balance.TooManyMoves
+	return f.Why == balance.BudgetSpent || f.Why == balance.Resting || f.Why == balance.CoolingDown || f.Why == balance.Joined || f.Why == balance.TooManyMoves
 }
 
 // house gives away what belongs to nobody who is there.
