@@ -103,7 +103,7 @@ func (r *Router) Tries(key []byte, o Options) *Tries {
 // or the route newer than what it had heard.
 func (c *Tries) Next(ctx context.Context, t Target, failed error) (Target, bool) {
 	no := RefusalOf(failed)
-	notSent := no == nil && unsent(failed)
+	notSent := no == nil && unsent(failed, t.Address)
 	if ctx.Err() != nil {
 		return Target{}, false
 	}

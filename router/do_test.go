@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,9 +34,26 @@ type visits struct {
 func (v *visits) run(_ context.Context, t router.Target) error {
 	v.at = append(v.at, t)
 	if n := len(v.at) - 1; n < len(v.says) {
+		if v.says[n] == dialFailed {
+			return notReached(t)
+		}
 		return v.says[n]
 	}
 	return nil
+}
+
+// dialled is a dial that failed.
+func dialled(ip string, port int) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: dialFailed}
+}
+
+// notReached is what net.Dial says of a Target.
+func notReached(t router.Target) error {
+	to, err := net.ResolveTCPAddr("tcp", t.Address)
+	if err != nil {
+		panic(err)
+	}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: dialFailed}
 }
 
 // ofStore is what a reference store says.
@@ -43,7 +61,8 @@ func ofStore(why rootv1.Reason, r *rootv1.Region) error {
 	return (&reason.Error{Detail: &rootv1.ErrorDetail{Reason: why, Region: r}}).GRPCStatus().Err()
 }
 
-var dialFailed = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+// dialFailed stands for that the Target was not reached.
+var dialFailed = errors.New("connection refused")
 
 // What an owner says leads to another try where that is safe, at the right place.
 func TestP06P08DoRepairs(t *testing.T) {
@@ -78,6 +97,11 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF, io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone"), status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "not reached", says: []error{dialFailed, dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not reached, by HTTP", says: []error{&url.Error{Op: "Get", URL: "http://10.0.0.1:1/", Err: dialled("10.0.0.1", 1)}}, want: []string{"m1@2", "m1@2"}},
+		{name: "its handler reached nobody", says: []error{fmt.Errorf("fetch: %w", &url.Error{Op: "Get", URL: "http://10.0.0.9:80/", Err: dialled("10.0.0.9", 80)})}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler reached nobody on that machine", says: []error{dialled("10.0.0.1", 80)}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler knows no such host", says: []error{&net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "db"}}}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler reached nobody, and may again", says: []error{dialled("10.0.0.9", 80)}, o: router.Options{Idempotent: true}, want: []string{"m1@2", "m1@2"}},
 		{name: "not sent", says: []error{router.NotSent(errors.New("no connection")), router.NotSent(errors.New("no connection"))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -141,7 +165,7 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 			return func(ctx context.Context, t router.Target) error {
 				_ = v.run(ctx, t)
 				if t.Epoch == epoch(2) || t.Member == "m2" && len(v.says) > 0 {
-					return dialFailed
+					return notReached(t)
 				}
 				return nil
 			}

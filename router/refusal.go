@@ -251,7 +251,8 @@ func ParseEpoch(text string) (rooted.Epoch, error) {
 }
 
 // NotSent marks the error of a request of which nothing was sent, so that Do may run it
-// again at another member. Errors of net.Dial are known as that without it.
+// again at another member. Errors of net.Dial that name the Target's address are known as that
+// without it; those of what a handler dialled itself are not.
 func NotSent(err error) error { return notSent{err} }
 
 type notSent struct{ error }
@@ -259,13 +260,30 @@ type notSent struct{ error }
 // Unwrap returns the error.
 func (e notSent) Unwrap() error { return e.error }
 
-// unsent says that a request that failed was not sent.
-func unsent(err error) bool {
+// unsent says that a request to an address that failed was not sent: its caller says so, or it is
+// that address which was dialled in vain.
+func unsent(err error, address string) bool {
 	if _, ok := errors.AsType[notSent](err); ok {
 		return true
 	}
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
+	if !ok || op.Op != "dial" {
+		return false
+	}
+	host, port, _ := net.SplitHostPort(address)
+	if e, ok := errors.AsType[*net.DNSError](op.Err); ok {
+		return strings.TrimSuffix(e.Name, ".") == strings.TrimSuffix(host, ".")
+	}
+	if op.Addr == nil {
+		return false
+	}
+	to := op.Addr.String()
+	toHost, toPort, err := net.SplitHostPort(to)
+	if to == address || err != nil {
+		return to == address
+	}
+	want, got := net.ParseIP(host), net.ParseIP(toHost)
+	return port == toPort && (want == nil && got != nil || want != nil && want.Equal(got)) // a name has become an address
 }
 
 // lost says that the connection was, and the answer with it.
