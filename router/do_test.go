@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	nokvmember "github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -58,8 +59,11 @@ func notReached(t router.Target) error {
 
 // ofStore is what a reference store says.
 func ofStore(why rootv1.Reason, r *rootv1.Region) error {
-	return (&reason.Error{Detail: &rootv1.ErrorDetail{Reason: why, Region: r}}).GRPCStatus().Err()
+	return older(&rootv1.ErrorDetail{Reason: why, Region: r})
 }
+
+// older is what is said without the mark of a member that speaks of itself.
+func older(d *rootv1.ErrorDetail) error { return (&reason.Error{Detail: d}).GRPCStatus().Err() }
 
 // dialFailed stands for that the Target was not reached.
 var dialFailed = errors.New("connection refused")
@@ -85,6 +89,15 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "a store that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, region(1, "", "m", 2, 1))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that does not host it", says: []error{ofStore(rootv1.Reason_REASON_NOT_FOUND, &rootv1.Region{Id: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that changes it", says: []error{ofStore(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, region(1, "", "m", 2, 1))}, want: []string{"m1@2", "m1@2"}},
+		{name: "a store, of another region", says: []error{ofStore(rootv1.Reason_REASON_EPOCH_STALE, region(9, "", "m", 2, 1))}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator is busy", says: []error{ofStore(rootv1.Reason_REASON_OVERLOADED, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator has no owner that lives", says: []error{ofStore(rootv1.Reason_REASON_UNHEALTHY_MEMBER, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator does not know", says: []error{ofStore(rootv1.Reason_REASON_OUTCOME_UNKNOWN, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator, in this process", says: []error{fmt.Errorf("publish: %w", &client.Error{Op: "PublishEvent", Reason: rootv1.Reason_REASON_EPOCH_STALE, Cause: ofStore(rootv1.Reason_REASON_EPOCH_STALE, nil)})}, want: []string{"m1@2"}, fails: true},
+		{name: "a busy member, by gRPC", says: []error{router.RefusalOf(nokvmember.ErrTooManyHeld).GRPCStatus().Err()}, want: []string{"m1@2", "m1@2"}},
+		{name: "an older member that is not confirmed", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNHEALTHY_MEMBER, Epoch: epoch(2).Proto()})}, want: []string{"m1@2", "m1@2"}},
+		{name: "an older member that does not own it", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_EPOCH_STALE})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "an older member that was moved", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_EPOCH_STALE, MemberId: "m3", MemberAddress: address(3), Epoch: epoch(7).Proto()})}, want: []string{"m1@2", "m3@7"}},
 		{name: "a coordinator that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, nil)}, want: []string{"m1@2"}, fails: true},
 		{name: "not owned, wrapped", says: []error{fmt.Errorf("ask: %w", &nokvmember.NotOwned{Region: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "it is so", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 2, 1), want: []string{"m1@2", "m1@2"}},
