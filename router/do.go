@@ -103,7 +103,10 @@ func (r *Router) Tries(key []byte, o Options) *Tries {
 // or the route newer than what it had heard.
 func (c *Tries) Next(ctx context.Context, t Target, failed error) (Target, bool) {
 	no := RefusalOf(failed)
-	notSent := no == nil && unsent(failed)
+	if no != nil && no.region != 0 && t.Region != nil && no.region != t.Region.ID {
+		no = nil // it is about another region, of which a handler asked
+	}
+	notSent := no == nil && unsent(failed, t.Address)
 	if ctx.Err() != nil {
 		return Target{}, false
 	}

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	nokvmember "github.com/nokv/nokv/member"
 	coordinatorv1 "github.com/nokv/nokv/proto/nokv/coordinator/v1"
@@ -33,17 +35,38 @@ type visits struct {
 func (v *visits) run(_ context.Context, t router.Target) error {
 	v.at = append(v.at, t)
 	if n := len(v.at) - 1; n < len(v.says) {
+		if v.says[n] == dialFailed {
+			return notReached(t)
+		}
 		return v.says[n]
 	}
 	return nil
 }
 
-// ofStore is what a reference store says.
-func ofStore(why rootv1.Reason, r *rootv1.Region) error {
-	return (&reason.Error{Detail: &rootv1.ErrorDetail{Reason: why, Region: r}}).GRPCStatus().Err()
+// dialled is a dial that failed.
+func dialled(ip string, port int) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: port}, Err: dialFailed}
 }
 
-var dialFailed = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+// notReached is what net.Dial says of a Target.
+func notReached(t router.Target) error {
+	to, err := net.ResolveTCPAddr("tcp", t.Address)
+	if err != nil {
+		panic(err)
+	}
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: to, Err: dialFailed}
+}
+
+// ofStore is what a reference store says.
+func ofStore(why rootv1.Reason, r *rootv1.Region) error {
+	return older(&rootv1.ErrorDetail{Reason: why, Region: r})
+}
+
+// older is what is said without the mark of a member that speaks of itself.
+func older(d *rootv1.ErrorDetail) error { return (&reason.Error{Detail: d}).GRPCStatus().Err() }
+
+// dialFailed stands for that the Target was not reached.
+var dialFailed = errors.New("connection refused")
 
 // What an owner says leads to another try where that is safe, at the right place.
 func TestP06P08DoRepairs(t *testing.T) {
@@ -66,6 +89,15 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "a store that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, region(1, "", "m", 2, 1))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that does not host it", says: []error{ofStore(rootv1.Reason_REASON_NOT_FOUND, &rootv1.Region{Id: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "a store that changes it", says: []error{ofStore(rootv1.Reason_REASON_RANGE_CHANGE_PENDING, region(1, "", "m", 2, 1))}, want: []string{"m1@2", "m1@2"}},
+		{name: "a store, of another region", says: []error{ofStore(rootv1.Reason_REASON_EPOCH_STALE, region(9, "", "m", 2, 1))}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator is busy", says: []error{ofStore(rootv1.Reason_REASON_OVERLOADED, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator has no owner that lives", says: []error{ofStore(rootv1.Reason_REASON_UNHEALTHY_MEMBER, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator does not know", says: []error{ofStore(rootv1.Reason_REASON_OUTCOME_UNKNOWN, nil)}, want: []string{"m1@2"}, fails: true},
+		{name: "a coordinator, in this process", says: []error{fmt.Errorf("publish: %w", &client.Error{Op: "PublishEvent", Reason: rootv1.Reason_REASON_EPOCH_STALE, Cause: ofStore(rootv1.Reason_REASON_EPOCH_STALE, nil)})}, want: []string{"m1@2"}, fails: true},
+		{name: "a busy member, by gRPC", says: []error{router.RefusalOf(nokvmember.ErrTooManyHeld).GRPCStatus().Err()}, want: []string{"m1@2", "m1@2"}},
+		{name: "an older member that is not confirmed", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_UNHEALTHY_MEMBER, Epoch: epoch(2).Proto()})}, want: []string{"m1@2", "m1@2"}},
+		{name: "an older member that does not own it", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_EPOCH_STALE})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
+		{name: "an older member that was moved", says: []error{older(&rootv1.ErrorDetail{Reason: rootv1.Reason_REASON_EPOCH_STALE, MemberId: "m3", MemberAddress: address(3), Epoch: epoch(7).Proto()})}, want: []string{"m1@2", "m3@7"}},
 		{name: "a coordinator that does not lead", says: []error{ofStore(rootv1.Reason_REASON_NOT_LEADER, nil)}, want: []string{"m1@2"}, fails: true},
 		{name: "not owned, wrapped", says: []error{fmt.Errorf("ask: %w", &nokvmember.NotOwned{Region: 1})}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m2@5"}},
 		{name: "it is so", says: []error{&nokvmember.NotOwned{Region: 1}}, truth: region(1, "", "m", 2, 1), want: []string{"m1@2", "m1@2"}},
@@ -78,6 +110,11 @@ func TestP06P08DoRepairs(t *testing.T) {
 		{name: "the answer is lost, harmlessly", says: []error{io.ErrUnexpectedEOF, io.ErrUnexpectedEOF}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "lost by gRPC, harmlessly", says: []error{status.Error(codes.Unavailable, "gone"), status.Error(codes.Unavailable, "gone")}, o: router.Options{Idempotent: true}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 		{name: "not reached", says: []error{dialFailed, dialFailed}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
+		{name: "not reached, by HTTP", says: []error{&url.Error{Op: "Get", URL: "http://10.0.0.1:1/", Err: dialled("10.0.0.1", 1)}}, want: []string{"m1@2", "m1@2"}},
+		{name: "its handler reached nobody", says: []error{fmt.Errorf("fetch: %w", &url.Error{Op: "Get", URL: "http://10.0.0.9:80/", Err: dialled("10.0.0.9", 80)})}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler reached nobody on that machine", says: []error{dialled("10.0.0.1", 80)}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler knows no such host", says: []error{&net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "db"}}}, want: []string{"m1@2"}, fails: true},
+		{name: "its handler reached nobody, and may again", says: []error{dialled("10.0.0.9", 80)}, o: router.Options{Idempotent: true}, want: []string{"m1@2", "m1@2"}},
 		{name: "not sent", says: []error{router.NotSent(errors.New("no connection")), router.NotSent(errors.New("no connection"))}, truth: region(1, "", "m", 5, 2), want: []string{"m1@2", "m1@2", "m2@5"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -141,7 +178,7 @@ func TestP37DoWaitsForTheNextOwner(t *testing.T) {
 			return func(ctx context.Context, t router.Target) error {
 				_ = v.run(ctx, t)
 				if t.Epoch == epoch(2) || t.Member == "m2" && len(v.says) > 0 {
-					return dialFailed
+					return notReached(t)
 				}
 				return nil
 			}

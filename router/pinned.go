@@ -110,7 +110,7 @@ func (r *Router) DoPinned(ctx context.Context, text, keyspace string, run func(c
 	if err != nil {
 		return err
 	}
-	if err = r.run(ctx, t, run); err == nil || !unsent(err) {
+	if err = r.run(ctx, t, run); err == nil || !unsent(err, t.Address) {
 		return err
 	}
 	return r.PinGone(ctx, t, keyspace, err)

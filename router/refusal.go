@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/nokv/nokv/coordinator/client"
 	"github.com/nokv/nokv/internal/reason"
 	"github.com/nokv/nokv/member"
 	"github.com/nokv/nokv/pin"
@@ -18,6 +19,7 @@ import (
 	"github.com/nokv/nokv/rooted"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // Refusal is what a member says of a request that it may not answer for: in process it
@@ -36,6 +38,9 @@ type Refusal struct {
 	Ran bool
 	// Said is for people.
 	Said string
+
+	// region is that of a store's refusal, which has to be the one that was asked for; 0: not told.
+	region rooted.RegionID
 }
 
 // Kind says why a member refused, in the word of the wire.
@@ -62,7 +67,9 @@ func (e *Refusal) Error() string {
 	return e.Said
 }
 
-// RefusalOf finds the refusal in an error of a request; nil: there is none.
+// RefusalOf finds the refusal in an error of a request; nil: there is none. What a coordinator
+// said to a handler, who passed it on, is none. What another member said to it is one, unless it
+// is packed into an error of the handler's own, as package grpcroute does.
 func RefusalOf(err error) *Refusal {
 	if err == nil {
 		return nil
@@ -91,11 +98,38 @@ func RefusalOf(err error) *Refusal {
 	if errors.Is(err, member.ErrTooManyHeld) || errors.Is(err, member.ErrNotRunning) {
 		return &Refusal{Kind: Busy, Said: err.Error()}
 	}
-	return ofDetail(reason.From(err))
+	if _, ok := errors.AsType[*client.Error](err); ok {
+		return nil
+	}
+	return ofDetail(reason.From(err), marked(err))
 }
 
-// ofDetail is a refusal by gRPC.
-func ofDetail(d *rootv1.ErrorDetail) *Refusal {
+// mark is in the details of what GRPCStatus makes, before its Word.
+const mark = HeaderRefused + ": "
+
+// marked says whether a status is of a member that speaks of itself. Those of members older than
+// the mark, and of stores, have none.
+func marked(err error) bool {
+	s, _ := status.FromError(err)
+	for _, d := range s.Details() {
+		if m, ok := d.(*wrapperspb.StringValue); ok && strings.HasPrefix(m.GetValue(), mark) {
+			return true
+		}
+	}
+	return false
+}
+
+// ofDetail is a refusal by gRPC. Without the mark it has to name a region or an epoch where
+// coordinators and root peers, whose errors a handler may pass on, say the same of themselves.
+func ofDetail(d *rootv1.ErrorDetail, marked bool) *Refusal {
+	if !marked {
+		switch d.GetReason() {
+		case rootv1.Reason_REASON_UNHEALTHY_MEMBER, rootv1.Reason_REASON_OVERLOADED, rootv1.Reason_REASON_PIN_LOST, rootv1.Reason_REASON_OUTCOME_UNKNOWN:
+			if d.GetEpoch() == nil {
+				return nil
+			}
+		}
+	}
 	r := &Refusal{
 		Kind: EpochStale, Member: rooted.MemberID(d.GetMemberId()), Address: d.GetMemberAddress(),
 		Epoch: rooted.EpochFromProto(d.GetEpoch()), Said: d.GetMessage(),
@@ -108,7 +142,7 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 			r.Kind = NotOwned
 		}
 		if d.GetEpoch() == nil {
-			r.Epoch = rooted.EpochFromProto(d.GetRegion().GetEpoch())
+			r.Epoch, r.region = rooted.EpochFromProto(d.GetRegion().GetEpoch()), rooted.RegionID(d.GetRegion().GetId())
 		}
 	case rootv1.Reason_REASON_UNHEALTHY_MEMBER:
 		r.Kind = Unconfirmed
@@ -119,11 +153,11 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 	case rootv1.Reason_REASON_OUTCOME_UNKNOWN:
 		r.Kind, r.Ran = NotOwned, true
 	case rootv1.Reason_REASON_NOT_LEADER, rootv1.Reason_REASON_NOT_FOUND, rootv1.Reason_REASON_RANGE_CHANGE_PENDING:
-		// Of a store, which names the region; coordinators and root peers say it of themselves.
+		// Of a store, which names the region.
 		if d.GetRegion() == nil {
 			return nil
 		}
-		r.Kind, r.Epoch = NotOwned, rooted.EpochFromProto(d.GetRegion().GetEpoch())
+		r.Kind, r.Epoch, r.region = NotOwned, rooted.EpochFromProto(d.GetRegion().GetEpoch()), rooted.RegionID(d.GetRegion().GetId())
 		if d.GetReason() == rootv1.Reason_REASON_RANGE_CHANGE_PENDING {
 			r.Kind = Busy
 		}
@@ -134,7 +168,8 @@ func ofDetail(d *rootv1.ErrorDetail) *Refusal {
 }
 
 // GRPCStatus lets a gRPC server of a member return a Refusal: the code is that of
-// epoch_stale, unhealthy_member, overloaded, pin_lost or outcome_unknown, with an ErrorDetail.
+// epoch_stale, unhealthy_member, overloaded, pin_lost or outcome_unknown, with an ErrorDetail and
+// the mark of who speaks of itself.
 func (e *Refusal) GRPCStatus() *status.Status {
 	d := &rootv1.ErrorDetail{Message: e.Said, MemberId: string(e.Member), MemberAddress: e.Address}
 	if e.Epoch != (rooted.Epoch{}) {
@@ -152,7 +187,11 @@ func (e *Refusal) GRPCStatus() *status.Status {
 	default:
 		d.Reason = rootv1.Reason_REASON_EPOCH_STALE
 	}
-	return (&reason.Error{Detail: d}).GRPCStatus()
+	s := (&reason.Error{Detail: d}).GRPCStatus()
+	if own, err := s.WithDetails(wrapperspb.String(mark + e.Word())); err == nil {
+		return own
+	}
+	return s
 }
 
 // Headers of an answer of a member that refuses.
@@ -251,7 +290,8 @@ func ParseEpoch(text string) (rooted.Epoch, error) {
 }
 
 // NotSent marks the error of a request of which nothing was sent, so that Do may run it
-// again at another member. Errors of net.Dial are known as that without it.
+// again at another member. Errors of net.Dial that name the Target's address are known as that
+// without it; those of what a handler dialled itself are not.
 func NotSent(err error) error { return notSent{err} }
 
 type notSent struct{ error }
@@ -259,13 +299,30 @@ type notSent struct{ error }
 // Unwrap returns the error.
 func (e notSent) Unwrap() error { return e.error }
 
-// unsent says that a request that failed was not sent.
-func unsent(err error) bool {
+// unsent says that a request to an address that failed was not sent: its caller says so, or it is
+// that address which was dialled in vain.
+func unsent(err error, address string) bool {
 	if _, ok := errors.AsType[notSent](err); ok {
 		return true
 	}
 	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
+	if !ok || op.Op != "dial" {
+		return false
+	}
+	host, port, _ := net.SplitHostPort(address)
+	if e, ok := errors.AsType[*net.DNSError](op.Err); ok {
+		return strings.TrimSuffix(e.Name, ".") == strings.TrimSuffix(host, ".")
+	}
+	if op.Addr == nil {
+		return false
+	}
+	to := op.Addr.String()
+	toHost, toPort, err := net.SplitHostPort(to)
+	if to == address || err != nil {
+		return to == address
+	}
+	want, got := net.ParseIP(host), net.ParseIP(toHost)
+	return port == toPort && (want == nil && got != nil || want != nil && want.Equal(got)) // a name has become an address
 }
 
 // lost says that the connection was, and the answer with it.

@@ -74,6 +74,9 @@ func (a *app) ask(ctx context.Context, c Call) (Answer, error) {
 		return Answer{}, fmt.Errorf("POST %s was answered with status %d, and redirects are not followed", a.url(c.Call), status)
 	}
 	answer, err := parseAnswer(body)
+	if err == nil {
+		err = answer.check(c.Call)
+	}
 	if err != nil {
 		return Answer{}, fmt.Errorf("POST %s: %w", a.url(c.Call), err)
 	}

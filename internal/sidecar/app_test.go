@@ -150,6 +150,36 @@ func TestC06ReleaseIsSettledBeforeItReturns(t *testing.T) {
 	}
 }
 
+// An answer that does not say how far a region got roots nothing: a release is asked again, and
+// a checkpoint and a merge are errors. That it got nowhere has to be said.
+func TestC06NoFrontierIsNoAnswer(t *testing.T) {
+	for name, then := range map[string]string{"nothing": "", "an empty object": "{}", "null": `{"frontier": null}`} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			p := startProgram(t, func(_ string, w http.ResponseWriter, _ *http.Request) {
+				if asked++; asked <= 3 {
+					fmt.Fprint(w, then)
+					return
+				}
+				fmt.Fprint(w, `{"frontier": ""}`)
+			})
+			h, ctx := p.handler, t.Context()
+			if _, err := h.Checkpoint(ctx, point); !errors.Is(err, errNoFrontier) {
+				t.Errorf("a checkpoint: %v", err)
+			}
+			if _, err := h.Merge(ctx, point, point); !errors.Is(err, errNoFrontier) {
+				t.Errorf("a merge: %v", err)
+			}
+			if f, err := h.Release(ctx, point); err != nil || len(f) != 0 {
+				t.Errorf("released at %q, %v", f, err)
+			}
+			if got := p.calls(); !slices.Equal(got, []string{"checkpoint", "merge", "release", "release"}) {
+				t.Errorf("it was asked %v", got)
+			}
+		})
+	}
+}
+
 // A call that is late is under way: its context ends, and nothing else is asked before it returns;
 // with the process it ends.
 func TestC06LateCallsAreWaitedForUntilTheProcessEnds(t *testing.T) {

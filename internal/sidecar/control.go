@@ -155,6 +155,7 @@ func refusalJSON(err error) verdict {
 	if no == nil { // the time to wait is over, or who asked has gone
 		no = &router.Refusal{Kind: router.Busy, Said: err.Error()}
 	}
+	no.Ran = false // the question alone was: its right ended meanwhile
 	h := &headers{of: http.Header{}}
 	no.WriteHTTP(h)
 	v := verdict{Status: h.status, Headers: map[string]string{}, Detail: no.Error()}
@@ -293,9 +294,12 @@ func (c *control) done(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	first, err := c.polls.done(r.PathValue("id"), a)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNoFrontier):
+		fail(w, http.StatusBadRequest, err)
+	case err != nil:
 		fail(w, http.StatusNotFound, err)
-		return
+	default:
+		answer(w, http.StatusOK, first)
 	}
-	answer(w, http.StatusOK, first)
 }

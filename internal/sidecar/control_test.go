@@ -34,6 +34,15 @@ func ask(port http.Handler, token, method, path, body string) (int, string) {
 	return w.Code, string(out)
 }
 
+// Behind a question nothing was run, also when the right ended while it was asked.
+func TestP80SidecarSaysThatAQuestionRanNothing(t *testing.T) {
+	for _, err := range []error{&member.NotOwned{Region: 1, Ran: true}, &member.Unconfirmed{Region: 1, Ran: true}} {
+		if v := refusalJSON(err); v.May || v.Status != 421 || v.Headers["Nokv-Refused"] == "outcome_unknown" {
+			t.Errorf("%v: %+v", err, v)
+		}
+	}
+}
+
 // What a stranger, a bad request and a process in its right are told.
 func TestP80SidecarSaysWhatMayBeServed(t *testing.T) {
 	for _, fence := range []string{"games", "actors"} {

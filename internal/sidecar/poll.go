@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/nokv/nokv/internal/held"
 )
 
 // polls are the calls of a process that cannot listen: it takes them, and says later what
@@ -157,7 +155,8 @@ func (p *polls) untake(text string) {
 	}
 }
 
-// done answers a call, once: what counts is what was said first, which is returned.
+// done answers a call, once: what counts is what was said first, which is returned. Behind an
+// error the call has no answer yet: errNoCall, or errNoFrontier.
 func (p *polls) done(text string, a Answer) (Answer, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -173,10 +172,10 @@ func (p *polls) done(text string, a Answer) (Answer, error) {
 	if q == nil {
 		return Answer{}, fmt.Errorf("%w: it was answered long ago, or never made, or is of a sidecar before this one", errNoCall)
 	}
-	if n := len(a.frontier()); n > held.MaxFrontierBytes {
-		a = Answer{Error: fmt.Sprintf("the frontier has %d bytes, %d at most", n, held.MaxFrontierBytes)}
+	if err := a.check(q.call.Call); err != nil {
+		return Answer{}, err
 	}
-	a.Error = a.Error[:min(len(a.Error), maxSaid)]
+	a = a.bounded()
 	delete(p.open, id)
 	p.queue, p.taken = without(p.queue, id), without(p.taken, id)
 	if len(p.order) == maxAnswered {

@@ -61,7 +61,7 @@ func TestC06PolledCallsAreTakenOnceAndAnsweredOnce(t *testing.T) {
 				t.Errorf("done with %s: %d %s", body, code, got)
 			}
 		}
-		if o := <-outcomes; o.error != nil || o.Frontier != "1" {
+		if o := <-outcomes; o.error != nil || string(o.frontier()) != "1" {
 			t.Errorf("the checkpoint was answered with %+v", o)
 		}
 		if code, _ := ask(port, "secret", "POST", "/nokv/done/"+first.ID, `{"error": "no room"}`); code != 200 {
@@ -81,6 +81,39 @@ func TestC06PolledCallsAreTakenOnceAndAnsweredOnce(t *testing.T) {
 		_, _ = ask(port, "secret", "POST", "/nokv/done/"+long.ID, `{"frontier": "`+strings.Repeat("x", 5000)+`"}`)
 		if o := <-outcomes; o.error == nil || !strings.Contains(o.error.Error(), "4096 at most") {
 			t.Errorf("a long frontier was answered with %+v", o)
+		}
+		// Nor is a second one beside that which counts.
+		begin("release")
+		both := next("")
+		_, _ = ask(port, "secret", "POST", "/nokv/done/"+both.ID, `{"frontier_base64": "/w==", "frontier": "`+strings.Repeat("x", 60<<10)+`"}`)
+		if o := <-outcomes; o.error != nil || string(o.frontier()) != "\xff" {
+			t.Errorf("two frontiers were answered with %+v", o)
+		}
+		kept := 0
+		for _, a := range p.answered {
+			kept += len(a.Error) + len(a.frontier())
+			if a.Frontier != nil {
+				kept += len(*a.Frontier)
+			}
+		}
+		if kept > 1<<10 {
+			t.Errorf("%d bytes of answers are kept", kept)
+		}
+		// What does not say how far a region got leaves the call without an answer.
+		for _, name := range []string{"release", "checkpoint", "merge"} {
+			begin(name)
+			c := next("")
+			for _, body := range []string{"", `{}`, `{"frontier": null}`} {
+				if code, got := ask(port, "secret", "POST", "/nokv/done/"+c.ID, body); code != 400 || !strings.Contains(got, "how far the region got") {
+					t.Errorf("%s done with %q: %d %s", name, body, code, got)
+				}
+			}
+			if code, got := ask(port, "secret", "POST", "/nokv/done/"+c.ID, `{"frontier": ""}`); code != 200 {
+				t.Errorf("%s done at nothing: %d %s", name, code, got)
+			}
+			if o := <-outcomes; o.error != nil || len(o.frontier()) != 0 {
+				t.Errorf("%s was answered with %+v", name, o)
+			}
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/nokv/nokv/internal/held"
 	"github.com/nokv/nokv/member"
 )
 
@@ -66,10 +67,12 @@ type PeerJSON struct {
 // Answer is what the process answers. What is not known in it is passed over.
 type Answer struct {
 	// Error is why it did not; by HTTP the status says so, and this why.
-	Error         string `json:"error,omitempty"`
-	Frontier      string `json:"frontier,omitempty"`
-	FrontierBytes []byte `json:"frontier_base64,omitempty"`
-	Idle          bool   `json:"idle,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Frontier is how far the region got, which release, checkpoint and merge have to say, "" too;
+	// FrontierBytes the same, if it is no text.
+	Frontier      *string `json:"frontier,omitempty"`
+	FrontierBytes *[]byte `json:"frontier_base64,omitempty"`
+	Idle          bool    `json:"idle,omitempty"`
 	// Unsupported: it does not know this call.
 	Unsupported bool `json:"unsupported,omitempty"`
 }
@@ -98,6 +101,9 @@ func regionJSON(r member.Region) *RegionJSON {
 // errGarbled is an answer that is none: what became of the call is not known.
 var errGarbled = errors.New("what it answered is not the JSON of docs/callers.md")
 
+// errNoFrontier is an answer that would have the region begin anew.
+var errNoFrontier = errors.New(`the answer does not say how far the region got: want {"frontier": "..."}, with "" if that is nothing, or {"error": "..."} if it was not done`)
+
 // parseAnswer reads an answer. Nothing at all is an answer too: it is done.
 func parseAnswer(body []byte) (a Answer, err error) {
 	if len(body) == 0 {
@@ -109,11 +115,37 @@ func parseAnswer(body []byte) (a Answer, err error) {
 	return a, nil
 }
 
-func (a *Answer) frontier() []byte {
-	if len(a.FrontierBytes) > 0 {
-		return a.FrontierBytes
+// check judges what was answered to a call. Behind an error it is no answer.
+func (a *Answer) check(call string) error {
+	switch call {
+	case "release", "checkpoint", "merge":
+		if a.Error == "" && !a.Unsupported && a.Frontier == nil && a.FrontierBytes == nil {
+			return errNoFrontier
+		}
 	}
-	return []byte(a.Frontier)
+	return nil
+}
+
+// bounded is what is taken of an answer: nothing in it is longer than it may be.
+func (a Answer) bounded() Answer {
+	if a.FrontierBytes != nil && len(*a.FrontierBytes) > 0 {
+		a.Frontier = nil // it is not looked at
+	}
+	if n := len(a.frontier()); n > held.MaxFrontierBytes {
+		a = Answer{Error: fmt.Sprintf("the frontier has %d bytes, %d at most", n, held.MaxFrontierBytes)}
+	}
+	a.Error = a.Error[:min(len(a.Error), maxSaid)]
+	return a
+}
+
+func (a *Answer) frontier() []byte {
+	switch {
+	case a.FrontierBytes != nil && len(*a.FrontierBytes) > 0:
+		return *a.FrontierBytes
+	case a.Frontier != nil:
+		return []byte(*a.Frontier)
+	}
+	return nil
 }
 
 // said is what people are shown of an answer.
