@@ -315,35 +315,46 @@ func (c *counters) gone(pid int) {
 	})
 }
 
-// The tutorial, word for word: what it has for a shell is run by one.
-func TestTutorialOfAnyLanguage(t *testing.T) {
-	needProgram(t, "python3")
+const buildNoKV = "go build -o nokv ./cmd/nokv"
+
+// runTutorial runs a tutorial word for word: what it has for a shell is run by one, in a folder with the programs that
+// it builds, by the command that does. What was printed is returned.
+func runTutorial(t *testing.T, doc string, built map[string]string, addrs ...string) string {
+	t.Helper()
 	needProgram(t, "curl")
-	for _, addr := range []string{"127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.1:9003"} {
+	for _, addr := range addrs {
 		if !proctest.Free(addr) {
 			t.Skipf("SKIPPED: %s is in use, and the tutorial needs it", addr)
 		}
 	}
 	dir := t.TempDir()
-	for from, to := range map[string]string{repositoryFile(t, "examples"): "examples", nokvPath(t): "nokv"} {
-		if err := os.Symlink(from, filepath.Join(dir, to)); err != nil {
+	if err := os.Symlink(repositoryFile(t, "examples"), filepath.Join(dir, "examples")); err != nil {
+		t.Fatal(err)
+	}
+	script := "set -e\n"
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readDoc(t, doc), -1) {
+		script += block[1]
+	}
+	for build, path := range built {
+		if !strings.Contains(script, build+"\n") {
+			t.Fatalf("the tutorial does not say %s", build)
+		}
+		script = strings.Replace(script, build+"\n", "", 1) // the tests have built it
+		if err := os.Symlink(path, filepath.Join(dir, strings.Fields(build)[3])); err != nil {
 			t.Fatal(err)
 		}
 	}
-	script := "set -e\n"
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(readDoc(t, "tutorials/any-language.md"), -1) {
-		script += block[1]
-	}
-	const build = "go build -o nokv ./cmd/nokv\n"
-	if !strings.Contains(script, build) {
-		t.Fatal("the tutorial does not build nokv")
-	}
-	script = strings.Replace(script, build, "", 1) // the tests have built it
 	p := proctest.Start(t, proctest.Options{Name: "tutorial", Path: "/bin/bash", Env: nokvEnv(t), Dir: dir, Parent: true, Args: []string{"-c", script}})
 	if code := p.Wait(proctest.Patience); code != 0 {
 		t.Fatalf("exit status %d", code)
 	}
-	said := p.Log()
+	return p.Log()
+}
+
+func TestTutorialOfAnyLanguage(t *testing.T) {
+	needProgram(t, "python3")
+	said := runTutorial(t, "tutorials/any-language.md", map[string]string{buildNoKV: nokvPath(t)},
+		"127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.1:9003")
 	var members []string
 	for n := 1; n <= 3; n++ {
 		got := regexp.MustCompile(fmt.Sprintf(`"count": %d, "member": "(g[1-3])"`, n)).FindStringSubmatch(said)
@@ -356,6 +367,28 @@ func TestTutorialOfAnyLanguage(t *testing.T) {
 		t.Errorf("%v counted", members)
 	}
 	if !strings.Contains(said, "ended by signal 9") || !strings.Contains(said, "the owner has failed") {
+		t.Error("it does not say what happened")
+	}
+}
+
+func TestC64TutorialOfGames(t *testing.T) {
+	games := filepath.Join(t.TempDir(), "games")
+	if out, err := exec.Command("go", "build", "-o", games, "github.com/nokv/nokv/examples/games").CombinedOutput(); err != nil {
+		t.Fatalf("build the example: %v\n%s", err, out)
+	}
+	said := runTutorial(t, "tutorials/games.md", map[string]string{buildNoKV: nokvPath(t), "go build -o games ./examples/games": games}, "127.0.0.1:8080", "127.0.0.1:8081")
+	var cores []string
+	for _, want := range []string{"turn 1 of ann is made: game 1, moves 3", "turn 2 of ann is made: game 1, moves 34", "turn 3 of ann is made: game 1, moves 343"} {
+		got := regexp.MustCompile(regexp.QuoteMeta(want) + `, won by nobody; core (c[1-3]), process`).FindStringSubmatch(said)
+		if got == nil {
+			t.Fatalf("it does not say %q", want)
+		}
+		cores = append(cores, got[1])
+	}
+	if cores[0] != cores[1] || cores[1] == cores[2] {
+		t.Errorf("moves were made at %v", cores)
+	}
+	if !strings.Contains(said, "the owner has failed") {
 		t.Error("it does not say what happened")
 	}
 }

@@ -357,4 +357,3 @@ func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", strings.TrimSuffix(string(p), "\n"))
 	return len(p), nil
 }
-
