@@ -36,7 +36,7 @@ const (
 
 // settings are the command that makes the keyspace: the preset for games, with what a demo cannot wait for. A core
 // that joins is given its part at once, also one that failed a moment ago; boards that nobody is connected to are
-// let go of after 20 s; and hook, if it is not empty, is told how many cores there should be. One is full with
+// let go of after 20 s; and hook, if it is not empty, is told how many cores there should be, each one full with
 // 100 boards.
 func settings(hook string) []string {
 	args := []string{
@@ -45,7 +45,7 @@ func settings(hook string) []string {
 		"--guards-no-move-back", "1ms", "--guards-flap-failures", "1000", "--cadence-idle-evict", "20s", "--cadence-idle-scan", "2s",
 	}
 	if hook != "" {
-		args = append(args, "--scaling-enabled", "true", "--scaling-hook-url", hook, "--scaling-spacing", "8s", "--limits-max-regions-per-member", "100")
+		args = append(args, "--scaling-enabled", "true", "--scaling-hook-url", hook, "--scaling-spacing", "8s", "--policy-rebalance-absolute-limit", "100")
 	}
 	return args
 }
@@ -70,6 +70,16 @@ func newHall(ctx context.Context, d *demo.Demo, c *client.Client, proxy string, 
 	}
 	if _, err := d.Serve(ctx, "proxy", "proxy", "--keyspace", keyspace, "--key-path", "/boards/{key}", "--claim", "--addr", proxy, "--no-access-log"); err != nil {
 		return nil, err
+	}
+	for { // it takes players as soon as it listens, and holds them until there are cores
+		c, err := net.Dial("tcp", proxy)
+		if err == nil {
+			_ = c.Close()
+			break
+		}
+		if pause(ctx, redialAfter); ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 	}
 	return &hall{
 		demo: d, players: &players{proxy: proxy, pace: pace}, cores: map[string]*demo.Process{},

@@ -47,7 +47,7 @@ func run(ctx context.Context, args []string) error {
 	ends := f.String("coordinator-addr", os.Getenv("NOKV_COORDINATOR_ADDR"), "`addresses` of coordinators")
 	proxy := f.String("proxy", "127.0.0.1:8080", "`address` of nokv proxy")
 	page := f.String("page", "127.0.0.1:8090", "`address` of the page, on this machine")
-	boards := f.Int("boards", 100, "how many boards are played")
+	boards := f.Int("boards", 150, "how many boards are played")
 	pace := f.Duration("pace", time.Second, "`time` between two moves on a board")
 	if err := f.Parse(args); err != nil {
 		return err
