@@ -22,6 +22,7 @@ var tutorials = map[string]struct {
 	"any-language.md": {[]string{"python3", "curl"}, []int{8080, 8081, 9001, 9002, 9003}, judgeAnyLanguage},
 	"database.md":     {[]string{"awk", "sed"}, []int{20161, 20162, 20163}, judgeDatabase},
 	"actors.md":       {[]string{"awk", "sed", "curl"}, nil, judgeActors},
+	"games.md":        {[]string{"curl"}, []int{8090, 8091}, judgeGames},
 	"streams.md":      {[]string{"awk", "sed"}, nil, judgeStreams},
 }
 
@@ -149,4 +150,15 @@ func judgeStreams(t *testing.T, said string) {
 	if strings.Contains(said, "WRONG") || strings.Count(said, "all counts are exact") != 2 {
 		t.Error("counts are not exact")
 	}
+}
+
+func judgeGames(t *testing.T, said string) {
+	var cores []string
+	for _, want := range []string{"turn 1 of ann is made: game 1, moves 3", "turn 2 of ann is made: game 1, moves 34", "turn 3 of ann is made: game 1, moves 343"} {
+		cores = append(cores, oneOf(t, said, regexp.QuoteMeta(want)+`, won by nobody; core (c[1-3]), process`))
+	}
+	if cores[0] != cores[1] || cores[1] == cores[2] {
+		t.Errorf("moves were made at %v", cores)
+	}
+	oneOf(t, said, `the owner has failed`)
 }

@@ -15,9 +15,9 @@ const (
 	PoisonTime = 60 * time.Second
 	// poisonRest is how long a region is in quarantine; one death more, and it is again.
 	poisonRest = 10 * time.Minute
-	// widely is what part of a member's regions is too much to be the reason of its death: if so
-	// many have seen so many deaths, the members die of something else.
-	widely = 4
+	// widely is what part of a member's regions is too much to be the reason of its death, and
+	// severally how many: if so many have seen so many deaths, the members die of something else.
+	widely, severally = 4, 4
 	// maxSuspects bounds the regions whose owners died soon, maxGranted those that got theirs
 	// lately: of more it is not noted.
 	maxSuspects = 65_536
@@ -103,7 +103,7 @@ func (x *Poison) member(st *state.State, m *rootv1.Member, now clock.Instant) {
 		}
 		return true
 	})
-	if len(often) > 1 && widely*len(often) > all {
+	if len(often) > severally || len(often) > 1 && widely*len(often) > all {
 		return
 	}
 	for _, id := range often {

@@ -76,6 +76,21 @@ func TestScenario23ADeathCountsOnce(t *testing.T) {
 	d.wants(t, false, "one owner died")
 }
 
+// Members that die one soon after the other leave a few regions that have seen it all: too many for each to be
+// the reason, and few beside what the last one had.
+func TestScenario23DeathsOfManyAreNobodysFault(t *testing.T) {
+	d := &deadly{scene: newScene(t, 1000, even, names(5)...)}
+	d.follows = func(changes []state.Change) { d.poison.Follow(d.st, changes, d.now) }
+	d.now = d.now.Add(10 * time.Minute)
+	for range 4 {
+		d.region = d.first(d.keyspace).ID
+		d.dies(time.Second)
+	}
+	if n := d.poison.Fresh(); len(n) > 0 {
+		t.Errorf("%d regions are quarantined", len(n))
+	}
+}
+
 // Who comes out of quarantine goes back at the next death.
 func TestScenario23OneDeathMore(t *testing.T) {
 	d := newDeadly(t)

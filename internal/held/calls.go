@@ -235,7 +235,7 @@ func (c *Core) failed(r *region, why string, now clock.Instant) {
 	pause := min(c.cfg.RetryMax, c.cfg.RetryMin<<min(r.tries, 20))
 	r.tries++
 	r.retryAt = now.Add(pause)
-	c.push(timer{r.retryAt, r.id})
+	c.timers.push(timer{r.retryAt, r.id})
 }
 
 // Overdue says that a call has not returned in time. It stays under way: no other
@@ -269,33 +269,39 @@ type timer struct {
 
 func (t timer) before(o timer) bool { return t.at < o.at || t.at == o.at && t.region < o.region }
 
-func (c *Core) push(t timer) {
-	c.timers = append(c.timers, t)
-	for i := len(c.timers) - 1; i > 0; {
+// timers are a heap: the first is due first.
+type timers []timer
+
+func (h *timers) push(t timer) {
+	all := append(*h, t)
+	for i := len(all) - 1; i > 0; {
 		up := (i - 1) / 2
-		if !c.timers[i].before(c.timers[up]) {
+		if !all[i].before(all[up]) {
 			break
 		}
-		c.timers[i], c.timers[up] = c.timers[up], c.timers[i]
+		all[i], all[up] = all[up], all[i]
 		i = up
 	}
+	*h = all
 }
 
-func (c *Core) pop() (t timer) {
-	last := len(c.timers) - 1
-	t, c.timers[0] = c.timers[0], c.timers[last]
-	c.timers = c.timers[:last]
+func (h *timers) pop() (t timer) {
+	all := *h
+	last := len(all) - 1
+	t, all[0] = all[0], all[last]
+	all = all[:last]
+	*h = all
 	for i := 0; ; {
 		least := i
 		for down := 2*i + 1; down <= 2*i+2 && down < last; down++ {
-			if c.timers[down].before(c.timers[least]) {
+			if all[down].before(all[least]) {
 				least = down
 			}
 		}
 		if least == i {
 			return t
 		}
-		c.timers[i], c.timers[least] = c.timers[least], c.timers[i]
+		all[i], all[least] = all[least], all[i]
 		i = least
 	}
 }
@@ -303,7 +309,7 @@ func (c *Core) pop() (t timer) {
 // Tick does what the time asks for.
 func (c *Core) Tick(now clock.Instant) {
 	for len(c.timers) > 0 && c.timers[0].at <= now {
-		t := c.pop()
+		t := c.timers.pop()
 		if r := c.regions[t.region]; r != nil && r.retryAt == t.at && r.call == 0 {
 			c.settle(r, now)
 		}

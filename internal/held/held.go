@@ -93,8 +93,8 @@ type Core struct {
 	cancels   []Call
 	lastID    uint64
 	calls     map[uint64]callRef
-	timers    []timer // a heap, the first is due first
-	looks     []look  // in about the order of time
+	timers    timers
+	looks     timers // when it is looked at whether a region was used since the last time
 	// saying is when the frame that is being made is sent.
 	saying  clock.Instant
 	answers commandLog
@@ -155,10 +155,10 @@ type region struct {
 	whole  string
 	// idle: released because nobody uses it; at this epoch it is not acquired again.
 	idle bool
-	// watched: it is in Core.looks. quiet is since when nobody used it, as far as that
-	// tells; unused: that is long.
-	watched, unused bool
-	quiet           clock.Instant
+	// lookAt is when it is looked at next, in Core.looks; 0: it is not. quiet is since when
+	// nobody used it, as far as that tells; unused: that is long.
+	lookAt, quiet clock.Instant
+	unused        bool
 
 	// held: it is counted in Core.holding.
 	held bool

@@ -346,7 +346,7 @@ func (c *Core) mergeTerms(now clock.Instant) {
 			c.keyspaces[id] = k
 			changed = true
 		}
-		if old := k.now.Load(); old != nil && old.Idle == 0 && m.Idle > 0 {
+		if old := k.now.Load(); old != nil && m.Idle > 0 && m.Idle != old.Idle {
 			watch = true
 		}
 		k.become(m, now)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/nokv/nokv/internal/clock"
-	"github.com/nokv/nokv/rooted"
 )
 
 const (
@@ -15,12 +14,6 @@ const (
 	// maxLooks bounds the regions that one Tick looks at.
 	maxLooks = 4096
 )
-
-// look is when it is looked at whether a region was used since the last time.
-type look struct {
-	at     clock.Instant
-	region rooted.RegionID
-}
 
 // idleAfter is how long nobody has to use a region for it to count as unused; 0: none does.
 func (c *Core) idleAfter(r *region) time.Duration {
@@ -34,23 +27,31 @@ func lookEvery(idle time.Duration) time.Duration { return max(idle/looksPerIdle,
 
 // watchUse has a region looked at that is served from now on, if its keyspace says so.
 func (c *Core) watchUse(r *region, now clock.Instant) {
-	idle := c.idleAfter(r)
-	if idle == 0 || r.gate == nil {
+	if c.idleAfter(r) == 0 || r.gate == nil {
 		return
 	}
 	r.gate.used.Store(false)
 	r.quiet, r.unused = now, false
-	if !r.watched {
-		r.watched = true
-		c.looks = append(c.looks, look{now.Add(lookEvery(idle)), r.id})
+	c.lookBy(r, now)
+}
+
+// lookBy has a region looked at as soon as its keyspace says from now on, or before.
+func (c *Core) lookBy(r *region, now clock.Instant) {
+	if at := now.Add(lookEvery(c.idleAfter(r))); r.lookAt == 0 || at < r.lookAt {
+		r.lookAt = at
+		c.looks.push(timer{at, r.id})
 	}
 }
 
-// watchAll is watchUse for all regions that are served and are not looked at.
+// watchAll has all regions that are served looked at as their keyspaces say now.
 func (c *Core) watchAll(now clock.Instant) {
 	for _, id := range c.ids() {
-		if r := c.regions[id]; r.phase == phaseServing && !r.watched {
+		switch r := c.regions[id]; {
+		case r.phase != phaseServing || c.idleAfter(r) == 0:
+		case r.lookAt == 0:
 			c.watchUse(r, now)
+		default:
+			c.lookBy(r, now)
 		}
 	}
 }
@@ -58,26 +59,24 @@ func (c *Core) watchAll(now clock.Instant) {
 // lookAtUse looks at regions whose time has come.
 func (c *Core) lookAtUse(now clock.Instant) {
 	for n := 0; n < maxLooks && len(c.looks) > 0 && c.looks[0].at <= now; n++ {
-		r := c.regions[c.looks[0].region]
-		c.looks = c.looks[1:]
-		if r == nil {
-			continue
+		t := c.looks.pop()
+		r := c.regions[t.region]
+		if r == nil || r.lookAt != t.at {
+			continue // it is gone, or is looked at before
 		}
+		r.lookAt = 0
 		idle := c.idleAfter(r)
-		if r.watched = idle > 0 && r.phase == phaseServing; !r.watched {
+		if idle == 0 || r.phase != phaseServing {
 			continue
 		}
-		unused := r.unused
 		if r.gate.used.Swap(false) || r.gate.busy() {
-			r.quiet, unused = now, false
-		} else if now.Sub(r.quiet) >= idle {
-			unused = true
+			r.quiet = now
 		}
-		if unused != r.unused {
+		if unused := now.Sub(r.quiet) >= idle; unused != r.unused {
 			r.unused = unused
 			c.mark(r, false)
 		}
-		c.looks = append(c.looks, look{now.Add(lookEvery(idle)), r.id})
+		c.lookBy(r, now)
 	}
 	if len(c.looks) == 0 {
 		c.looks = nil

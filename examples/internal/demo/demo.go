@@ -119,6 +119,15 @@ func (d *Demo) Serve(ctx context.Context, name string, args ...string) (*Process
 	return d.spawn(ctx, name, d.nokv, nil, args...)
 }
 
+// FreeAddress is one of this machine that nobody listens at, for a process that is told where to.
+func FreeAddress() (string, error) {
+	addrs, err := procs.Addrs(1)
+	if err != nil {
+		return "", err
+	}
+	return addrs[0], nil
+}
+
 // Process is one that a Demo started.
 type Process struct {
 	Name  string

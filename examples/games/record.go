@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/nokv/nokv/rooted"
+)
+
+// errReplaced says that a later owner of a board writes its record by now.
+var errReplaced = errors.New("another core has the board by now")
+
+// record is where an owner of a board writes what became of it: a file of its own in the board's
+// folder, named by its region and epoch, so that names are in the order of owners. A line is the
+// board behind a move. A move is acknowledged when its line is on disk and the folder has
+// no later file.
+//
+// So nothing acknowledged is lost, whatever pauses where: who comes later makes its file
+// first and reads the others behind that. Of an owner before, it has read each line that was written
+// before its file was there, and those that come behind that are acknowledged to nobody.
+// This takes a folder that shows each process at once what another one did, as that of one machine.
+type record struct {
+	dir, name string
+	file      *os.File
+	// older are files of owners before, until this one says as much as they do.
+	older []string
+}
+
+// openRecord begins the record of an owner, and returns the board as the owners before left it.
+func openRecord(dir string, id rooted.RegionID, epoch rooted.Epoch) (_ *record, s State, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, s, err
+	}
+	r := &record{dir: dir, name: fmt.Sprintf("%016x-%016x-%016x", uint64(id), epoch.Version, epoch.ConfVersion)}
+	if err := r.newest(); err != nil {
+		return nil, s, err
+	}
+	path := filepath.Join(dir, r.name)
+	if r.file, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
+		return nil, s, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close(), os.Remove(path))
+		}
+	}()
+	if err := r.newest(); err != nil {
+		return nil, s, err
+	}
+	names, err := names(dir)
+	if err != nil {
+		return nil, s, err
+	}
+	r.older = names[:slices.Index(names, r.name)]
+	for i := len(r.older) - 1; i >= 0 && s.Turn == 0; i-- {
+		if s, err = last(filepath.Join(dir, r.older[i])); err != nil {
+			return nil, s, err
+		}
+	}
+	return r, s, r.write(s) // whoever comes next need not look further back
+}
+
+// add makes a move durable. After errReplaced nobody may be told of it; after another error it is
+// not known what the file has.
+func (r *record) add(s State) error {
+	if err := r.write(s); err != nil {
+		return err
+	}
+	if err := r.file.Sync(); err != nil {
+		return err
+	}
+	if r.older != nil { // the first one: the names are to be durable too
+		if err := errors.Join(syncDir(r.dir), syncDir(filepath.Dir(r.dir))); err != nil {
+			return err
+		}
+	}
+	if err := r.newest(); err != nil {
+		return err
+	}
+	for _, name := range r.older {
+		if err := os.Remove(filepath.Join(r.dir, name)); err != nil {
+			return err
+		}
+	}
+	r.older = nil
+	return nil
+}
+
+func (r *record) write(s State) error {
+	line, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	_, err = r.file.Write(append(line, '\n'))
+	return err
+}
+
+// newest is errReplaced if there is a later file than its own.
+func (r *record) newest() error {
+	all, err := names(r.dir)
+	if err != nil {
+		return err
+	}
+	if len(all) > 0 && all[len(all)-1] > r.name {
+		return fmt.Errorf("%w: %s/%s is later than %s", errReplaced, r.dir, all[len(all)-1], r.name)
+	}
+	return nil
+}
+
+func (r *record) close() error { return r.file.Close() }
+
+// names are the files of a folder, of the first owner to the last.
+func names(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // in the order of names
+	all := []string{}
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return all, err
+}
+
+// last is the last line that is whole: what is behind it was not acknowledged.
+func last(path string) (s State, err error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return s, err
+	}
+	for len(raw) > 0 {
+		line, rest, whole := bytes.Cut(raw, []byte{'\n'})
+		var next State
+		if !whole || json.Unmarshal(line, &next) != nil {
+			break
+		}
+		s, raw = next, rest
+	}
+	return s, nil
+}
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

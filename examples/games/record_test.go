@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/nokv/nokv/rooted"
+)
+
+func epoch(n uint64) rooted.Epoch { return rooted.Epoch{Version: 1, ConfVersion: n} }
+
+func begin(t *testing.T, dir string, id rooted.RegionID, n uint64) (*record, State) {
+	t.Helper()
+	r, s, err := openRecord(dir, id, epoch(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.close() })
+	return r, s
+}
+
+func write(t *testing.T, r *record, s State) {
+	t.Helper()
+	if err := r.add(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An owner that hung and was replaced has nothing acknowledged any more, and what it writes is read by nobody.
+func TestC25ReplacedOwnersMovesCountForNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "board")
+	first, s := begin(t, dir, 7, 1)
+	one := after(t, "3")
+	if s != (State{}) {
+		t.Fatalf("a new board is %+v", s)
+	}
+	write(t, first, one)
+	second, s := begin(t, dir, 7, 3)
+	if s != one {
+		t.Fatalf("the second owner begins with %+v, want %+v", s, one)
+	}
+	if err := first.add(after(t, "34")); !errors.Is(err, errReplaced) {
+		t.Errorf("the first owner is told %v", err)
+	}
+	write(t, second, after(t, "35"))
+	if err := first.add(after(t, "346")); !errors.Is(err, errReplaced) {
+		t.Errorf("the first owner is told %v", err)
+	}
+	if _, s := begin(t, dir, 7, 4); s != after(t, "35") {
+		t.Errorf("the third owner begins with %+v", s)
+	}
+	if _, _, err := openRecord(dir, 7, epoch(2)); !errors.Is(err, errReplaced) {
+		t.Errorf("an owner of an old epoch begins: %v", err)
+	}
+	if _, s := begin(t, dir, 9, 1); s != after(t, "35") { // let go of, and claimed again: another region, from its first epoch on
+		t.Errorf("the owner of the next region begins with %+v", s)
+	}
+}
+
+// A file that ends in the middle of a line, or in what no move is, ends before that.
+func TestTornLinesAreNotRead(t *testing.T) {
+	whole := `{"turn":1,"game":1,"moves":"3"}` + "\n"
+	for _, torn := range []string{"", `{"turn":2,"ga`, `{"turn":2,"game":1,"moves":"34"}`, "\x00\x00\x00\n", "\n" + whole} {
+		dir := filepath.Join(t.TempDir(), "board")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("%016x-%016x-%016x", 7, 1, 1)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(whole+torn), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, s := begin(t, dir, 7, 2); s != after(t, "3") {
+			t.Errorf("behind %q a board is %+v", torn, s)
+		}
+	}
+}
+
+// Owners come, pause and go on in any order, each one writing what it believes to be next: what was
+// acknowledged is in every board that is read behind it, and there is one history.
+func TestC25NoAcknowledgedMoveIsLostWhateverPauses(t *testing.T) {
+	root := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp(root, "board-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		type owner struct {
+			record *record
+			state  State
+		}
+		var owners []*owner
+		defer func() {
+			for _, o := range owners {
+				_ = o.record.close()
+			}
+		}()
+		var acknowledged State
+		for n := range rapid.IntRange(2, 30).Draw(t, "steps") {
+			if len(owners) == 0 || rapid.IntRange(0, 3).Draw(t, "what") == 0 {
+				// One that is told late of an old epoch finds a later file.
+				e := uint64(rapid.IntRange(max(1, n-4), n+1).Draw(t, "epoch"))
+				r, s, err := openRecord(dir, 7, epoch(e))
+				if errors.Is(err, errReplaced) || errors.Is(err, os.ErrExist) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if s != acknowledged && s.Turn <= acknowledged.Turn {
+					t.Fatalf("an owner begins with %+v, and %+v was acknowledged", s, acknowledged)
+				}
+				owners = append(owners, &owner{r, s})
+				continue
+			}
+			o := owners[rapid.IntRange(0, len(owners)-1).Draw(t, "who")]
+			column := rapid.IntRange(0, columns-1).Draw(t, "column")
+			next, err := o.state.play(Move{Turn: o.state.Turn + 1, Seat: o.state.Seat(), Column: column})
+			if err != nil {
+				continue
+			}
+			if err := o.record.add(next); errors.Is(err, errReplaced) {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if o.state != acknowledged && acknowledged.Turn >= o.state.Turn {
+				t.Fatalf("%+v is acknowledged behind %+v, and does not follow it", next, acknowledged)
+			}
+			o.state, acknowledged = next, next
+		}
+	})
+}
+
+// A disk that takes nothing ends the process, because what it has is not known any more: nothing is acknowledged.
+func TestAFailedWriteIsNoAcknowledgement(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "board")
+	r, _ := begin(t, dir, 7, 1)
+	if err := r.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var why error
+	c := &core{broken: func(err error) { why = err }}
+	b := &board{record: r, changed: make(chan struct{})}
+	if no, err := c.move(b, Move{Turn: 1, Seat: 1, Column: 3}); no != nil || err == nil || !errors.Is(why, os.ErrClosed) {
+		t.Errorf("%v, %v; the process ends with %v", no, err, why)
+	}
+	if s, _ := b.now(); s != (State{}) {
+		t.Errorf("players are shown %+v", s)
+	}
+}
