@@ -329,7 +329,12 @@ var planner = []mutation{
 	},
 	{
 		33, "a member's death is the fault of all that it has", "coordinator/placement/poison.go",
-		"if len(often) > 1 && widely*len(often) > all {", "if len(often) > 1 && widely*len(often) > all && false {",
+		"len(often) > 1 && widely*len(often) > all {", "len(often) > 1 && widely*len(often) > all && false {",
+		[]string{plans},
+	},
+	{
+		33, "many at a time are blamed for a death", "coordinator/placement/poison.go",
+		"if len(often) > severally ||", "if false ||",
 		[]string{plans},
 	},
 	{
